@@ -30,6 +30,8 @@ DROPPED_FOLDERS: Final = (
 )  # fmt: skip
 DROPPED_JARS: Final = ("pyspark/jars/*-osx-*.jar", "pyspark/jars/*-windows-*.jar")
 """Native libraries of other systems."""
+DROPPED_MODELS: Final = ("kubernetes/**/client/models/[!_]*.py", "kubernetes/**/client/api/[!_]*.py")
+"""73 of 75 MB, which nothing here loads: the operator takes objects as JSON."""
 
 
 def packages(environment: Path) -> Path:
@@ -49,8 +51,8 @@ def tidy(environment: Path) -> None:
             shutil.rmtree(root / name)
         else:
             (root / name).unlink(missing_ok=True)
-    for jar in (path for pattern in DROPPED_JARS for path in root.glob(pattern)):
-        jar.unlink()
+    for path in [path for pattern in DROPPED_JARS + DROPPED_MODELS for path in root.glob(pattern)]:
+        path.unlink()
     # Not what auditwheel has put into folders of its own: strip moves parts that its patches have placed.
     found = (path for path in root.rglob("*.so*") if not path.parent.name.endswith(".libs"))
     libraries = [str(path) for path in found if path.is_file()]

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.net.free_ports import free_port
-from magnetar.operator.api import AlreadyExists, Conflict, NotFound, Refused
+from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.events import ApiEvents
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
 from magnetar.operator.leader import Leader
-from magnetar.operator.lightkube_api import LightkubeApiServer
 from magnetar.operator.plan.actions import Tell
 
 from e2e.kube.kubectl import Namespace, wait_for
@@ -41,8 +41,8 @@ class Counted:
 
 
 @pytest.fixture
-async def api(scratch: Namespace) -> AsyncIterator[LightkubeApiServer]:
-    found = LightkubeApiServer.connect(clock=SystemClock(), counter=Counted())
+async def api(scratch: Namespace) -> AsyncIterator[HttpApiServer]:
+    found = await HttpApiServer.connect(clock=SystemClock(), counter=Counted())
     yield found
     await found.close()
 
@@ -89,7 +89,7 @@ def stateful_set(namespace: str, replicas: int = 1) -> dict[str, Any]:
     }
 
 
-async def test_apply_makes_takes_over_and_takes_away(api: LightkubeApiServer, namespace: str) -> None:
+async def test_apply_makes_takes_over_and_takes_away(api: HttpApiServer, namespace: str) -> None:
     made = await api.apply(configuration(namespace, x="1", y="1"))
     await api.patch("ConfigMap", namespace, "c", {"data": {"z": "others"}}, uid=made["metadata"]["uid"])
     await api.apply(configuration(namespace, x="2", w="theirs"), manager="somebody-else")
@@ -99,7 +99,7 @@ async def test_apply_makes_takes_over_and_takes_away(api: LightkubeApiServer, na
     assert "managedFields" not in found["metadata"]
 
 
-async def test_applying_the_same_again_changes_nothing(api: LightkubeApiServer, namespace: str) -> None:
+async def test_applying_the_same_again_changes_nothing(api: HttpApiServer, namespace: str) -> None:
     first = await api.apply(stateful_set(namespace))
     for _ in range(10):
         await asyncio.sleep(0.3)
@@ -109,7 +109,7 @@ async def test_applying_the_same_again_changes_nothing(api: LightkubeApiServer, 
 
 
 async def test_replicas_left_out_fall_back_unless_somebody_else_has_set_them(
-    api: LightkubeApiServer, namespace: str
+    api: HttpApiServer, namespace: str
 ) -> None:
     """Whoever applies a workload without its number must know that the number has another owner."""
     made = await api.apply(stateful_set(namespace, 3))
@@ -120,7 +120,7 @@ async def test_replicas_left_out_fall_back_unless_somebody_else_has_set_them(
     assert (await api.apply(without))["spec"]["replicas"] == 2
 
 
-async def test_another_uid_is_another_object(api: LightkubeApiServer, namespace: str) -> None:
+async def test_another_uid_is_another_object(api: HttpApiServer, namespace: str) -> None:
     uid = (await api.apply(configuration(namespace, x="1")))["metadata"]["uid"]
     other = configuration(namespace, x="2")
     other["metadata"]["uid"] = "0f5b7a5e-0000-4000-8000-000000000000"
@@ -139,7 +139,7 @@ async def test_another_uid_is_another_object(api: LightkubeApiServer, namespace:
         await api.apply(other)
 
 
-async def test_a_patch_of_an_older_version_is_refused(api: LightkubeApiServer, namespace: str) -> None:
+async def test_a_patch_of_an_older_version_is_refused(api: HttpApiServer, namespace: str) -> None:
     first = await api.apply(configuration(namespace, x="1"))
     uid = first["metadata"]["uid"]
     patch = {"metadata": {"resourceVersion": first["metadata"]["resourceVersion"], "finalizers": ["example.com/held"]}}
@@ -155,13 +155,13 @@ async def test_a_patch_of_an_older_version_is_refused(api: LightkubeApiServer, n
     assert await api.get("ConfigMap", namespace, "c") is None
 
 
-async def test_create_is_once(api: LightkubeApiServer, namespace: str) -> None:
+async def test_create_is_once(api: HttpApiServer, namespace: str) -> None:
     await api.create(configuration(namespace, x="1"))
     with pytest.raises(AlreadyExists):
         await api.create(configuration(namespace, x="2"))
 
 
-async def test_lists_select(api: LightkubeApiServer, namespace: str) -> None:
+async def test_lists_select(api: HttpApiServer, namespace: str) -> None:
     await api.apply(configuration(namespace, "one"))
     two = configuration(namespace, "two")
     two["metadata"]["labels"]["c"] = "d"
@@ -174,7 +174,7 @@ async def test_lists_select(api: LightkubeApiServer, namespace: str) -> None:
     assert await api.knows("Bookie")
 
 
-async def test_the_status_is_apart(api: LightkubeApiServer, namespace: str) -> None:
+async def test_the_status_is_apart(api: HttpApiServer, namespace: str) -> None:
     identity = {"apiVersion": GROUP_VERSION, "kind": "Bookie", "metadata": {"name": "cold", "namespace": namespace}}
     with pytest.raises(NotFound):
         await api.apply_status({**identity, "status": {"phase": "Fine"}})
@@ -206,7 +206,7 @@ async def test_the_status_is_apart(api: LightkubeApiServer, namespace: str) -> N
     await api.delete("Bookie", namespace, "cold", uid=made["metadata"]["uid"])
 
 
-async def test_what_the_server_does_not_take_it_says_why(api: LightkubeApiServer, namespace: str) -> None:
+async def test_what_the_server_does_not_take_it_says_why(api: HttpApiServer, namespace: str) -> None:
     with pytest.raises(Refused, match=r"spec\.replicas"):
         await api.apply(pool(namespace, replicas=-1))
     made = await api.apply(stateful_set(namespace))
@@ -214,7 +214,7 @@ async def test_what_the_server_does_not_take_it_says_why(api: LightkubeApiServer
         await api.patch("StatefulSet", namespace, "s", {"spec": {"serviceName": "t"}}, uid=made["metadata"]["uid"])
 
 
-async def test_orphans_stay(api: LightkubeApiServer, namespace: str) -> None:
+async def test_orphans_stay(api: HttpApiServer, namespace: str) -> None:
     uid = (await api.apply(stateful_set(namespace)))["metadata"]["uid"]
 
     async def pod() -> dict[str, Any] | None:
@@ -240,7 +240,7 @@ async def _until(ask: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
 
 
 async def test_events_are_written_and_counted_up(
-    api: LightkubeApiServer, namespace: str, scratch: Namespace, monkeypatch: pytest.MonkeyPatch
+    api: HttpApiServer, namespace: str, scratch: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magnetar.operator.events.COUNT_EVERY_SECONDS", 0.0)
     target = await api.apply(configuration(namespace))
@@ -253,7 +253,7 @@ async def test_events_are_written_and_counted_up(
     assert "DiskReplaced" in scratch("get", "events")
 
 
-async def test_one_of_two_leads_and_hands_over(api: LightkubeApiServer, namespace: str) -> None:
+async def test_one_of_two_leads_and_hands_over(api: HttpApiServer, namespace: str) -> None:
     def operator(identity: str) -> Leader:
         return Leader(api, SystemClock(), namespace=namespace, name="lease", identity=identity)
 
@@ -327,7 +327,7 @@ def test_a_process_watches_and_costs_little(
     processor = spent("process_cpu_seconds_total") / 60
     calls = spent("magnetar_operator_api_calls_total")
     note(f"{megabytes:.0f} MB, {processor:.2%} of a core, {calls:.0f} calls a minute")
-    assert megabytes <= 120
+    assert megabytes <= 100
     assert processor <= 0.02
     assert calls <= 60
     assert spent("magnetar_operator_passes_total") <= 4

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.operator.api import Refused
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.errors import Refused
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.crd import DEFINITIONS, structural_schema
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import httpx2
 import msgspec
-from magnetar.operator.api import CLUSTER_SCOPED, KINDS, Conflict, Refused, ServerUnavailable
-from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
-from magnetar.operator.lightkube_api import failure
+from magnetar.operator.children.naming import FIELD_MANAGER
+from magnetar.operator.kubernetes.errors import Answer, Conflict, Refused, ServerUnavailable, failure
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.rbac import rules
 
 from e2e.operator_simulation.admission import answer_to_undeclared, undeclared_field
@@ -195,15 +194,15 @@ class SimulatedApi:
 def _undeclared(verb: str, manifest: Manifest, field: str) -> Exception:
     """As the operator's own client makes it of the answer."""
     code, body = answer_to_undeclared(verb, manifest, field)
-    return failure(f"{verb} {manifest['kind']}", httpx2.Response(code, json=body))
+    return failure(f"{verb} {manifest['kind']}", Answer(code, msgspec.json.encode(body)))
 
 
 def _check(kind: str, namespace: str | None, verb: str, subresource: str = "") -> None:
     if kind not in KINDS:
         raise Refused(f"the server does not know {kind}")
-    if namespace is not None and (namespace == "") != (kind in CLUSTER_SCOPED):
+    if namespace is not None and (namespace == "") != (not KINDS[kind].namespaced):
         raise Refused(f"{kind} is not looked for in namespace {namespace!r}")
-    plural = {"NetworkPolicy": "networkpolicies", "StorageClass": "storageclasses"}.get(kind, f"{kind.lower()}s")
+    plural = KINDS[kind].plural
     if (plural + subresource, verb) not in _ALLOWED:
         raise Refused(f"{plural}{subresource} is forbidden: the operator cannot {verb} it")
 

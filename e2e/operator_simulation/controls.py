@@ -11,7 +11,7 @@ from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.core.bundle import BundleName
 from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL
-from magnetar.operator.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MAX, Driver
+from magnetar.operator.control.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MAX, Driver
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SimulatedControls:
-    """What one operator holds. See `magnetar.operator.controls.Controls`."""
+    """What one operator holds. See `magnetar.operator.control.controls.Controls`."""
 
     def __init__(self, world: World, name: str, kill: Callable[[], None]) -> None:
         self._server = world.server

@@ -9,7 +9,7 @@ import random
 from typing import Any, Final
 
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.sim.loop import SimulatedLoop
 
 from e2e.operator_simulation.objects import ObjectStore

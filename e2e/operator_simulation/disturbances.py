@@ -7,16 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from magnetar.operator.api import NotFound
-from magnetar.operator.children.naming import (
-    BOOKIE,
-    BROKER,
-    COMPONENT_LABEL,
-    POOL_LABEL,
-    REPLACE_ANNOTATION,
-    ZOOKEEPER,
-    Manifest,
-)
+from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, POOL_LABEL, REPLACE_ANNOTATION, ZOOKEEPER
+from magnetar.operator.kubernetes.errors import NotFound
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 

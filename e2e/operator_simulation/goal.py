@@ -13,8 +13,8 @@ from magnetar.operator.children.naming import (
     REPLACE_ANNOTATION,
     TEMPLATE_ANNOTATION,
     ZOOKEEPER,
-    Manifest,
 )
+from magnetar.operator.kubernetes.kinds import Manifest
 
 from e2e.operator_simulation.workloads import is_leaving, is_ready
 from e2e.operator_simulation.world import CLUSTER, NAMESPACE, World

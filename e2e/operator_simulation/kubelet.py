@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.naming import (
-    BOOKIE,
-    BROKER,
-    COMPONENT_LABEL,
-    INIT,
-    PROXY,
-    ZOOKEEPER,
-    Manifest,
-)
+from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INIT, PROXY, ZOOKEEPER
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.sim.loop import SimulatedLoop
 
 from e2e.operator_simulation.objects import ObjectStore, timestamp

@@ -12,24 +12,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator import apply, custom, lightkube_api, observe, reconcile
+from magnetar.operator import apply, custom, observe, reconcile
 from magnetar.operator.children.context import Cluster
-from magnetar.operator.children.naming import Manifest
-from magnetar.operator.plan import (
-    actions,
-    cluster,
-    cluster_broker_drains,
-    cluster_deletion,
-    cluster_events,
-    cluster_zookeeper,
-    pool,
-    pool_members,
-    pool_repair,
-    pool_rollout,
-    pool_scale,
-    pool_status,
-)
+from magnetar.operator.kubernetes import errors
+from magnetar.operator.kubernetes.kinds import Manifest
+from magnetar.operator.plan import actions
+from magnetar.operator.plan.cluster import broker_drains as cluster_broker_drains
+from magnetar.operator.plan.cluster import deletion as cluster_deletion
+from magnetar.operator.plan.cluster import events as cluster_events
+from magnetar.operator.plan.cluster import plan as cluster
+from magnetar.operator.plan.cluster import zookeeper as cluster_zookeeper
 from magnetar.operator.plan.facts import BrokerFacts, ClusterSeen, PodFacts, PoolSeen
+from magnetar.operator.plan.pool import members as pool_members
+from magnetar.operator.plan.pool import plan as pool
+from magnetar.operator.plan.pool import repair as pool_repair
+from magnetar.operator.plan.pool import rollout as pool_rollout
+from magnetar.operator.plan.pool import scale as pool_scale
+from magnetar.operator.plan.pool import status as pool_status
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 
@@ -141,21 +140,21 @@ def empties_lost_disks_at_once() -> list[Patch]:
 
 def ignores_uids() -> list[Patch]:
     """What has the name is taken for what was seen."""
-    right = apply.Hands.carry_out
+    right = apply.Executor.carry_out
 
-    async def carry_out(self: apply.Hands, action: Any, make_token: Callable[[], str]) -> Any:
+    async def carry_out(self: apply.Executor, action: Any, make_token: Callable[[], str]) -> Any:
         if isinstance(action, actions.Delete):
             action = replace(action, uid="")
         return await right(self, action, make_token)
 
-    return [(apply.Hands, "carry_out", carry_out)]
+    return [(apply.Executor, "carry_out", carry_out)]
 
 
 def applies_to_whatever_is_there() -> list[Patch]:
     """A StatefulSet is cut whether or not it is as it was seen."""
-    right = apply.Hands.carry_out
+    right = apply.Executor.carry_out
 
-    async def carry_out(self: apply.Hands, action: Any, make_token: Callable[[], str]) -> Any:
+    async def carry_out(self: apply.Executor, action: Any, make_token: Callable[[], str]) -> Any:
         if isinstance(action, actions.Apply):
             metadata = dict(action.manifest["metadata"])
             metadata.pop("resourceVersion", None)
@@ -163,7 +162,7 @@ def applies_to_whatever_is_there() -> list[Patch]:
             action = replace(action, manifest=action.manifest | {"metadata": metadata})
         return await right(self, action, make_token)
 
-    return [(apply.Hands, "carry_out", carry_out)]
+    return [(apply.Executor, "carry_out", carry_out)]
 
 
 def restarts_two_at_once() -> list[Patch]:
@@ -256,7 +255,7 @@ def adopts_the_predecessors_pool() -> list[Patch]:
 
 def takes_refusals_for_outages() -> list[Patch]:
     """What its kind has no field for is answered with 500, as an outage is."""
-    return [(lightkube_api, "_NOT_OF_THE_SCHEMA", "never")]
+    return [(errors, "_NOT_OF_THE_SCHEMA", "never")]
 
 
 _QUICK: Final = {

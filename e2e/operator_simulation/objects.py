@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from magnetar.operator.api import AlreadyExists, Conflict, NotFound
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
+from magnetar.operator.kubernetes.kinds import Manifest
 
 from e2e.operator_simulation import ownership
 from e2e.operator_simulation.admission import ORIGIN_SECONDS, admit, with_defaults

@@ -9,16 +9,15 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import INSTANCE_LABEL, Manifest, Owner
+from magnetar.operator.children.naming import INSTANCE_LABEL, Owner
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
-from magnetar.operator.handlers import WATCHED, Wakers
+from magnetar.operator.handlers import WATCHED, EventRouter
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.loops import Loops
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.reconcile import Key, Reconciler
-from magnetar.operator.reconcile import World as Surroundings
+from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.sweep import Sweep
 from magnetar.sim.process import Process
 
@@ -90,7 +89,7 @@ class Operator:
         clock = SimulatedClock(world.loop.time)
         self._api = SimulatedApi(world.server, world.network, name, die)
         self._reconciler = Reconciler(
-            Surroundings(
+            Dependencies(
                 api=self._api,
                 controls=SimulatedControls(world, name, die),
                 clock=clock,
@@ -101,7 +100,7 @@ class Operator:
             )
         )
         self._loops = Loops(self._pass, clock=clock, counter=self, chance=rng)
-        self._wakers = Wakers(self._loops)
+        self._router = EventRouter(self._loops)
 
     def start(self) -> None:
         """What watches give first is all that there is."""
@@ -126,12 +125,12 @@ class Operator:
 
     def _hear(self, kind: str, event_type: str | None, manifest: Manifest) -> None:
         if kind in RESOURCES:
-            self._wakers.resource(kind, event_type, manifest)
+            self._router.resource(kind, event_type, manifest)
         else:
-            self._wakers.child(manifest)
+            self._router.child(manifest)
 
     async def _sweep(self) -> None:
-        why = await Sweep(self._api, self._wakers, [NAMESPACE]).run()
+        why = await Sweep(self._api, self._router, [NAMESPACE]).run()
         self._world.loop.trace.note(self.name, f"gives up: {why}")
         self._die()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.operator.api import PULSAR_CLUSTER
 from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INSTANCE_LABEL, PROXY, ZOOKEEPER
+from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER
 
 from e2e.operator_simulation.objects import Name, ObjectStore
 

@@ -9,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.children.context import BOOKIE_PORT
-from magnetar.operator.children.naming import (
-    BOOKIE,
-    COMPONENT_LABEL,
-    FINALIZER,
-    INSTANCE_LABEL,
-    POOL_LABEL,
-    ZOOKEEPER,
-    Manifest,
-)
+from magnetar.operator.children.naming import BOOKIE, COMPONENT_LABEL, FINALIZER, INSTANCE_LABEL, POOL_LABEL, ZOOKEEPER
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.plan.actions import Tell
 from magnetar.sim.trace import Trace
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.operator.api import BOOKIE_POOL
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, Manifest
 
 from e2e.operator_simulation.objects import ObjectStore
 

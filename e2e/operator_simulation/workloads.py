@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.quantities import size_bytes
 from magnetar.sim.loop import SimulatedLoop
 

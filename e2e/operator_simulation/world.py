@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from magnetar.operator.children.naming import INSTANCE_LABEL, Manifest
+from magnetar.operator.children.naming import INSTANCE_LABEL
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.sim.loop import SimulatedLoop
 

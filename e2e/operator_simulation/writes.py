@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ import sys
 from typing import Any, Final
 
 import pytest
-from magnetar.operator.api import AlreadyExists, Conflict, NotFound, Refused
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
+from magnetar.operator.kubernetes.kinds import Manifest
 
 from e2e.operator_simulation.objects import ObjectStore
 from e2e.operator_simulation.operators import Operators

@@ -17,10 +17,11 @@ from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.context import Cluster, Defaults
 from magnetar.operator.children.control import TOKEN_KEY, control_environment, token_secret
 from magnetar.operator.children.metadata_job import metadata_job
-from magnetar.operator.children.naming import API_VERSIONS, TEMPLATE_ANNOTATION, Manifest, Owner
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, Owner
 from magnetar.operator.children.policies import policy_children
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.rbac import rules
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
@@ -117,7 +118,7 @@ def test_every_child_is_named_labelled_and_owned(spec: dict[str, Any]) -> None:
     seen = set()
     for each in everything(spec):
         metadata = each["metadata"]
-        assert each["apiVersion"] == API_VERSIONS[each["kind"]]
+        assert each["apiVersion"] == KINDS[each["kind"]].api_version
         assert (each["kind"], metadata["name"]) not in seen
         seen.add((each["kind"], metadata["name"]))
         assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])

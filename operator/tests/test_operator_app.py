@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import logging
 
-import httpx2
 import pytest
+from kubernetes.aio.client.configuration import Configuration
 from magnetar.core.clock import SystemClock
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.operator import app
-from magnetar.operator.api import ServerUnavailable
-from magnetar.operator.lightkube_api import LightkubeApiServer
-from magnetar.operator.metrics import Metrics
+from magnetar.operator.api_server import HttpApiServer
+from magnetar.operator.kubernetes.client import KubernetesClient
+from magnetar.operator.kubernetes.errors import ServerUnavailable
+from magnetar.operator.kubernetes.login import Login
 from magnetar.operator.settings import OperatorSettings
 
 SETTINGS = OperatorSettings(
@@ -28,14 +29,16 @@ async def test_whatever_ends_it_is_a_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """Also a mistake: a traceback of its own form would be a hundred lines that no program reads."""
-    client = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: httpx2.Response(500)), base_url="https://s")
-    api = LightkubeApiServer(client, clock=SystemClock(), counter=Metrics())
+    api = HttpApiServer(KubernetesClient(Login(configuration=Configuration())), clock=SystemClock())
+
+    async def connect(**_: object) -> HttpApiServer:
+        return api
 
     async def fail(_: app.Operator) -> int:
         await api.close()
         raise error
 
-    monkeypatch.setattr(LightkubeApiServer, "connect", lambda **_: api)
+    monkeypatch.setattr(HttpApiServer, "connect", connect)
     monkeypatch.setattr(app.Operator, "run", fail)
     assert await app.serve(SETTINGS) == EXIT_FAILED
     (record,) = caplog.records

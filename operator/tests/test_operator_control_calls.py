@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from operator.tests.small_kubernetes import SettableClock
 from typing import Any
 
 import pytest
@@ -17,10 +16,11 @@ from magnetar.control.generated.broker_pb2_grpc import BrokerServicer, add_Broke
 from magnetar.control.server import ControlServer, ControlService
 from magnetar.control.settings import ControlSettings
 from magnetar.core.bundle import BundleName
-from magnetar.operator import control_calls as module
-from magnetar.operator.control_calls import ControlCalls
+from magnetar.operator.control import calls as module
+from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
+from magnetar.operator.testing.small_kubernetes import SettableClock
 
 TOKEN = "secret"
 BUNDLE = "public/default/0x00000000_0x40000000"

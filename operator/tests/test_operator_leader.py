@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from operator.tests.small_kubernetes import SettableClock, SmallApiServer
 from typing import Any
 
 import pytest
 from magnetar.operator import leader as module
-from magnetar.operator.api import ServerUnavailable
+from magnetar.operator.kubernetes.errors import ServerUnavailable
 from magnetar.operator.leader import LEASE_SECONDS, RENEW_WITHIN_SECONDS, Leader
+from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop

@@ -8,7 +8,7 @@ import pytest
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.core.clock import SystemClock
 from magnetar.operator import loops as module
-from magnetar.operator.api import Refused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 from magnetar.sim.virtual_time import VirtualTimeLoop

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-from operator.tests.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 from typing import Any
 
 import pytest
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import AlreadyExists, Conflict, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import BrokerFacts
 from magnetar.operator.reconcile import INTERRUPTIONS_MAX, LOOK_AGAIN_SECONDS
+from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 
 
 @pytest.fixture

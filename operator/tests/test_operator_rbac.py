@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.handlers import WATCHED
-from magnetar.operator.lightkube_api import plural
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
 from magnetar.operator.listing import CLUSTER_KINDS, POOL_KINDS
 from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.settings import LEASE_NAME
@@ -22,7 +21,7 @@ def may(its_rules: Iterable[Mapping[str, Any]], verb: str) -> set[str]:
 
 
 def plurals(kinds: Iterable[str]) -> set[str]:
-    return {plural(kind) for kind in kinds}
+    return {KINDS[kind].plural for kind in kinds}
 
 
 def test_rights_to_read_are_those_that_are_used() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-from operator.tests.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 from typing import Any
 
 import pytest
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import Conflict, Refused, ServerUnavailable
 from magnetar.operator.children.naming import FINALIZER
+from magnetar.operator.kubernetes.errors import Conflict, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import (
     Annotate,
     Apply,
@@ -34,9 +33,10 @@ from magnetar.operator.plan.facts import (
     LostBookieFacts,
     ZookeeperFacts,
 )
-from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
 from magnetar.operator.resources.cluster import Move
+from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 
 GI = 2**30
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from operator.tests.cluster_builders import healthy, told
-from operator.tests.plan_builders import NOW, make_claim, make_cluster, make_pod
-from operator.tests.pool_builders import PoolWorld
-from operator.tests.stage import BLUE, COLD, Stage, small_stage
 from typing import Any
 
 import msgspec
 import pytest
 from magnetar.auth.testing import make_pair
-from magnetar.operator.api import Refused
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import FINALIZER
+from magnetar.operator.kubernetes.errors import Refused
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.plan.cluster import plan_cluster
+from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import Children, PodFacts, Trouble
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import Warned, in_doubt, with_warnings
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
+from magnetar.operator.testing.cluster_builders import healthy, told
+from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod
+from magnetar.operator.testing.pool_builders import PoolWorld
+from magnetar.operator.testing.stage import BLUE, COLD, Stage, small_stage
 
 
 def encoded(**content: bytes) -> dict[str, str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from operator.tests.stage import BLUE, COLD, Stage, small_stage
 from typing import Any
 
 import pytest
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import Conflict, NamespaceTerminating, Refused, ServerUnavailable
-from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest
-from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS
+from magnetar.operator.children.naming import READABLE_ANNOTATION
+from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS, failure_of
+from magnetar.operator.kubernetes.errors import Conflict, NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.advice import what_to_correct
+from magnetar.operator.plan.conditions import Obstacle
 from magnetar.operator.reconcile import Key
+from magnetar.operator.testing.stage import BLUE, COLD, Stage, small_stage
 
 MISSPELT = (
     "apply Deployment: failed to create typed patch object (here/blue-broker; apps/v1, Kind=Deployment): "
@@ -402,3 +404,10 @@ def test_the_field_at_fault(component: str, owner: str, words: str, expected: st
 
 def test_a_quota_is_no_fields_fault() -> None:
     assert what_to_correct("PulsarCluster", child("Deployment", "x", "broker"), "exceeded quota: pods=4") == ""
+
+
+def test_an_internal_error_is_told_as_one() -> None:
+    told = failure_of(KeyError("spec"), 1)
+    words = "internal error of the operator: KeyError: 'spec'. Its log has the traceback"
+    assert told.event == Tell("Warning", "PassFailed", words)
+    assert told.obstacle == Obstacle(reason="PassFailed", message=words)

@@ -3,19 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
-    asked,
-    condition_of,
-    events,
-    healthy,
-    manifest_of,
-    respecified,
-    told,
-    with_pod,
-    with_pods,
-    with_workload,
-)
-from operator.tests.plan_builders import NOW
 from typing import Any
 
 import msgspec
@@ -31,9 +18,22 @@ from magnetar.operator.plan.actions import (
     StartBrokerDrain,
     TransferBundle,
 )
-from magnetar.operator.plan.cluster import BUSY_SECONDS, plan_cluster
-from magnetar.operator.plan.cluster_broker_drains import COST, COST_ANNOTATION
+from magnetar.operator.plan.cluster.broker_drains import COST, COST_ANNOTATION
+from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.testing.cluster_builders import (
+    asked,
+    condition_of,
+    events,
+    healthy,
+    manifest_of,
+    respecified,
+    told,
+    with_pod,
+    with_pods,
+    with_workload,
+)
+from magnetar.operator.testing.plan_builders import NOW
 
 
 def fewer(brokers: int, wanted: int) -> ClusterSeen:
@@ -80,7 +80,7 @@ def test_those_that_go_give_their_bundles_away_first() -> None:
         ("blue-broker-b", ((COST_ANNOTATION, COST),)),
     ]
     assert condition_of(plan, "BrokersReady")[:2] == ("False", "Scaling")
-    assert plan.wake_after_seconds == BUSY_SECONDS
+    assert plan.requeue_after_seconds == BUSY_SECONDS
     assert events(plan).count("DrainStarted") == 2
     positions = [index for index, action in enumerate(plan.actions) if isinstance(action, StartBrokerDrain)]
     assert min(positions) > max(index for index, action in enumerate(plan.actions) if hasattr(action, "manifest"))
@@ -290,7 +290,7 @@ def test_brokers_keep_their_places_in_the_status_and_newer_ones_come_last() -> N
     ],
 )
 def test_the_load_is_asked_for_more_often_while_it_decides_the_number(spec: dict[str, Any], seconds: int) -> None:
-    assert plan_cluster(healthy(**spec)).wake_after_seconds == seconds
+    assert plan_cluster(healthy(**spec)).requeue_after_seconds == seconds
 
 
 def test_looks_every_quarter_of_a_minute_scale_out_after_the_same_minute() -> None:

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from magnetar.operator.children.brokers import broker_children
+from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
+from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.plan.actions import Apply, Delete, Plan, Scale, StartBrokerDrain, Tell
+from magnetar.operator.plan.cluster.parts import alive, one_of, template_hash
+from magnetar.operator.plan.cluster.plan import plan_cluster
+from magnetar.operator.plan.facts import (
+    BrokerFacts,
+    Children,
+    ClusterSeen,
+    PodFacts,
+    PoolFacts,
+    ResourceFacts,
+    ZookeeperFacts,
+)
+from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.cluster_builders import (
     GENERATION,
     asked,
     healthy,
@@ -15,29 +37,7 @@ from operator.tests.cluster_builders import (
     with_pods,
     with_workload,
 )
-from operator.tests.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
-from typing import Any
-
-import msgspec
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from magnetar.operator.children.brokers import broker_children
-from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
-from magnetar.operator.children.zookeeper import zookeeper_children
-from magnetar.operator.plan.actions import Apply, Delete, Plan, Scale, StartBrokerDrain, Tell
-from magnetar.operator.plan.cluster import plan_cluster
-from magnetar.operator.plan.cluster_parts import alive, one_of, template_hash
-from magnetar.operator.plan.facts import (
-    BrokerFacts,
-    Children,
-    ClusterSeen,
-    PodFacts,
-    PoolFacts,
-    ResourceFacts,
-    ZookeeperFacts,
-)
-from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
 
 _CLUSTER = make_cluster()
 _HASHES = st.sampled_from(
@@ -270,7 +270,7 @@ def test_no_pass_does_harm(seen: ClusterSeen) -> None:
     assert all(action.uid for action in deleted)
     drained = {action.pod for action in asked(plan, StartBrokerDrain)}
     assert not drained or drained < {pod.name for pod in seen.children.of(BROKER) if pod.ready}
-    assert plan.wake_after_seconds > 0
+    assert plan.requeue_after_seconds > 0
 
 
 @pytest.mark.slow

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
+from typing import Any
+
+import pytest
+from magnetar.operator.children.brokers import broker_children
+from magnetar.operator.children.naming import BROKER
+from magnetar.operator.children.zookeeper import zookeeper_children
+from magnetar.operator.plan.actions import Delete, GrowVolume, Scale
+from magnetar.operator.plan.cluster.parts import one_of, template_hash
+from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
+from magnetar.operator.plan.facts import ClusterSeen, ZookeeperFacts
+from magnetar.operator.testing.cluster_builders import (
     applied,
     asked,
     condition_of,
@@ -16,17 +26,7 @@ from operator.tests.cluster_builders import (
     with_pods,
     with_workload,
 )
-from operator.tests.plan_builders import NOW
-from typing import Any
-
-import pytest
-from magnetar.operator.children.brokers import broker_children
-from magnetar.operator.children.naming import BROKER
-from magnetar.operator.children.zookeeper import zookeeper_children
-from magnetar.operator.plan.actions import Delete, GrowVolume, Scale
-from magnetar.operator.plan.cluster import BUSY_SECONDS, plan_cluster
-from magnetar.operator.plan.cluster_parts import one_of, template_hash
-from magnetar.operator.plan.facts import ClusterSeen, ZookeeperFacts
+from magnetar.operator.testing.plan_builders import NOW
 
 NEW: dict[str, Any] = {"version": "0.2.0"}
 GIB = 1024**3
@@ -59,7 +59,7 @@ def test_servers_restart_one_by_one_the_leader_last() -> None:
     plan = plan_cluster(seen)
     assert condition_of(plan, "ZookeeperReady")[:2] == ("False", "Updating")
     assert events(plan) == ["RolloutStarted", "UpdateWaits", "UpdateWaits"]
-    assert plan.wake_after_seconds == BUSY_SECONDS
+    assert plan.requeue_after_seconds == BUSY_SECONDS
     assert plan.status["phase"] == "Updating"
 
 

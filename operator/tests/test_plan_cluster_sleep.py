@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
+from typing import Any
+
+import pytest
+from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY, ZOOKEEPER
+from magnetar.operator.plan.actions import (
+    Delete,
+    Plan,
+    SetFinalizer,
+    StartBookieDrain,
+    StartBrokerDrain,
+    Tell,
+)
+from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, plan_cluster
+from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.cluster_builders import (
     GENERATION,
     applied,
     asked,
@@ -22,22 +37,7 @@ from operator.tests.cluster_builders import (
     without_pods,
     without_workload,
 )
-from operator.tests.plan_builders import make_claim, make_pod
-from typing import Any
-
-import pytest
-from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY, ZOOKEEPER
-from magnetar.operator.plan.actions import (
-    Delete,
-    Plan,
-    SetFinalizer,
-    StartBookieDrain,
-    StartBrokerDrain,
-    Tell,
-)
-from magnetar.operator.plan.cluster import IDLE_SECONDS, plan_cluster
-from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.plan_builders import make_claim, make_pod
 
 
 def replicas(plan: Plan) -> tuple[int | None, int | None, int | None]:
@@ -104,7 +104,7 @@ def test_it_goes_to_sleep_step_by_step() -> None:
     assert plan.status["hibernatedReplicas"] == 5
     assert "Hibernated" in events(plan)
     assert "Ready" not in events(plan)
-    assert plan.wake_after_seconds == IDLE_SECONDS
+    assert plan.requeue_after_seconds == IDLE_SECONDS
 
 
 def asleep(brokers: int = 5, **spec: Any) -> ClusterSeen:

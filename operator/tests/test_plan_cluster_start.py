@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from magnetar.operator.children.metadata_job import metadata_job
+from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
+from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
+from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
+from magnetar.operator.plan.facts import ClusterSeen
+from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.cluster_builders import (
     GENERATION,
     applied,
     asked,
@@ -23,17 +33,7 @@ from operator.tests.cluster_builders import (
     without_pods,
     without_workload,
 )
-from operator.tests.plan_builders import NOW, make_pod
-from typing import Any
-
-import msgspec
-import pytest
-from magnetar.operator.children.metadata_job import metadata_job
-from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY
-from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan, SetFinalizer
-from magnetar.operator.plan.cluster import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
-from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.testing.plan_builders import NOW, make_pod
 
 
 def with_zookeeper(*, ready: int = 3) -> ClusterSeen:
@@ -189,7 +189,7 @@ def test_brokers_start_once_an_ensemble_is_writable(writable: int, begins: bool)
         assert condition_of(plan, "BrokersReady")[:2] == ("False", "Waiting")
         assert f"{writable} do" in condition_of(plan, "BrokersReady")[2]
         assert condition_of(plan, "BookiesReady")[1] == "TooFewWritable"
-        assert plan.wake_after_seconds == WAITING_SECONDS
+        assert plan.requeue_after_seconds == WAITING_SECONDS
     else:
         manifest = manifest_of(plan, "Deployment", "blue-broker")
         assert manifest is not None
@@ -220,7 +220,7 @@ def test_when_all_is_well_nothing_is_asked_for_and_nothing_is_told() -> None:
     plan = plan_cluster(healthy())
     assert not quiet(plan.actions)
     assert not events(plan)
-    assert plan.wake_after_seconds == IDLE_SECONDS
+    assert plan.requeue_after_seconds == IDLE_SECONDS
     assert plan.status["phase"] == "Ready"
     assert plan.status["version"] == "0.1.0"
     assert condition_of(plan, "Ready")[:2] == ("True", "AllReady")
@@ -320,7 +320,7 @@ def test_an_ensemble_larger_than_all_pools_is_a_persons_to_solve() -> None:
 
 
 def test_zookeeper_starting_is_looked_at_when_pods_change() -> None:
-    assert plan_cluster(with_zookeeper(ready=2)).wake_after_seconds == WAITING_SECONDS
+    assert plan_cluster(with_zookeeper(ready=2)).requeue_after_seconds == WAITING_SECONDS
 
 
 def test_a_pool_that_is_deleted_alone_is_told_of() -> None:

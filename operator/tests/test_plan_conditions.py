@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from magnetar.operator.plan.conditions import (
     MESSAGE_LENGTH_MAX,
-    Verdict,
+    NewCondition,
     condition,
     conditions,
     holds,
@@ -20,25 +20,25 @@ def test_times_are_whole_seconds_of_utc_and_come_back() -> None:
 
 
 @pytest.mark.parametrize(("holds_now", "status"), [(True, "True"), (False, "False"), (None, "Unknown")])
-def test_a_verdict_becomes_a_condition(holds_now: bool | None, status: str) -> None:
-    (found,) = conditions([], [Verdict("Ready", holds_now, "Why", "words")], 7, NOW)
+def test_what_is_found_becomes_a_condition(holds_now: bool | None, status: str) -> None:
+    (found,) = conditions([], [NewCondition("Ready", holds_now, "Why", "words")], 7, NOW)
     assert (found.type, found.status, found.reason, found.message) == ("Ready", status, "Why", "words")
     assert found.observed_generation == 7
     assert found.last_transition_time == timestamp(NOW)
 
 
 def test_the_time_stays_while_the_status_does_though_words_change() -> None:
-    first = conditions([], [Verdict("Ready", False, "Starting", "one")], 1, NOW)
-    second = conditions(first, [Verdict("Ready", False, "Waiting", "two")], 2, NOW + 50)
-    third = conditions(second, [Verdict("Ready", True, "AllReady", "three")], 2, NOW + 90)
+    first = conditions([], [NewCondition("Ready", False, "Starting", "one")], 1, NOW)
+    second = conditions(first, [NewCondition("Ready", False, "Waiting", "two")], 2, NOW + 50)
+    third = conditions(second, [NewCondition("Ready", True, "AllReady", "three")], 2, NOW + 90)
     assert second[0].last_transition_time == timestamp(NOW)
     assert (second[0].reason, second[0].observed_generation) == ("Waiting", 2)
     assert third[0].last_transition_time == timestamp(NOW + 90)
 
 
-def test_the_order_is_the_verdicts_and_what_nobody_speaks_of_goes() -> None:
-    first = conditions([], [Verdict("B", True, "R", ""), Verdict("A", True, "R", "")], 1, NOW)
-    second = conditions(first, [Verdict("A", True, "R", "")], 1, NOW)
+def test_the_order_is_that_of_the_new_ones_and_what_nobody_speaks_of_goes() -> None:
+    first = conditions([], [NewCondition("B", True, "R", ""), NewCondition("A", True, "R", "")], 1, NOW)
+    second = conditions(first, [NewCondition("A", True, "R", "")], 1, NOW)
     assert [found.type for found in first] == ["B", "A"]
     assert [found.type for found in second] == ["A"]
     assert holds(first, "B")
@@ -47,7 +47,7 @@ def test_the_order_is_the_verdicts_and_what_nobody_speaks_of_goes() -> None:
 
 
 def test_long_last_words_keep_their_beginning_and_their_end() -> None:
-    (found,) = conditions([], [Verdict("Ready", False, "R", "first " + "x" * 5000 + " last")], 1, NOW)
+    (found,) = conditions([], [NewCondition("Ready", False, "R", "first " + "x" * 5000 + " last")], 1, NOW)
     assert len(found.message) <= MESSAGE_LENGTH_MAX
     assert found.message.startswith("first ")
     assert found.message.endswith(" last")

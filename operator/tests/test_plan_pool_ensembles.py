@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import PoolWorld, of, pod_name, said
 from typing import Any
 
 import pytest
@@ -11,9 +9,11 @@ from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Scale, StartBookieDrain, Tell
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import EnsembleFacts
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus, UsageSample
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import PoolWorld, of, pod_name, said
 
 FOUR = EnsembleFacts(size=4, wanted_by="namespace a/b")
 TWO = EnsembleFacts(size=2, wanted_by="the brokers' settings")
@@ -41,7 +41,7 @@ def test_it_waits_until_a_broker_says() -> None:
     plan = plan_pool(PoolWorld(replicas=4, desired=5, cluster_status=BROKERS).seen())
     assert not of(plan, StartBookieDrain)
     assert said(plan, "Ready")[:2] == ("False", "WaitingForBrokers")
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
 
 
 def test_without_brokers_the_clusters_own_figure_counts() -> None:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import make_condition
-from operator.tests.plan_builders import NOW, make_pod
-from operator.tests.pool_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
+from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
+from magnetar.operator.plan.pool.children import covers
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus
+from magnetar.operator.testing.cluster_builders import make_condition
+from magnetar.operator.testing.plan_builders import NOW, make_pod
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     DONE,
     OWNER,
@@ -24,16 +34,6 @@ from operator.tests.pool_builders import (
     status_of,
     told,
 )
-from typing import Any
-
-import msgspec
-import pytest
-from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_children import covers
-from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 
 NONE: dict[str, Any] = {"desired": -1, "numbers": ()}
 NO_BROKERS: dict[str, Any] = {"brokers": {"replicas": 0}, "proxies": {"replicas": 0}}
@@ -55,7 +55,7 @@ def test_before_that_only_its_service_and_configuration_are() -> None:
     assert len(of(plan, Apply)) == 3
     assert said(plan, "Reconciling")[:2] == ("True", "WaitingForMetadata")
     assert plan.status["phase"] == "Waiting for metadata"
-    assert plan.wake_after_seconds == 30
+    assert plan.requeue_after_seconds == 30
 
 
 def test_a_pool_whose_volumes_are_there_comes_back_whole() -> None:
@@ -72,7 +72,7 @@ def test_a_pool_that_is_well_is_left_alone() -> None:
     assert said(plan, "Ready") == ("True", "AllReady", "3 of 3 bookies are ready and up to date")
     assert said(plan, "Reconciling")[0] == said(plan, "Stalled")[0] == "False"
     assert said(plan, "Writable")[0] == "True"
-    assert plan.wake_after_seconds == 60
+    assert plan.requeue_after_seconds == 60
     status = status_of(plan)
     assert (status.replicas, status.ready_replicas, status.updated_replicas, status.writable_replicas) == (3, 3, 3, 3)
     assert (status.observed_generation, status.cluster_generation, status.phase) == (2, 7, "Ready")

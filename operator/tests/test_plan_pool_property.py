@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
 from typing import Any
 
 import msgspec
@@ -22,9 +20,11 @@ from magnetar.operator.plan.actions import (
     Tell,
 )
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, PoolSeen
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_questions import pool_questions
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
 
 NUMBERS = range(13)
 """Two digits among them."""
@@ -242,6 +242,6 @@ def check(world: PoolWorld) -> None:
     if world.cluster.get("paused") and not world.cluster_missing and not world.cluster_deleting:
         assert all(isinstance(action, Tell) for action in plan.actions) or world.deleting
     msgspec.convert(plan.status, BookieStatus)
-    assert plan.wake_after_seconds in (2, 30, 60)
+    assert plan.requeue_after_seconds in (2, 30, 60)
     questions = pool_questions(seen)
     assert all(not truth.answers(int(pod.rsplit("-", 1)[1])) for pod, _ in questions.lost)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import (
+from typing import Any
+
+import msgspec
+import pytest
+from magnetar.operator.children.naming import REPLACE_ANNOTATION
+from magnetar.operator.plan.actions import Annotate, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     DONE,
     PoolWorld,
@@ -18,14 +26,6 @@ from operator.tests.pool_builders import (
     status_of,
     told,
 )
-from typing import Any
-
-import msgspec
-import pytest
-from magnetar.operator.children.naming import REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Annotate, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.resources.bookie import BookieMember, BookieStatus
 
 REPLACE: dict[str, Any] = {"annotations": {REPLACE_ANNOTATION: "true"}}
 EMPTY_DISK: dict[str, Any] = CRASHED | {"exit_code": 3, "exit_message": "holds no cookie"}

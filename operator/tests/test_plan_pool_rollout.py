@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import (
+from typing import Any
+
+import pytest
+from magnetar.operator.plan.actions import Apply, Create, Delete, GrowVolume
+from magnetar.operator.plan.conditions import timestamp
+from magnetar.operator.plan.facts import PoolFacts
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import pool_questions
+from magnetar.operator.resources.bookie import BookieMember, BookieStatus, UsageSample
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     GENERATION,
     PoolWorld,
@@ -17,15 +26,6 @@ from operator.tests.pool_builders import (
     status_of,
     told,
 )
-from typing import Any
-
-import pytest
-from magnetar.operator.plan.actions import Apply, Create, Delete, GrowVolume
-from magnetar.operator.plan.conditions import timestamp
-from magnetar.operator.plan.facts import PoolFacts
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.plan.pool_questions import pool_questions
-from magnetar.operator.resources.bookie import BookieMember, BookieStatus, UsageSample
 
 OLD: dict[str, Any] = {"template_hash": "old"}
 ALL_OLD: dict[int, dict[str, Any]] = {0: OLD, 1: OLD, 2: OLD}

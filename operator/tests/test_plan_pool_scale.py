@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.plan_builders import NOW
-from operator.tests.pool_builders import (
+from typing import Any
+
+import pytest
+from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
+from magnetar.operator.plan.facts import PoolFacts
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.resources.bookie import BookieStatus
+from magnetar.operator.testing.plan_builders import NOW
+from magnetar.operator.testing.pool_builders import (
     CRASHED,
     DONE,
     STATEFUL,
@@ -18,13 +25,6 @@ from operator.tests.pool_builders import (
     stateful_of,
     told,
 )
-from typing import Any
-
-import pytest
-from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
-from magnetar.operator.plan.facts import PoolFacts
-from magnetar.operator.plan.pool import plan_pool
-from magnetar.operator.resources.bookie import BookieStatus
 
 COPYING: dict[str, Any] = {"drain": "Replicate", "ledgers_total": 40, "ledgers_left": 12, "bytes_per_second": 3_000_000}
 
@@ -40,7 +40,7 @@ def test_more_bookies_are_made_at_once() -> None:
     plan = plan_pool(PoolWorld(replicas=5, desired=3).seen())
     assert replicas_of(plan) == 5
     assert "ScaledOut" in told(plan)
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
     assert plan.status["phase"] == "Scaling out"
 
 
@@ -63,7 +63,7 @@ def test_a_drain_is_started_once_and_its_progress_is_told() -> None:
     member = member_of(plan, 3)
     assert member["state"] == "Draining"
     assert member["drain"] == {"step": "Replicate", "ledgersTotal": 40, "ledgersLeft": 12, "bytesPerSecond": 3_000_000}
-    assert plan.wake_after_seconds == 2
+    assert plan.requeue_after_seconds == 2
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator.tests.cluster_builders import fresh, healthy, told
-from operator.tests.plan_builders import make_cluster
-from operator.tests.pool_builders import PoolWorld
-from operator.tests.stage import BLUE, Stage, small_stage
 from typing import Any
 
 import msgspec
 import pytest
-from magnetar.operator.api import Refused
 from magnetar.operator.children.owned import cluster_settings_without_effect
+from magnetar.operator.kubernetes.errors import Refused
 from magnetar.operator.plan.actions import Apply, Check, Plan, Tell
-from magnetar.operator.plan.cluster import plan_cluster
-from magnetar.operator.plan.pool import plan_pool
+from magnetar.operator.plan.cluster.plan import plan_cluster
+from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Condition
 from magnetar.operator.resources.crd import structural_schema
+from magnetar.operator.testing.cluster_builders import fresh, healthy, told
+from magnetar.operator.testing.plan_builders import make_cluster
+from magnetar.operator.testing.pool_builders import PoolWorld
+from magnetar.operator.testing.stage import BLUE, Stage, small_stage
 
 
 def said(plan: Plan, type_: str) -> dict[str, Any]:

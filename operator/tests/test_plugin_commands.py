@@ -7,15 +7,6 @@ import json
 import re
 import tarfile
 from collections.abc import AsyncIterator, Iterator
-from operator.tests.plugin_fakes import (
-    NAMESPACE,
-    FakeKubernetes,
-    cluster_manifest,
-    condition,
-    crashing,
-    pod_manifest,
-    pool_manifest,
-)
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +20,15 @@ from magnetar.operator.plugin.commands.unload import parse
 from magnetar.operator.plugin.completion import NAME, completions
 from magnetar.operator.plugin.connection import Target
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION
+from magnetar.operator.testing.plugin_fakes import (
+    NAMESPACE,
+    FakeKubernetes,
+    cluster_manifest,
+    condition,
+    crashing,
+    pod_manifest,
+    pool_manifest,
+)
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
@@ -263,12 +263,12 @@ def test_logs_of_what_hurts(kubernetes: FakeKubernetes) -> None:
     assert shown.stdout == "demo-broker-a  ERROR no\n"
     assert shown.stderr == "demo-broker-a: CrashLoopBackOff\n"
     assert call("logs", "--all", "--tail", "-1").stdout == "demo-bookie-0  well\ndemo-broker-a  ERROR no\n"
-    assert kubernetes.log_wishes[-1].tail_lines is None
+    assert kubernetes.log_options[-1].tail_lines is None
     found = [
         json.loads(line) for line in call("logs", "-c", "bookie", "-o", "json", "--since", "5m").stdout.splitlines()
     ]
     assert found == [{"time": "2026-11-21T10:00:00.000000000Z", "source": "demo-bookie-0", "text": "well"}]
-    assert kubernetes.log_wishes[-1].since_seconds == 300
+    assert kubernetes.log_options[-1].since_seconds == 300
 
 
 def test_a_report_has_all_that_may_be_read(kubernetes: FakeKubernetes, tmp_path: Path) -> None:

@@ -6,13 +6,6 @@ import contextlib
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
-from operator.tests.plugin_fakes import (
-    NAMESPACE,
-    FakeKubernetes,
-    cluster_manifest,
-    pod_manifest,
-    pool_manifest,
-)
 from typing import Any
 
 import grpc.aio
@@ -24,12 +17,19 @@ from magnetar.control.generated import bookie_pb2, bookie_pb2_grpc, broker_pb2, 
 from magnetar.core.errors import Unavailable
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT, WEB_PORT
 from magnetar.operator.children.naming import DRAIN_ANNOTATION
+from magnetar.operator.kubernetes.errors import NotAllowed
 from magnetar.operator.plugin.admin_rest import AdminRefused, AdminRest
 from magnetar.operator.plugin.collect import see_cluster
 from magnetar.operator.plugin.commands import drain, top, unload
 from magnetar.operator.plugin.control_ports import ControlPorts, ask_all
-from magnetar.operator.plugin.kubernetes import NotAllowed
 from magnetar.operator.plugin.options import Output
+from magnetar.operator.testing.plugin_fakes import (
+    NAMESPACE,
+    FakeKubernetes,
+    cluster_manifest,
+    pod_manifest,
+    pool_manifest,
+)
 
 TOKEN = "the control token"
 BUNDLE = "public/default/0x00000000_0x80000000"

@@ -8,34 +8,38 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import yaml
 from aiohttp import WSMsgType, web
+from kubernetes.aio.client.configuration import Configuration
 from magnetar.core.errors import SettingError, Unavailable
-from magnetar.operator.api import Conflict, NotFound, Refused, ServerUnavailable
-from magnetar.operator.plugin.connection import Target, direct_config
-from magnetar.operator.plugin.http import FORWARD_PROTOCOL, HttpKubernetes
-from magnetar.operator.plugin.kubernetes import KindMissing, LogWish, NotAllowed, PodPortRefused, path
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from magnetar.operator.kubernetes.errors import (
+    Conflict,
+    KindMissing,
+    NotAllowed,
+    NotFound,
+    PodPortRefused,
+    Refused,
+    ServerUnavailable,
+)
+from magnetar.operator.kubernetes.kinds import path
+from magnetar.operator.kubernetes.login import Login
+from magnetar.operator.kubernetes.pods import LogOptions
+from magnetar.operator.kubernetes.streams import FORWARD_PROTOCOL
+from magnetar.operator.plugin.connection import Target, direct_login
+from magnetar.operator.plugin.http import HttpKubernetes
+from magnetar.operator.testing import wire
+from magnetar.operator.testing.wire import Handler
 
 
 @contextlib.asynccontextmanager
 async def serving(*routes: tuple[str, str, Handler]) -> AsyncIterator[HttpKubernetes]:
-    application = web.Application()
-    for method, where, handler in routes:
-        application.router.add_route(method, where, handler)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        port = runner.addresses[0][1]
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            yield HttpKubernetes(client, "messaging", given=True)
-    finally:
-        await runner.cleanup()
+    async with wire.serving(routes or [("GET", "/none", answer(500))]) as server:
+        kubernetes = HttpKubernetes(server.login(), "messaging")
+        try:
+            yield kubernetes
+        finally:
+            await kubernetes.close()
 
 
 def answer(status: int, **body: Any) -> Handler:
@@ -43,13 +47,6 @@ def answer(status: int, **body: Any) -> Handler:
         return web.json_response(body, status=status)
 
     return handle
-
-
-def test_paths() -> None:
-    assert path("Pod", "messaging", "a") == "/api/v1/namespaces/messaging/pods/a"
-    assert path("PulsarCluster", None) == "/apis/pulsar.magnetar.dev/v1alpha1/pulsarclusters"
-    assert path("NetworkPolicy", "x") == "/apis/networking.k8s.io/v1/namespaces/x/networkpolicies"
-    assert path("StorageClass", "x") == "/apis/storage.k8s.io/v1/storageclasses"
 
 
 async def test_lists_come_page_by_page_and_say_their_kind() -> None:
@@ -85,16 +82,17 @@ async def test_what_is_not_there() -> None:
         with pytest.raises(KindMissing):
             await kubernetes.list("PulsarCluster", None)
         with pytest.raises(NotFound):
-            [line async for line in kubernetes.log(LogWish(namespace="messaging", pod="a", container="b"))]
+            [line async for line in kubernetes.log(LogOptions(namespace="messaging", pod="a", container="b"))]
         with pytest.raises(NotFound):
             async with kubernetes.connect("messaging", "a", 80):
                 raise AssertionError
 
 
 async def test_no_server_at_all() -> None:
-    async with httpx2.AsyncClient(base_url="http://127.0.0.1:1") as client:
-        with pytest.raises(ServerUnavailable, match="cannot be reached"):
-            await HttpKubernetes(client, "messaging").version()
+    kubernetes = HttpKubernetes(Login(configuration=Configuration(host="http://127.0.0.1:1")))
+    with pytest.raises(ServerUnavailable, match="does not answer to get the version: Cannot connect to host"):
+        await kubernetes.version()
+    await kubernetes.close()
 
 
 async def test_lines_of_logs() -> None:
@@ -111,9 +109,9 @@ async def test_lines_of_logs() -> None:
             await response.write(piece)
         return response
 
-    wish = LogWish(namespace="messaging", pod="a", container="broker", tail_lines=3, previous=True)
+    options = LogOptions(namespace="messaging", pod="a", container="broker", tail_lines=3, previous=True)
     async with serving(("GET", path("Pod", "messaging", "a") + "/log", log)) as kubernetes:
-        assert [line async for line in kubernetes.log(wish)] == [b"one", b"two", b"three"]
+        assert [line async for line in kubernetes.log(options)] == [b"one", b"two", b"three"]
 
 
 def forwarding(talk: Callable[[web.WebSocketResponse], Awaitable[None]]) -> tuple[str, str, Handler]:
@@ -183,16 +181,13 @@ def kubeconfig(folder: Path, user: dict[str, Any], cluster: dict[str, Any] | Non
     return str(file)
 
 
-def test_simple_kubeconfigs_are_read_by_ourselves(tmp_path: Path) -> None:
+async def test_simple_kubeconfigs_are_read_by_ourselves(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, {"token": "abc"})
     for target, environment in ((Target(kubeconfig=file), {}), (Target(), {"KUBECONFIG": file})):
-        found = direct_config(target, environment)
+        found = await direct_login(target, environment)
         assert found is not None
-        assert (found.context_name, found.namespace, found.cluster.server) == (
-            "here",
-            "messaging",
-            "https://10.0.0.1:6443",
-        )
+        assert (found.namespace, found.configuration.host) == ("messaging", "https://10.0.0.1:6443")
+        assert found.configuration.api_key == {"BearerToken": "Bearer abc"}
 
 
 @pytest.mark.parametrize(
@@ -203,25 +198,26 @@ def test_simple_kubeconfigs_are_read_by_ourselves(tmp_path: Path) -> None:
         ({"token": "abc", "as": "somebody"}, {}),
         ({"token": "abc"}, {"proxy-url": "http://proxy:3128"}),
         ({"token": "abc"}, {"tls-server-name": "kubernetes"}),
+        ({}, {}),
     ],
 )
-def test_other_ways_to_log_in_are_left_to_kubectl(
+async def test_other_ways_to_log_in_are_left_to_kubectl(
     tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any]
 ) -> None:
-    assert direct_config(Target(kubeconfig=kubeconfig(tmp_path, user, cluster)), {}) is None
+    assert await direct_login(Target(kubeconfig=kubeconfig(tmp_path, user, cluster)), {}) is None
 
 
-def test_several_files_are_left_to_kubectl(tmp_path: Path) -> None:
+async def test_several_files_are_left_to_kubectl(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, {"token": "abc"})
-    assert direct_config(Target(), {"KUBECONFIG": f"{file}:{file}"}) is None
+    assert await direct_login(Target(), {"KUBECONFIG": f"{file}:{file}"}) is None
 
 
-def test_what_is_no_kubeconfig_is_said(tmp_path: Path) -> None:
+async def test_what_is_no_kubeconfig_is_said(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, {"token": "abc"})
     with pytest.raises(SettingError, match="contexts: here"):
-        direct_config(Target(kubeconfig=file, context="there"), {})
+        await direct_login(Target(kubeconfig=file, context="there"), {})
     with pytest.raises(SettingError, match="cannot be read"):
-        direct_config(Target(kubeconfig=str(tmp_path / "none")), {})
+        await direct_login(Target(kubeconfig=str(tmp_path / "none")), {})
     Path(file).write_text("- nothing")
     with pytest.raises(SettingError, match="is no kubeconfig"):
-        direct_config(Target(kubeconfig=file), {})
+        await direct_login(Target(kubeconfig=file), {})

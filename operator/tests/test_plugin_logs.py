@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from operator.tests.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
 
 import pytest
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import NotFound
-from magnetar.operator.plugin import log_merge
+from magnetar.operator.kubernetes.errors import NotFound
+from magnetar.operator.kubernetes.pods import LogOptions
 from magnetar.operator.plugin.commands import logs
-from magnetar.operator.plugin.kubernetes import LogWish
-from magnetar.operator.plugin.log_merge import Follower, Line, Source, merged, parse_line, read_log
-from magnetar.operator.plugin.log_view import LineDrawing
+from magnetar.operator.plugin.logs import merge
+from magnetar.operator.plugin.logs.merge import Follower, Line, Source, merged, parse_line, read_log
+from magnetar.operator.plugin.logs.view import LineDrawing
 from magnetar.operator.plugin.options import Output
+from magnetar.operator.testing.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
 
 
-def wish(pod: str, *, follow: bool = False) -> LogWish:
-    return LogWish(namespace=NAMESPACE, pod=pod, container="broker", follow=follow)
+def options(pod: str, *, follow: bool = False) -> LogOptions:
+    return LogOptions(namespace=NAMESPACE, pod=pod, container="broker", follow=follow)
 
 
 def test_times_of_any_length_sort() -> None:
@@ -34,7 +34,7 @@ async def test_logs_are_merged_by_time() -> None:
         "a": [b"2026-11-21T10:00:00Z one", b"2026-11-21T10:00:02Z three"],
         "b": [b"2026-11-21T10:00:01Z two", b"2026-11-21T10:00:03Z four"],
     }
-    logs = [await read_log(kubernetes, wish(pod), pod) for pod in ("a", "b", "none")]
+    logs = [await read_log(kubernetes, options(pod), pod) for pod in ("a", "b", "none")]
     assert [(line.source, line.text) for line in merged(logs)] == [
         *(("a", "one"), ("b", "two"), ("a", "three"), ("b", "four")),
     ]
@@ -43,22 +43,22 @@ async def test_logs_are_merged_by_time() -> None:
 class Restarting(FakeKubernetes):
     """Its logs end, and when they are asked for again there is one more line."""
 
-    async def log(self, wish: LogWish) -> AsyncIterator[bytes]:
-        self.log_wishes.append(wish)
-        for line in self.logs[wish.pod]:
+    async def log(self, options: LogOptions) -> AsyncIterator[bytes]:
+        self.log_options.append(options)
+        for line in self.logs[options.pod]:
             yield line
-        if len(self.log_wishes) > 1:
+        if len(self.log_options) > 1:
             yield b"2026-11-21T10:00:01Z two"
             await asyncio.sleep(3600)
 
 
 async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
-    monkeypatch.setattr(log_merge, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "AGAIN_SECONDS", 0.01)
     kubernetes = Restarting()
     kubernetes.logs["a"] = [b"2026-11-21T10:00:00.1Z one"]
     follower = Follower(kubernetes, lambda _: None)
-    follower.follow([Source(name="a", wish=wish("a", follow=True))])
+    follower.follow([Source(name="a", options=options("a", follow=True))])
     found = []
     async with asyncio.timeout(30):
         async for lines in follower.lines():
@@ -67,39 +67,39 @@ async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypat
                 break
     await follower.close()
     assert found == ["one", "two"]
-    assert kubernetes.log_wishes[1].since_time == "2026-11-21T10:00:00.100000000Z"
+    assert kubernetes.log_options[1].since_time == "2026-11-21T10:00:00.100000000Z"
 
 
 async def test_pods_that_go_are_followed_no_more() -> None:
     kubernetes = FakeKubernetes()
     kubernetes.logs = {"a": [], "b": []}
     follower = Follower(kubernetes, lambda _: None)
-    sources = [Source(name=pod, wish=wish(pod, follow=True)) for pod in ("a", "b")]
+    sources = [Source(name=pod, options=options(pod, follow=True)) for pod in ("a", "b")]
     follower.follow(sources)
     await asyncio.sleep(0)
     follower.follow(sources[:1])
     follower.follow(sources[:1])
     await asyncio.sleep(0)
     await follower.close()
-    assert [one.pod for one in kubernetes.log_wishes] == ["a", "b"]
+    assert [one.pod for one in kubernetes.log_options] == ["a", "b"]
 
 
 class Recreated(FakeKubernetes):
     """Its pod is away for a moment, and there is one of the same name then."""
 
-    async def log(self, wish: LogWish) -> AsyncIterator[bytes]:
-        self.log_wishes.append(wish)
-        if len(self.log_wishes) == 1:
+    async def log(self, options: LogOptions) -> AsyncIterator[bytes]:
+        self.log_options.append(options)
+        if len(self.log_options) == 1:
             raise NotFound("the pod is gone")
         yield b"2026-11-21T10:00:01Z back again"
         await asyncio.sleep(3600)
 
 
 async def test_a_pod_of_the_same_name_is_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_merge, "WINDOW_SECONDS", 0.01)
+    monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.01)
     kubernetes = Recreated()
     follower = Follower(kubernetes, lambda _: None)
-    source = Source(name="a", wish=wish("a", follow=True))
+    source = Source(name="a", options=options("a", follow=True))
     follower.follow([source])
     for _ in range(3):
         await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_following_ends_when_the_cluster_is_gone_and_nobody_says_anything(
         times=False,
     )
     following = asyncio.create_task(logs._logs(kubernetes, None, wanted))
-    while not kubernetes.log_wishes:
+    while not kubernetes.log_options:
         await asyncio.sleep(0.01)
     del kubernetes.objects["PulsarCluster", NAMESPACE, "demo"]
     with pytest.raises(SettingError, match="demo is gone"):

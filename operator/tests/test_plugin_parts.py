@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import io
-from operator.tests.plugin_fakes import (
-    CREATED_SECONDS,
-    cluster_manifest,
-    condition,
-    crashing,
-    pod_manifest,
-    pool_manifest,
-)
 from typing import Any
 
 import pytest
@@ -19,13 +11,21 @@ from magnetar.core.errors import SettingError
 from magnetar.core.text import human_bytes
 from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
 from magnetar.operator.plugin.drawing import UNICODE, Pace, age, rate_text, signs_for
-from magnetar.operator.plugin.log_choice import hurting
+from magnetar.operator.plugin.logs.choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
 from magnetar.operator.plugin.redaction import REDACTED, redacted
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
 from magnetar.operator.plugin.table_view import Column, draw_table, sorted_rows, words
 from magnetar.operator.plugin.top_rows import bookie_rows
+from magnetar.operator.testing.plugin_fakes import (
+    CREATED_SECONDS,
+    cluster_manifest,
+    condition,
+    crashing,
+    pod_manifest,
+    pool_manifest,
+)
 from rich.console import Console
 
 NOW = CREATED_SECONDS + 3600

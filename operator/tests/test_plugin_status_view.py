@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import io
-from operator.tests.plugin_fakes import (
+from typing import Any
+
+import pytest
+from magnetar.operator.plugin.drawing import ASCII
+from magnetar.operator.plugin.parse import OtherVersion, cluster_view
+from magnetar.operator.plugin.status_view import Drawing, draw_overview, draw_status
+from magnetar.operator.testing.plugin_fakes import (
     CREATED_SECONDS,
     cluster_manifest,
     condition,
@@ -11,12 +17,6 @@ from operator.tests.plugin_fakes import (
     pod_manifest,
     pool_manifest,
 )
-from typing import Any
-
-import pytest
-from magnetar.operator.plugin.drawing import ASCII
-from magnetar.operator.plugin.parse import OtherVersion, cluster_view
-from magnetar.operator.plugin.status_view import Drawing, draw_overview, draw_status
 from rich.console import Console, RenderableType
 
 NOW = CREATED_SECONDS + 3600

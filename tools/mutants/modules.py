@@ -290,8 +290,8 @@ PARTS: Final = (
         "operator",
         _OPERATOR,
         (
-            *("pool", "pool_members", "pool_scale", "pool_repair", "pool_rollout", "pool_volumes", "pool_questions"),
-            "rollout",
+            *("pool/plan", "pool/members", "pool/scale", "pool/repair", "pool/rollout", "pool/volumes"),
+            *("pool/questions", "rollout"),
         ),
         _files(
             "operator/tests",

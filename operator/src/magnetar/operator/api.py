@@ -3,60 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from magnetar.core.errors import MagnetarError, Misuse, PeerError, Unavailable
-from magnetar.operator.children.naming import API_VERSIONS, FIELD_MANAGER, Manifest
-from magnetar.operator.resources.common import API_VERSION
-
-PULSAR_CLUSTER: Final = "PulsarCluster"
-BOOKIE_POOL: Final = "Bookie"
-
-KINDS: Final[Mapping[str, str]] = API_VERSIONS | {
-    PULSAR_CLUSTER: API_VERSION,
-    "Event": "v1",
-    "Lease": "coordination.k8s.io/v1",
-    "StorageClass": "storage.k8s.io/v1",
-}
-"""Every kind that `ApiServer` takes, with its API version."""
-
-CLUSTER_SCOPED: Final = frozenset({"StorageClass"})
-"""Kinds without a namespace: it is the empty string for them."""
-
-
-class NotFound(PeerError):
-    """The object that was to be changed is not there."""
-
-
-class AlreadyExists(PeerError):
-    """An object of that name is there."""
-
-
-class Conflict(PeerError):
-    """The object is not the one that was meant (another uid), or has changed since it was read (another
-    resourceVersion): look again."""
-
-
-class Refused(Misuse):
-    """The server does not take it: invalid (400, 422, and 500 for what its kind has no field for) or not allowed (403).
-    The text is the server's own."""
-
-
-class NamespaceTerminating(Refused):
-    """Nothing can be made in a namespace that is being deleted; what is there can still be changed."""
-
-
-class ServerUnavailable(Unavailable):
-    """No answer in time, no connection, too many requests, or the server failed. It may have been carried out."""
-
-    def __init__(self, text: str, *, retry_after_seconds: float = 0.0) -> None:
-        """`retry_after_seconds`: how long the server wants to be left alone; 0: it did not say."""
-        super().__init__(text)
-        self.retry_after_seconds = retry_after_seconds
-
-
-API_ERRORS: Final[tuple[type[MagnetarError], ...]] = (NotFound, AlreadyExists, Conflict, Refused, ServerUnavailable)
-"""What every call may raise."""
+from magnetar.operator.children.naming import FIELD_MANAGER
+from magnetar.operator.kubernetes.kinds import Manifest
 
 
 class ApiServer(Protocol):

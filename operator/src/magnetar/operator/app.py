@@ -13,17 +13,17 @@ import kopf
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.control_calls import ControlCalls
+from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
-from magnetar.operator.handlers import Wakers, registry, watch_settings
+from magnetar.operator.handlers import EventRouter, registry, watch_settings
 from magnetar.operator.leader import Leader
-from magnetar.operator.lightkube_api import LightkubeApiServer
 from magnetar.operator.loops import Loops
 from magnetar.operator.metrics import CONTENT_TYPE, Metrics
 from magnetar.operator.probe import TEXT, Pages
-from magnetar.operator.reconcile import Reconciler, World
+from magnetar.operator.reconcile import Dependencies, Reconciler
 from magnetar.operator.settings import LEASE_NAME, OperatorSettings
 from magnetar.operator.sweep import Sweep
 
@@ -39,7 +39,7 @@ logger: Final = logging.getLogger(__name__)
 class Operator:
     """All parts of it."""
 
-    def __init__(self, settings: OperatorSettings, *, api: LightkubeApiServer, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, settings: OperatorSettings, *, api: HttpApiServer, clock: Clock, metrics: Metrics) -> None:
         self._settings = settings
         self._api = api
         self._metrics = metrics
@@ -47,7 +47,7 @@ class Operator:
         self._leader = Leader(
             api, clock, namespace=settings.operator_namespace, name=LEASE_NAME, identity=settings.identity
         )
-        world = World(
+        dependencies = Dependencies(
             api=api,
             controls=self._controls,
             clock=clock,
@@ -60,10 +60,10 @@ class Operator:
             events=ApiEvents(api, clock, settings.identity),
             make_token=lambda: secrets.token_urlsafe(TOKEN_BYTES),
             plans=ALL_PLANS,
-            witness=metrics,
+            metrics=metrics,
             may_act=self._leader.leads,
         )
-        self._loops = Loops(Reconciler(world).reconcile, clock=clock, counter=metrics, chance=random.Random())  # noqa: S311
+        self._loops = Loops(Reconciler(dependencies).reconcile, clock=clock, counter=metrics, chance=random.Random())  # noqa: S311
         self._pages = Pages({"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._read_metrics})
 
     async def run(self) -> int:
@@ -97,13 +97,13 @@ class Operator:
 
     async def _work(self, stop: asyncio.Event, told: asyncio.Task[bool]) -> int:
         """Watch and reconcile, as long as the Lease is ours."""
-        wakers = Wakers(self._loops)
+        router = EventRouter(self._loops)
         kept = asyncio.create_task(self._leader.keep())
-        swept = asyncio.create_task(Sweep(self._api, wakers, self._settings.watch_namespaces).run())
+        swept = asyncio.create_task(Sweep(self._api, router, self._settings.watch_namespaces).run())
         stop_watching, watching = asyncio.Event(), asyncio.Event()
         watched = asyncio.create_task(
             kopf.operator(
-                registry=registry(wakers),
+                registry=registry(router),
                 settings=watch_settings(cluster_wide=self._settings.cluster_wide),
                 standalone=True,
                 clusterwide=self._settings.cluster_wide,
@@ -171,7 +171,7 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 async def serve(settings: OperatorSettings) -> int:
     """Run an operator; gives the exit code. `SettingError` if there is no Kubernetes."""
     clock, metrics = SystemClock(), Metrics()
-    api = LightkubeApiServer.connect(clock=clock, counter=metrics)
+    api = await HttpApiServer.connect(clock=clock, counter=metrics)
     try:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:

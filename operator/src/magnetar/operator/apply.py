@@ -10,12 +10,14 @@ from typing import Any, Final, assert_never
 
 from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
-from magnetar.operator.api import AlreadyExists, ApiServer, Refused
+from magnetar.operator.api import ApiServer
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.control import token_secret
-from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Manifest, Owner
-from magnetar.operator.controls import Controls
+from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Owner
+from magnetar.operator.control.controls import Controls
+from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
 from magnetar.operator.plan import actions
@@ -92,7 +94,7 @@ def _advised(subject: Subject, manifest: Manifest) -> Iterator[None]:
         raise type(error)(f"{what}. {advice}" if advice else what) from None
 
 
-class Hands:
+class Executor:
     """Carries out the actions of one pass. Each may raise what `ApiServer` and `Controls` do."""
 
     def __init__(self, api: ApiServer, controls: Controls, subject: Subject, applied: Applied) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from magnetar.core.errors import Misuse, SettingError
-from magnetar.operator.api import PULSAR_CLUSTER
-from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest, Owner
+from magnetar.operator.children.naming import READABLE_ANNOTATION, Owner
+from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 from magnetar.operator.resources.common import Part

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.core.clock import Clock
-from magnetar.operator.api import API_ERRORS, ApiServer, NamespaceTerminating, NotFound
+from magnetar.operator.api import ApiServer
 from magnetar.operator.children.naming import FIELD_MANAGER, Owner
+from magnetar.operator.kubernetes.errors import API_ERRORS, NamespaceTerminating, NotFound
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.resources.common import API_VERSION

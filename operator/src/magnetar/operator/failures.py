@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, Misuse, SettingError
-from magnetar.operator.api import NamespaceTerminating, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import NamespaceTerminating, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import REFUSED, Obstacle
 
@@ -44,7 +44,7 @@ def failure_of(error: Exception, passes: int) -> Failure:
         case SettingError() | Misuse():
             return Failure(event=Tell("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
         case ControlRefused():
-            message = f"a pod says no again and again: {words}"
+            message = f"a pod refuses repeatedly: {words}"
             lasts = passes >= REFUSALS_OF_PODS
             obstacle_or_none = Obstacle(reason="PodRefused", message=message) if lasts else None
             return Failure(event=Tell("Warning", "PodRefused", words), obstacle=obstacle_or_none, planned=True)
@@ -59,7 +59,7 @@ def failure_of(error: Exception, passes: int) -> Failure:
             return Failure()
         case _:
             # Nobody who looks at the resource sees the log.
-            mistake = f"a mistake of the operator, of which its log has more: {type(error).__name__}: {error}"
+            mistake = f"internal error of the operator: {type(error).__name__}: {error}. Its log has the traceback"
             obstacle = Obstacle(reason="PassFailed", message=mistake)
             return Failure(event=Tell("Warning", "PassFailed", mistake), obstacle=obstacle)
 

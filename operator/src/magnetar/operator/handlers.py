@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import kopf
 from magnetar.core.backoff import Backoff
-from magnetar.operator.api import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
 from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL
-from magnetar.operator.lightkube_api import plural
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 
@@ -35,7 +34,7 @@ _IGNORED: Final = frozenset({"managedFields", "resourceVersion"})
 """Of metadata: they change with the status, too."""
 
 
-class Wakers:
+class EventRouter:
     """Which loops a change wakes. A status that only the operator writes wakes those that go by it, and not its own."""
 
     def __init__(self, loops: Loops) -> None:
@@ -143,11 +142,11 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = NoDifferences()
     for kind in WATCHED:
         group, version = _group_version(kind)
-        settings.watching.label_selectors[group, version, plural(kind)] = CHILDREN_SELECTOR
+        settings.watching.label_selectors[group, version, KINDS[kind].plural] = CHILDREN_SELECTOR
     return settings
 
 
-def registry(wakers: Wakers) -> kopf.OperatorRegistry:
+def registry(router: EventRouter) -> kopf.OperatorRegistry:
     """What is watched. Handlers are coroutines: others would run in threads."""
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found, id="login")(_login)
@@ -155,16 +154,16 @@ def registry(wakers: Wakers) -> kopf.OperatorRegistry:
         group, version = _group_version(kind)
 
         async def on_resource(event: kopf.RawEvent, body: kopf.Body, kind: str = kind, **_: Any) -> None:
-            wakers.resource(kind, event["type"], body)
+            router.resource(kind, event["type"], body)
 
-        kopf.on.event(group, version, plural(kind), registry=found, id=f"wake-{kind}")(on_resource)
+        kopf.on.event(group, version, KINDS[kind].plural, registry=found, id=f"wake-{kind}")(on_resource)
     for kind in WATCHED:
         group, version = _group_version(kind)
 
         async def on_child(body: kopf.Body, **_: Any) -> None:
-            wakers.child(body)
+            router.child(body)
 
-        kopf.on.event(group, version, plural(kind), registry=found, id=f"wake-by-{kind}")(on_child)
+        kopf.on.event(group, version, KINDS[kind].plural, registry=found, id=f"wake-by-{kind}")(on_child)
     return found
 
 
@@ -173,5 +172,5 @@ async def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
 
 
 def _group_version(kind: str) -> tuple[str, str]:
-    group, _, version = KINDS[kind].rpartition("/")
+    group, _, version = KINDS[kind].api_version.rpartition("/")
     return group, version

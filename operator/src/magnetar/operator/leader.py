@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import KINDS, AlreadyExists, ApiServer, Conflict, NotFound
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.api import ApiServer
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 
 LEASE_SECONDS: Final = 15
 """How long others leave a holder that says nothing."""
@@ -140,7 +141,7 @@ class Leader:
 
     async def _create(self, begun_seconds: float) -> str:
         metadata = {"name": self._name, "namespace": self._namespace}
-        lease = {"apiVersion": KINDS["Lease"], "kind": "Lease", "metadata": metadata, "spec": self._spec()}
+        lease = {"apiVersion": KINDS["Lease"].api_version, "kind": "Lease", "metadata": metadata, "spec": self._spec()}
         try:
             self._held = await self._api.create(lease)
         except AlreadyExists:

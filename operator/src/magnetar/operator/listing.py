@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
-from magnetar.operator.api import BOOKIE_POOL, ApiServer, Refused
+from magnetar.operator.api import ApiServer
 from magnetar.operator.children.control import token_of, token_secret_name
-from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL, Manifest, label_text
+from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL, label_text
+from magnetar.operator.kubernetes.errors import Refused
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, Manifest
 from magnetar.operator.plan.facts import Children, WorkloadFacts
 from magnetar.operator.plan.warnings import in_doubt, with_warnings
 from magnetar.operator.trim import claim_facts, pod_facts, warned, workload_facts

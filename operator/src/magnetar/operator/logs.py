@@ -22,9 +22,6 @@ _CHATTY: Final = {
     # Every handler that has run.
     "kopf.objects": logging.WARNING,
     "kopf.activities": logging.WARNING,
-    # Every request.
-    "httpx2": logging.WARNING,
-    "httpcore2": logging.WARNING,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import Refused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
 from magnetar.operator.reconcile import Key
 
 PASS_SECONDS_MAX: Final = 120.0

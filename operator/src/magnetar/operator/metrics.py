@@ -89,13 +89,13 @@ class Metrics:
         self._seconds.labels(key.kind).observe(seconds)
 
     def carried_out(self, key: Key, action: Action) -> None:
-        """`Witness.carried_out`."""
+        """`MetricsObserver.carried_out`."""
         self._actions.labels(key.kind, type(action).__name__).inc()
         if (drain := _DRAINS.get(type(action))) is not None:
             self._drains.labels(*drain).inc()
 
     def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`Witness.found`."""
+        """`MetricsObserver.found`."""
         if status is None:
             self._found.statuses.pop(key, None)
         else:

@@ -11,8 +11,7 @@ from typing import TypeAlias
 from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer, Refused
-from magnetar.operator.asking import Asker, address, reachable
+from magnetar.operator.api import ApiServer
 from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.context import (
     BOOKIE_CONTROL_PORT,
@@ -28,13 +27,15 @@ from magnetar.operator.children.naming import (
     INSTANCE_LABEL,
     NAME_LABEL,
     ZOOKEEPER,
-    Manifest,
     label_text,
     selector,
 )
 from magnetar.operator.children.volumes import volume_names
-from magnetar.operator.controls import Controls
+from magnetar.operator.control.asking import Asker, address, reachable
+from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import SpecReader, cluster_status, owner_of, pool_status
+from magnetar.operator.kubernetes.errors import Refused
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.listing import Objects, look_at, pools_of, version
 from magnetar.operator.plan.facts import (
     BookieFacts,
@@ -47,7 +48,7 @@ from magnetar.operator.plan.facts import (
     PoolSeen,
     Trouble,
 )
-from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.plans import Plans
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec

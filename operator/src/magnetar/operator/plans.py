@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.plan.actions import Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
-from magnetar.operator.plan.pool_questions import Questions
+from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.resources.cluster import BalanceSpec, Move
 
 BundleAction: TypeAlias = TransferBundle | SplitBundle

@@ -9,21 +9,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from magnetar.core.clock import Clock
-from magnetar.operator.api import (
-    PULSAR_CLUSTER,
-    AlreadyExists,
-    ApiServer,
-    Conflict,
-    NotFound,
-    Refused,
-    ServerUnavailable,
-)
-from magnetar.operator.apply import Applied, Hands, Subject
+from magnetar.operator.api import ApiServer
+from magnetar.operator.apply import Applied, Executor, Subject
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import Manifest, Owner
-from magnetar.operator.controls import Controls
+from magnetar.operator.children.naming import Owner
+from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.failures import failure_of, together, unreadable
+from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
+from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
@@ -71,7 +65,7 @@ class EventWriter(Protocol):
         ...
 
 
-class Witness(Protocol):
+class MetricsObserver(Protocol):
     """Who is told what passes do, for the metrics."""
 
     def carried_out(self, key: Key, action: Action) -> None:
@@ -83,18 +77,18 @@ class Witness(Protocol):
         ...
 
 
-class Nobody:
-    """A witness that does not care."""
+class NullObserver:
+    """Drops what it is told."""
 
     def carried_out(self, key: Key, action: Action) -> None:
-        """`Witness.carried_out`."""
+        """`MetricsObserver.carried_out`."""
 
     def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`Witness.found`."""
+        """`MetricsObserver.found`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Dependencies:
     """All that a pass touches."""
 
     api: ApiServer
@@ -105,7 +99,7 @@ class World:
     make_token: Callable[[], str]
     """A new secret for control ports."""
     plans: Plans
-    witness: Witness = field(default_factory=Nobody)
+    metrics: MetricsObserver = field(default_factory=NullObserver)
     may_act: Callable[[], bool] = _always
     """Whether anything may be done yet: a process that was stopped for a while goes on in the middle of a pass, and
     another operator may lead by then. What reaches pods is not fenced off by anybody else."""
@@ -140,9 +134,11 @@ class _Memory:
 class Reconciler:
     """Passes. It runs on any event loop: no threads, no other clock than the given one, no sleeping but `asyncio`'s."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._observer = Observer(world.api, world.controls, world.clock, world.defaults, world.plans)
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._observer = Observer(
+            dependencies.api, dependencies.controls, dependencies.clock, dependencies.defaults, dependencies.plans
+        )
         self._memories: dict[tuple[Key, str], _Memory] = {}
         """By resource and its uid; as many as there are resources."""
 
@@ -152,7 +148,7 @@ class Reconciler:
         Raises `ServerUnavailable`, `Refused`, `ControlRefused`, `ControlUnavailable`, `SettingError` (a resource that
         this version cannot read, nor could before): try again later. What others have changed meanwhile is no error:
         the next pass sees it. Whatever ends a pass for good, or time and again, stands in the status."""
-        manifest = await self._world.api.get(key.kind, key.namespace, key.name)
+        manifest = await self._dependencies.api.get(key.kind, key.namespace, key.name)
         if manifest is None:
             self._forget(key)
             return None
@@ -187,7 +183,7 @@ class Reconciler:
             return manifest
         patch = {"metadata": {"annotations": changes, "resourceVersion": metadata["resourceVersion"]}}
         try:
-            return await self._world.api.patch(key.kind, key.namespace, key.name, patch, uid=metadata["uid"])
+            return await self._dependencies.api.patch(key.kind, key.namespace, key.name, patch, uid=metadata["uid"])
         except Refused as error:
             logger.info("%s: its spec is not kept for other processes: %s", key, error)
             return manifest
@@ -197,7 +193,7 @@ class Reconciler:
         failure = failure_of(error, memory.failures)
         owner = owner_of(manifest)
         if failure.event is not None and not self._says(key, manifest, failure.obstacle):
-            await self._world.events.tell(owner, failure.event)
+            await self._dependencies.events.tell(owner, failure.event)
         status = memory.planned
         if failure.obstacle is None and (status is None or not failure.planned):
             return
@@ -218,14 +214,14 @@ class Reconciler:
         moves: Sequence[BundleAction] = ()
         if seen.load is not None:
             moves = self._balance(memory, seen.cluster.spec.balance).round(seen.load)
-            memory.balanced_seconds = self._world.clock.monotonic_seconds()
+            memory.balanced_seconds = self._dependencies.clock.monotonic_seconds()
             due_seconds = seen.cluster.spec.balance.interval_seconds
         elif with_load:
             # No broker answers: the next pass asks again, which comes as soon as one is ready.
             due_seconds = None
         if memory.balancing is not None:
             seen = replace(seen, moves=memory.balancing.moves())
-        plan = self._world.plans.cluster(seen, moves)
+        plan = self._dependencies.plans.cluster(seen, moves)
         subject = Subject(
             owner=seen.cluster.owner,
             manifest=manifest,
@@ -242,13 +238,13 @@ class Reconciler:
         finally:
             for move in memory.undone:
                 self._move_failed(memory, move, "other work came before it")
-        wake_after = plan.wake_after_seconds
-        return wake_after if due_seconds is None else min(wake_after, max(due_seconds, LOOK_AGAIN_SECONDS))
+        requeue_after = plan.requeue_after_seconds
+        return requeue_after if due_seconds is None else min(requeue_after, max(due_seconds, LOOK_AGAIN_SECONDS))
 
     async def _pool(self, key: Key, manifest: Manifest, memory: _Memory) -> float:
         view = await self._observer.pool(manifest)
         seen = view.seen
-        plan = self._world.plans.pool(seen)
+        plan = self._dependencies.plans.pool(seen)
         subject = Subject(
             owner=seen.owner,
             manifest=manifest,
@@ -261,7 +257,7 @@ class Reconciler:
         going = seen.cluster_resource is not None and seen.cluster_resource.deleting
         paused = seen.cluster is not None and seen.cluster.spec.paused and not going
         await self._carry_out(key, plan, subject, memory, paused=paused)
-        return plan.wake_after_seconds
+        return plan.requeue_after_seconds
 
     async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
@@ -271,51 +267,51 @@ class Reconciler:
         if obstacle is not None:
             memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
             if not self._says(key, subject.manifest, obstacle):
-                await self._world.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
+                await self._dependencies.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
         await self._act(key, plan, subject, memory, paused=paused)
         await self._write_status(key, subject.manifest, memory.planned)
 
     async def _act(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """All of the plan, but for what depends on what the API server refuses: that is raised in the end."""
-        hands = Hands(self._world.api, self._world.controls, subject, memory.applied)
+        executor = Executor(self._dependencies.api, self._dependencies.controls, subject, memory.applied)
 
         def allowed(actions: Sequence[Action]) -> list[Action]:
             return [action for action in actions if not paused or isinstance(action, Tell | SetFinalizer)]
 
-        await self._act_in_order(key, allowed(plan.first), hands, memory)
+        await self._act_in_order(key, allowed(plan.first), executor, memory)
         refusals: list[Refused] = []
         for group in plan.groups:
             try:
-                await self._act_in_order(key, allowed(group), hands, memory)
+                await self._act_in_order(key, allowed(group), executor, memory)
             except Refused as error:
                 refusals.append(error)
-        if hands.growth_refused is not None:
-            refusals.append(hands.growth_refused)
+        if executor.growth_refused is not None:
+            refusals.append(executor.growth_refused)
         rest = plan.asked if refusals or subject.unreadable else [*plan.told, *plan.asked]
-        await self._act_in_order(key, allowed(rest), hands, memory)
+        await self._act_in_order(key, allowed(rest), executor, memory)
         if refusals:
             raise together(refusals)
 
-    async def _act_in_order(self, key: Key, actions: Sequence[Action], hands: Hands, memory: _Memory) -> None:
+    async def _act_in_order(self, key: Key, actions: Sequence[Action], executor: Executor, memory: _Memory) -> None:
         for action in actions:
-            if not self._world.may_act():
+            if not self._dependencies.may_act():
                 raise ServerUnavailable("this operator does not lead any more")
             if isinstance(action, Tell):
-                if hands.growth_refused is None or action.reason != VOLUME_GROWN:
-                    await self._world.events.tell(hands.owner, action)
+                if executor.growth_refused is None or action.reason != VOLUME_GROWN:
+                    await self._dependencies.events.tell(executor.owner, action)
             elif isinstance(action, TransferBundle | SplitBundle):
-                await self._move(key, action, hands, memory)
-            elif await hands.carry_out(action, self._world.make_token):
-                self._world.witness.carried_out(key, action)
+                await self._move(key, action, executor, memory)
+            elif await executor.carry_out(action, self._dependencies.make_token):
+                self._dependencies.metrics.carried_out(key, action)
 
-    async def _move(self, key: Key, action: BundleAction, hands: Hands, memory: _Memory) -> None:
-        if self._world.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
+    async def _move(self, key: Key, action: BundleAction, executor: Executor, memory: _Memory) -> None:
+        if self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
             return
         memory.undone = [move for move in memory.undone if move != action]
-        if failure := await hands.move(action):
+        if failure := await executor.move(action):
             self._move_failed(memory, action, failure)
         else:
-            self._world.witness.carried_out(key, action)
+            self._dependencies.metrics.carried_out(key, action)
 
     def _says(self, key: Key, manifest: Manifest, obstacle: Obstacle | None) -> bool:
         """Whether the status says it already: what lasts is told once."""
@@ -326,7 +322,7 @@ class Reconciler:
         before = _status(key, manifest.get("status"))
         previous = before.conditions if before is not None else ()
         generation = manifest["metadata"].get("generation", 0)
-        return hindered(status, previous, obstacle, generation, self._world.clock.now_ms() / 1000)
+        return hindered(status, previous, obstacle, generation, self._dependencies.clock.now_ms() / 1000)
 
     async def _write_status(
         self, key: Key, manifest: Manifest, status: dict[str, Any], obstacle: Obstacle | None = None
@@ -334,14 +330,14 @@ class Reconciler:
         if obstacle is not None:
             status = self._hindered(key, manifest, status, obstacle)
         wanted = _status(key, status)
-        self._world.witness.found(key, wanted)
+        self._dependencies.metrics.found(key, wanted)
         if wanted is None or _in_order(wanted) == _in_order(_status(key, manifest.get("status"))):
             return
         owner = owner_of(manifest)
         metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
         identity = {"apiVersion": manifest["apiVersion"], "kind": owner.kind, "metadata": metadata}
         try:
-            await self._world.api.apply_status({**identity, "status": status})
+            await self._dependencies.api.apply_status({**identity, "status": status})
         except NotFound:
             # It went with its last finalizer.
             return
@@ -355,12 +351,12 @@ class Reconciler:
         if memory.balancing is None:
             return 0.0
         assert memory.balance_spec is not None
-        passed = self._world.clock.monotonic_seconds() - memory.balanced_seconds
+        passed = self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds
         return memory.balance_spec.interval_seconds - passed
 
     def _balance(self, memory: _Memory, spec: BalanceSpec) -> Balancing:
         if memory.balancing is None or memory.balance_spec != spec:
-            memory.balancing, memory.balance_spec = self._world.plans.balancing(spec), spec
+            memory.balancing, memory.balance_spec = self._dependencies.plans.balancing(spec), spec
         return memory.balancing
 
     def _move_failed(self, memory: _Memory, action: BundleAction, error: str) -> None:
@@ -378,8 +374,8 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
         self._observer.specs.forget(key.kind, key.namespace, key.name)
-        self._world.events.forget(key.namespace, key.kind, key.name)
-        self._world.witness.found(key, None)
+        self._dependencies.events.forget(key.namespace, key.kind, key.name)
+        self._dependencies.metrics.found(key, None)
 
 
 def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:

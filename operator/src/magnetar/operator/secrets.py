@@ -12,7 +12,7 @@ from magnetar.auth.certificates import authority_problem, certificate_problem
 from magnetar.auth.keys import read_public_key, read_secret_key
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.access import BROKER_TOKEN_KEY, PROXY_TOKEN_KEY
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.facts import Trouble
 from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec, TokenSpec
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER, ApiServer
-from magnetar.operator.handlers import Wakers
+from magnetar.operator.api import ApiServer
+from magnetar.operator.handlers import EventRouter
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER
 from magnetar.operator.reconcile import Key
 
 SWEEP_SECONDS: Final = 60.0
@@ -20,10 +21,10 @@ logger: Final = logging.getLogger(__name__)
 class Sweep:
     """Two lists a minute, of all namespaces or of some."""
 
-    def __init__(self, api: ApiServer, wakers: Wakers, namespaces: Sequence[str]) -> None:
+    def __init__(self, api: ApiServer, router: EventRouter, namespaces: Sequence[str]) -> None:
         """`namespaces`: none for all."""
         self._api = api
-        self._wakers = wakers
+        self._router = router
         self._namespaces: Sequence[str | None] = namespaces or (None,)
         self._missed: dict[Key, int] = {}
         """What the watches had not told of the last time."""
@@ -49,5 +50,5 @@ class Sweep:
                     logger.warning("%s could not be listed in %s: %s", kind, namespace or "all namespaces", error)
                     continue
                 for manifest in manifests:
-                    found.update(self._wakers.behind(kind, manifest))
+                    found.update(self._router.behind(kind, manifest))
         return found

@@ -6,14 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.core.errors import Misuse
-from magnetar.operator.children.naming import (
-    BOOKIE,
-    COMPONENT_LABEL,
-    INSTANCE_LABEL,
-    POOL_LABEL,
-    TEMPLATE_ANNOTATION,
-    Manifest,
-)
+from magnetar.operator.children.naming import BOOKIE, COMPONENT_LABEL, INSTANCE_LABEL, POOL_LABEL, TEMPLATE_ANNOTATION
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.conditions import seconds
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, ResourceFacts, WorkloadFacts
 from magnetar.operator.plan.warnings import Warned

@@ -8,19 +8,11 @@ import msgspec
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, LIVENESS, Cluster
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
-from magnetar.operator.children.naming import (
-    API_VERSIONS,
-    BOOKIE,
-    TEMPLATE_ANNOTATION,
-    Manifest,
-    Owner,
-    child,
-    labels,
-    selector,
-)
+from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Owner, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
 from magnetar.operator.children.policies import budget
 from magnetar.operator.children.volumes import claim_templates, volume_names
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.common import Scalar
 from magnetar.operator.resources.quantities import size_bytes
@@ -70,7 +62,7 @@ def default_pool_number(cluster: Cluster, uid: str) -> Manifest | None:
         return None
     metadata = {"name": cluster.name, "namespace": cluster.owner.namespace, "uid": uid}
     spec = {"replicas": cluster.spec.bookkeeper.replicas}
-    return {"apiVersion": API_VERSIONS["Bookie"], "kind": "Bookie", "metadata": metadata, "spec": spec}
+    return {"apiVersion": KINDS["Bookie"].api_version, "kind": "Bookie", "metadata": metadata, "spec": spec}
 
 
 def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:

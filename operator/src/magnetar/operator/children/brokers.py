@@ -14,8 +14,9 @@ from magnetar.operator.children.access import (
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, SERVICE_PORT, WEB_PORT, Cluster
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
-from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
+from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, child, labels, selector
 from magnetar.operator.children.pods import CRASH_DIRECTORY, Container, Pod, field_variable, pod_template
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}

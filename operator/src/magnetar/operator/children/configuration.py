@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.operator.children.naming import Manifest, Owner, child
+from magnetar.operator.children.naming import Owner, child
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
 DIGEST_LENGTH: Final = 10

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.context import Cluster
-from magnetar.operator.children.naming import CONTROL, Manifest, child, labels
+from magnetar.operator.children.naming import CONTROL, child, labels
+from magnetar.operator.kubernetes.kinds import Manifest
 
 DIRECTORY: Final = "/control"
 TOKEN_KEY: Final = "token"  # noqa: S105  (a key's name)

@@ -8,8 +8,9 @@ import msgspec
 from magnetar.operator.children.access import plain_ports
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
-from magnetar.operator.children.naming import INIT, Manifest, child, labels, selector
+from magnetar.operator.children.naming import INIT, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Component, PodTemplate
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.resources.common import API_VERSION, GROUP
-
-Manifest: TypeAlias = dict[str, Any]
-"""An object as Kubernetes' API takes it."""
 
 FIELD_MANAGER: Final = "magnetar-operator"
 NUMBER_MANAGER: Final = "magnetar-operator-number"
@@ -104,7 +102,7 @@ def label_text(wanted: dict[str, str]) -> str:
 def child(owner: Owner, kind: str, name: str, its_labels: dict[str, str], **fields: Any) -> Manifest:
     """An object of the owner's namespace that goes when the owner goes."""
     return {
-        "apiVersion": API_VERSIONS[kind],
+        "apiVersion": KINDS[kind].api_version,
         "kind": kind,
         "metadata": {
             "name": name,
@@ -114,21 +112,3 @@ def child(owner: Owner, kind: str, name: str, its_labels: dict[str, str], **fiel
         },
         **fields,
     }
-
-
-API_VERSIONS: Final = {
-    "Bookie": API_VERSION,
-    "ConfigMap": "v1",
-    "Deployment": "apps/v1",
-    "Job": "batch/v1",
-    "NetworkPolicy": "networking.k8s.io/v1",
-    "PersistentVolumeClaim": "v1",
-    "Pod": "v1",
-    "PodDisruptionBudget": "policy/v1",
-    "PodMonitor": "monitoring.coreos.com/v1",
-    "Secret": "v1",
-    "Service": "v1",
-    "ServiceAccount": "v1",
-    "StatefulSet": "apps/v1",
-}
-"""Every kind that the operator makes or reads, or a report of `kubectl pulsar` has."""

@@ -24,13 +24,13 @@ from magnetar.operator.children.naming import (
     PROXY,
     READER_LABEL,
     ZOOKEEPER,
-    Manifest,
     Owner,
     child,
     labels,
     selector,
 )
 from magnetar.operator.children.zookeeper import ELECTION_PORT, METRICS_PORT, PEER_PORT
+from magnetar.operator.kubernetes.kinds import Manifest
 
 OPERATOR_LABELS: Final = {NAME_LABEL: "magnetar-operator"}
 """Of the operator's own pods, as its chart sets them."""

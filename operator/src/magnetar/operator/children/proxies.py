@@ -14,8 +14,9 @@ from magnetar.operator.children.access import (
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
 from magnetar.operator.children.context import LIVENESS, PROXY_CONTROL_PORT, Cluster
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
-from magnetar.operator.children.naming import PROXY, TEMPLATE_ANNOTATION, Manifest, child, labels, selector
+from magnetar.operator.children.naming import PROXY, TEMPLATE_ANNOTATION, child, labels, selector
 from magnetar.operator.children.pods import CRASH_DIRECTORY, Container, Pod, pod_template
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Volume
 
 

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from magnetar.operator.children.configuration import digest, setting_text, settings_map
 from magnetar.operator.children.context import ZOOKEEPER_PORT, Cluster
-from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, ZOOKEEPER, Manifest, child, labels, selector
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, ZOOKEEPER, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
 from magnetar.operator.children.volumes import claim_templates
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.cluster import ZookeeperSpec
 
 PEER_PORT: Final = 2888

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from magnetar.operator.children.naming import FIELD_MANAGER, Manifest
+from magnetar.operator.children.naming import FIELD_MANAGER
+from magnetar.operator.kubernetes.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class Plan:
     """What pods are asked to do. One that refuses ends the pass, so this is last."""
     status: dict[str, Any] = field(default_factory=dict)
     """The whole status as JSON has it; written only if it differs from what is there."""
-    wake_after_seconds: float
+    requeue_after_seconds: float
     """When to look again at the latest, if nothing changes before."""
 
     @property

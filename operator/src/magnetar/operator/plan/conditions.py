@@ -27,8 +27,8 @@ MESSAGE_LENGTH_MAX: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be said of one condition."""
+class NewCondition:
+    """A condition as a pass finds it, without its times."""
 
     type: str
     holds: bool | None
@@ -39,22 +39,22 @@ class Verdict:
 
 
 def conditions(
-    previous: Sequence[Condition], verdicts: Iterable[Verdict], generation: int, now_seconds: float
+    previous: Sequence[Condition], new_conditions: Iterable[NewCondition], generation: int, now_seconds: float
 ) -> list[Condition]:
-    """The verdicts as conditions, in their order. One whose status is what it was keeps the time since when it is; one
+    """The new ones as conditions, in their order. One whose status is what it was keeps the time since when it is; one
     that was there and of which nothing is said goes."""
     before = {condition.type: condition for condition in previous}
     now = timestamp(now_seconds)
     found = []
-    for verdict in verdicts:
-        status = _STATUSES[verdict.holds]
-        last = before.get(verdict.type)
+    for current in new_conditions:
+        status = _STATUSES[current.holds]
+        last = before.get(current.type)
         found.append(
             Condition(
-                type=verdict.type,
+                type=current.type,
                 status=status,
-                reason=verdict.reason,
-                message=shortened(verdict.message),
+                reason=current.reason,
+                message=shortened(current.message),
                 last_transition_time=last.last_transition_time if last and last.status == status else now,
                 observed_generation=generation,
             )
@@ -73,12 +73,12 @@ class Obstacle:
     """False: it ends by itself."""
 
 
-def settings_in_effect(without_effect: Sequence[str]) -> Verdict:
+def settings_in_effect(without_effect: Sequence[str]) -> NewCondition:
     """Whether all settings that people have set are; those that are not, in words."""
     if not without_effect:
-        return Verdict(SETTINGS_IN_EFFECT, True, "AllInEffect", "no setting is one that the operator sets itself")
+        return NewCondition(SETTINGS_IN_EFFECT, True, "AllInEffect", "no setting is one that the operator sets itself")
     words = f"the operator sets these itself, so that they have no effect: {'; '.join(without_effect)}"
-    return Verdict(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
+    return NewCondition(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
 
 
 def newly_ignored(before: Iterable[Condition], now: Iterable[Condition]) -> Condition | None:
@@ -99,13 +99,13 @@ def hindered(
     if planned is not None and planned.status == "True" and planned.reason != obstacle.reason:
         message = f"{message} | {planned.message}"
     stalled = obstacle.needs_person or (planned is not None and planned.status == "True")
-    verdicts = [Verdict(READY, False, obstacle.reason, message)]
+    new_conditions = [NewCondition(READY, False, obstacle.reason, message)]
     if stalled:
-        verdicts.append(Verdict(STALLED, True, obstacle.reason, message))
+        new_conditions.append(NewCondition(STALLED, True, obstacle.reason, message))
     else:
-        verdicts.append(Verdict(RECONCILING, True, obstacle.reason, message))
-        verdicts.append(Verdict(STALLED, False, GETS_ON, f"it is tried again: {message}"))
-    by_type = {one.type: one for one in conditions(previous, verdicts, generation, now_seconds)}
+        new_conditions.append(NewCondition(RECONCILING, True, obstacle.reason, message))
+        new_conditions.append(NewCondition(STALLED, False, GETS_ON, f"it is tried again: {message}"))
+    by_type = {one.type: one for one in conditions(previous, new_conditions, generation, now_seconds)}
     rest = [by_type.pop(one.type, one) for one in found]
     phase = STALLED if stalled else status.get("phase", "")
     told = msgspec.to_builtins([*rest, *by_type.values()])

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.children.context import Cluster
-from magnetar.operator.children.naming import Manifest, Owner
+from magnetar.operator.children.naming import Owner
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
 

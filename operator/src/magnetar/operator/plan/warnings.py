@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from magnetar.operator.children.naming import BOOKIE, INIT, Manifest
+from magnetar.operator.children.naming import BOOKIE, INIT
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.facts import Children, ClaimFacts, PodFacts
 from magnetar.operator.plan.rollout import IMAGE_FAILURES, UNSCHEDULABLE
 

@@ -9,18 +9,21 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx2
+import aiohttp
+import msgspec
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.operator.children.access import BROKER_TOKEN_KEY
 from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
+from magnetar.operator.kubernetes.errors import NotAllowed
 from magnetar.operator.plugin.control_ports import LOCALHOST
-from magnetar.operator.plugin.kubernetes import Kubernetes, NotAllowed
+from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
 from magnetar.operator.plugin.views import ClusterView, PodView
 
 REDIRECTS_MAX: Final = 3
 """To the owner, whom a move may have changed meanwhile."""
 TIMEOUT_SECONDS: Final = 30.0
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _REASON_LENGTH_MAX: Final = 300
 
 
@@ -47,18 +50,19 @@ class AdminRest:
         for _ in range(REDIRECTS_MAX):
             async with self._client(pod) as client:
                 try:
-                    answer = await client.request(method, target, headers=headers)
-                except httpx2.HTTPError as error:
+                    async with client.request(method, target, headers=headers, allow_redirects=False) as answer:
+                        text = await answer.text()
+                except (aiohttp.ClientError, OSError) as error:
                     raise Unavailable(f"{pod.name} does not answer: {error!r}") from None
-            if not answer.has_redirect_location:
+            if not (location := _redirected(answer)):
                 break
-            where = urlsplit(answer.headers["Location"])
+            where = urlsplit(location)
             pod = self._pod_at(where.hostname or "", pods)
             target = f"{where.path}?{where.query}" if where.query else where.path
-        if answer.has_redirect_location:
+        else:
             raise Unavailable("the brokers do not agree who serves it: it is being moved")
-        if not answer.is_success:
-            raise AdminRefused(f"{pod.name} answers {answer.status_code}: {_reason(answer)}")
+        if not answer.ok:
+            raise AdminRefused(f"{pod.name} answers {answer.status}: {_reason(answer, text)}")
 
     def _pod_at(self, host: str, pods: Sequence[PodView]) -> PodView:
         found = next((pod for pod in pods if pod.address == host or pod.name == host.partition(".")[0]), None)
@@ -81,7 +85,7 @@ class AdminRest:
         return base64.b64decode(found).decode().strip()
 
     @contextlib.asynccontextmanager
-    async def _client(self, pod: PodView) -> AsyncIterator[httpx2.AsyncClient]:
+    async def _client(self, pod: PodView) -> AsyncIterator[aiohttp.ClientSession]:
         async def only() -> Sequence[str]:
             return [pod.name]
 
@@ -95,10 +99,9 @@ class AdminRest:
         )
         async with forwarded(forwarding, address=LOCALHOST, port=0):
             base = f"{'https' if tls else 'http'}://{LOCALHOST}:{forwarding.port}"
-            verify = _unnamed() if tls else False
-            async with httpx2.AsyncClient(
-                base_url=base, verify=verify, trust_env=False, timeout=TIMEOUT_SECONDS
-            ) as client:
+            connector = aiohttp.TCPConnector(ssl=_unnamed()) if tls else None
+            timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+            async with aiohttp.ClientSession(base, connector=connector, timeout=timeout) as client:
                 yield client
 
 
@@ -110,10 +113,14 @@ def _unnamed() -> ssl.SSLContext:
     return context
 
 
-def _reason(answer: httpx2.Response) -> str:
+def _redirected(answer: aiohttp.ClientResponse) -> str:
+    return answer.headers.get("Location", "") if answer.status in _REDIRECTS else ""
+
+
+def _reason(answer: aiohttp.ClientResponse, text: str) -> str:
     try:
-        found = answer.json()
-    except ValueError:
-        text = answer.text.strip()
-        return answer.reason_phrase if not text or text.startswith("<") else text[:_REASON_LENGTH_MAX]
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        text = text.strip()
+        return answer.reason or "" if not text or text.startswith("<") else text[:_REASON_LENGTH_MAX]
     return str(found.get("reason") or found) if isinstance(found, dict) else str(found)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, SettingError
-from magnetar.operator.api import BOOKIE_POOL, PULSAR_CLUSTER
-from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL, POOL_LABEL, Manifest
+from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL, POOL_LABEL
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.parse import cluster_view, pod_view
 from magnetar.operator.plugin.views import ClusterView, PodView

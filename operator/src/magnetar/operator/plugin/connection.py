@@ -12,22 +12,19 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
+import aiohttp
 import yaml
-from lightkube.config.client_adapter import ConnectionParams
-from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
-from lightkube.core.exceptions import ConfigError
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import ConfigException
 from magnetar.core.errors import SettingError, Unavailable
+from magnetar.operator.kubernetes.login import KUBECONFIG, SERVICE_ACCOUNT, Login, from_kubeconfig, in_cluster
 from magnetar.operator.plugin.http import HttpKubernetes
 
-_TIMEOUT: Final = httpx2.Timeout(10, read=30)
-_LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""Each forwarded connection is one of its own: their number is the client's."""
 _PROXY_SECONDS_MAX: Final = 60.0
 """To log in, which may mean that a person does."""
 
@@ -60,74 +57,77 @@ class Target:
 @contextlib.asynccontextmanager
 async def open_kubernetes(target: Target) -> AsyncIterator[HttpKubernetes]:
     """The API server that the options mean. `SettingError`, `Unavailable`."""
-    config = await asyncio.to_thread(direct_config, target, os.environ)
-    if config is None:
-        async with _by_kubectl(target) as found:
-            yield found
-        return
-    try:
-        parameters = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
-    except (ConfigError, OSError, ValueError) as error:
-        raise SettingError(f"the kubeconfig cannot be used: {error}") from None
-    async with httpx2.AsyncClient(**parameters, limits=_LIMITS) as client:
-        namespace = target.namespace or config.namespace
-        yield HttpKubernetes(client, namespace, given=target.namespace is not None)
+    async with contextlib.AsyncExitStack() as stack:
+        login = await direct_login(target, os.environ)
+        if login is None:
+            login = await stack.enter_async_context(_by_kubectl(target))
+        # Each forwarded connection is one of its own: their number is the client's.
+        login.configuration.connection_pool_maxsize = 0
+        kubernetes = HttpKubernetes(login, target.namespace)
+        stack.push_async_callback(kubernetes.close)
+        yield kubernetes
 
 
-def direct_config(target: Target, environment: Mapping[str, str]) -> SingleConfig | None:
+async def direct_login(target: Target, environment: Mapping[str, str]) -> Login | None:
     """How to reach the API server by ourselves; None: only kubectl can. `SettingError`."""
+    files = _kubeconfigs(target, environment)
+    if not files:
+        return _service_account()
+    context = await asyncio.to_thread(_direct_context, files, target.context)
+    return await from_kubeconfig(str(files[0]), context) if context else None
+
+
+def _kubeconfigs(target: Target, environment: Mapping[str, str]) -> Sequence[Path]:
     named = target.kubeconfig or environment.get("KUBECONFIG", "")
-    files = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-    if target.kubeconfig is None and not files:
-        files = [Path("~/.kube/config").expanduser()]
-        if not files[0].is_file():
-            return _service_account()
+    if named:
+        return [Path(part).expanduser() for part in named.split(os.pathsep) if part]
+    default = KUBECONFIG.expanduser()
+    return [default] if default.is_file() else []
+
+
+def _direct_context(files: Sequence[Path], wanted: str | None) -> str:
+    """The context to take; empty: only kubectl can."""
     if len(files) > 1:
-        return None
+        return ""
     try:
         written = yaml.safe_load(files[0].read_text())
         assert isinstance(written, dict)
-        context = target.context or written.get("current-context")
-        if context and not _is_direct(written, context):
-            return None
-        return KubeConfig.from_dict(written, fname=files[0]).get(context or None)
+        context: str = wanted or written.get("current-context") or ""
+        contexts = _named(written, "contexts")
+        if context in contexts:
+            return context if _is_direct(written, contexts[context]) else ""
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"the kubeconfig cannot be read: {error}") from None
-    except ConfigError as error:
-        known = ", ".join(sorted(_named(written, "contexts"))) or "none"
-        raise SettingError(f"{error} in {files[0]}; contexts: {known}") from None
-    except (AssertionError, yaml.YAMLError, ValueError, LookupError, TypeError) as error:
+    except (AssertionError, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise SettingError(f"{files[0]} is no kubeconfig: {error}") from None
+    known = ", ".join(sorted(contexts)) or "none"
+    missing = f"has no context {context}" if context else "names no current context"
+    raise SettingError(f"{files[0]} {missing}; contexts: {known}")
 
 
-def _service_account() -> SingleConfig:
+def _service_account() -> Login:
     """In a pod."""
     try:
-        found = KubeConfig.from_service_account().get()
-    except (ConfigError, KeyError):
+        return in_cluster()
+    except (ConfigException, OSError):
         raise SettingError(
             f"there is no kubeconfig: neither --kubeconfig nor KUBECONFIG nor ~/.kube/config, nor {SERVICE_ACCOUNT}"
         ) from None
-    assert found is not None
-    return found
 
 
 def _named(written: Mapping[str, Any], group: str) -> dict[str, dict[str, Any]]:
     return {item["name"]: item[group.removesuffix("s")] or {} for item in written.get(group) or []}
 
 
-def _is_direct(written: Mapping[str, Any], name: str) -> bool:
-    """Whether all that the context needs is what we can do. An unknown context is for others to complain about."""
-    context = _named(written, "contexts").get(name)
-    if context is None:
-        return True
+def _is_direct(written: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
+    """Whether all that the context needs is what we can do."""
     user = _named(written, "users").get(context.get("user", ""), {})
     cluster = _named(written, "clusters").get(context.get("cluster", ""), {})
-    return user.keys() <= _DIRECT_USER and cluster.keys() <= _DIRECT_CLUSTER
+    return bool(user) and user.keys() <= _DIRECT_USER and cluster.keys() <= _DIRECT_CLUSTER
 
 
 @contextlib.asynccontextmanager
-async def _by_kubectl(target: Target) -> AsyncIterator[HttpKubernetes]:
+async def _by_kubectl(target: Target) -> AsyncIterator[Login]:
     program = kubectl_program()
     options = [
         *(["--context", target.context] if target.context else []),
@@ -141,21 +141,25 @@ async def _by_kubectl(target: Target) -> AsyncIterator[HttpKubernetes]:
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            assert process.stdout is not None
-            async with asyncio.timeout(_PROXY_SECONDS_MAX):
-                if not await process.stdout.readline():
-                    raise Unavailable(f"`{program} proxy` ended at once")
-            transport = httpx2.AsyncHTTPTransport(uds=str(socket), limits=_LIMITS)
-            async with httpx2.AsyncClient(
-                base_url="http://localhost", transport=transport, timeout=_TIMEOUT, trust_env=False
-            ) as client:
-                yield HttpKubernetes(client, namespace, given=target.namespace is not None)
-        except TimeoutError:
-            raise Unavailable(f"`{program} proxy` does not get ready") from None
+            await _until_ready(process, program)
+            async with aiohttp.UnixConnector(str(socket), limit=0) as connector:
+                through = {"connector": connector, "trust_env": False}
+                configuration = Configuration(host="http://localhost", client_session_kwargs=through)
+                yield Login(configuration=configuration, namespace=namespace)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _until_ready(process: asyncio.subprocess.Process, program: str) -> None:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_PROXY_SECONDS_MAX):
+            if not await process.stdout.readline():
+                raise Unavailable(f"`{program} proxy` ended at once")
+    except TimeoutError:
+        raise Unavailable(f"`{program} proxy` does not get ready") from None
 
 
 async def _context_namespace(program: str, options: list[str]) -> str:

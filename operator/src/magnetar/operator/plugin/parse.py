@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from magnetar.core.errors import PeerError
-from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, POOL_LABEL, Manifest
+from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, POOL_LABEL
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plugin.views import ClusterView, EventView, PodView, PoolView
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus

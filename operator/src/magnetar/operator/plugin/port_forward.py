@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.operator.api import NotFound
-from magnetar.operator.plugin.kubernetes import Kubernetes, PodPortRefused, PodStream
+from magnetar.operator.kubernetes.errors import NotFound, PodPortRefused
+from magnetar.operator.kubernetes.pods import PodStream
+from magnetar.operator.plugin.kubernetes import Kubernetes
 
 CHUNK_BYTES: Final = 1 << 16
 REPLAY_BYTES_MAX: Final = 1 << 18

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from magnetar.operator.children.naming import READABLE_ANNOTATION, Manifest
+from magnetar.operator.children.naming import READABLE_ANNOTATION
+from magnetar.operator.kubernetes.kinds import Manifest
 
 REDACTED: Final = "REDACTED"
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import yaml
 from magnetar.core.errors import MagnetarError
-from magnetar.operator.api import BOOKIE_POOL
-from magnetar.operator.children.naming import NAME_LABEL, Manifest
+from magnetar.operator.children.naming import NAME_LABEL
+from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, Manifest
+from magnetar.operator.kubernetes.pods import LogOptions
 from magnetar.operator.plugin.collect import cluster_selector
 from magnetar.operator.plugin.drawing import UNICODE
-from magnetar.operator.plugin.kubernetes import Kubernetes, LogWish
+from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.redaction import redacted
 from magnetar.operator.plugin.status_view import Drawing, draw_status
 from magnetar.operator.plugin.views import ClusterView, PodView, plain
@@ -154,7 +155,7 @@ async def _logs(kubernetes: Kubernetes, namespace: str, pods: Sequence[PodView],
     async def one(pod: PodView, container: str, *, previous: bool) -> None:
         suffix = ".previous" if previous else ""
         name = pod.name if container == pod.containers[0] else f"{pod.name}.{container}"
-        wish = LogWish(
+        options = LogOptions(
             namespace=namespace,
             pod=pod.name,
             container=container,
@@ -163,7 +164,7 @@ async def _logs(kubernetes: Kubernetes, namespace: str, pods: Sequence[PodView],
             size_bytes_max=LOG_BYTES_MAX,
         )
         async with places:
-            lines = [line async for line in kubernetes.log(wish)]
+            lines = [line async for line in kubernetes.log(options)]
         if lines:
             report.add(f"{folder}/{name}{suffix}.log", b"\n".join(lines) + b"\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.operator.children.naming import Manifest
+from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import GROUP
 
 RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"

@@ -78,8 +78,7 @@ def guarded() -> Iterator[None]:
 
 def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
-    from magnetar.operator.api import Refused, ServerUnavailable
-    from magnetar.operator.plugin.kubernetes import KindMissing, NotAllowed
+    from magnetar.operator.kubernetes.errors import KindMissing, NotAllowed, Refused, ServerUnavailable
 
     text = str(error) or type(error).__name__
     if isinstance(error, SettingError):

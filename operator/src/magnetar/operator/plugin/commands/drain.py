@@ -118,8 +118,8 @@ def _replace(wanted: Target, pod: str, *, cancel: bool, follow: bool, yes: bool)
 
 
 async def _replace_bookie(kubernetes: Kubernetes, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
-    from magnetar.operator.api import BOOKIE_POOL
     from magnetar.operator.children.naming import NOT_REPLACED, REPLACE_ANNOTATION
+    from magnetar.operator.kubernetes.kinds import BOOKIE_POOL
     from magnetar.operator.plugin.collect import find_pod
     from magnetar.operator.plugin.parse import pool_view
     from magnetar.operator.plugin.progress import is_to_be_replaced
@@ -158,8 +158,8 @@ async def _annotate(kubernetes: Kubernetes, pod: PodView, annotation: str, value
 
 async def _replacement(kubernetes: Kubernetes, before: PodView) -> AsyncIterator[Progress]:
     from magnetar.core.errors import Unavailable
-    from magnetar.operator.api import BOOKIE_POOL
     from magnetar.operator.children.naming import to_be_replaced
+    from magnetar.operator.kubernetes.kinds import BOOKIE_POOL
     from magnetar.operator.plugin.parse import pod_view, pool_view
     from magnetar.operator.plugin.progress import replacement_progress
 

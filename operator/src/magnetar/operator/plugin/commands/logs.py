@@ -24,8 +24,8 @@ from magnetar.operator.plugin.running import note, run, warn
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
-    from magnetar.operator.plugin.log_merge import Line, Source
-    from magnetar.operator.plugin.log_view import LineDrawing
+    from magnetar.operator.plugin.logs.merge import Line, Source
+    from magnetar.operator.plugin.logs.view import LineDrawing
     from magnetar.operator.plugin.views import ClusterView, PodView
     from rich.console import Console
 
@@ -112,7 +112,7 @@ def _seconds(span: str | None) -> int | None:
 
 async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: Wish) -> None:
     from magnetar.operator.plugin.collect import see_cluster
-    from magnetar.operator.plugin.log_view import LineDrawing
+    from magnetar.operator.plugin.logs.view import LineDrawing
     from magnetar.operator.plugin.running import console
 
     view = await see_cluster(kubernetes, cluster)
@@ -128,7 +128,7 @@ async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: Wish) -> None
 
 def _chosen(view: ClusterView, wish: Wish, *, quiet: bool) -> list[PodView]:
     from magnetar.core.errors import SettingError
-    from magnetar.operator.plugin.log_choice import hurting
+    from magnetar.operator.plugin.logs.choice import hurting
 
     if wish.pods:
         missing = set(wish.pods) - {pod.name for pod in view.pods}
@@ -154,13 +154,13 @@ def _chosen(view: ClusterView, wish: Wish, *, quiet: bool) -> list[PodView]:
 
 def _sources(view: ClusterView, wish: Wish, pods: Iterable[PodView]) -> list[Source]:
     """The component's own container of each."""
-    from magnetar.operator.plugin.kubernetes import LogWish
-    from magnetar.operator.plugin.log_merge import Source
+    from magnetar.operator.kubernetes.pods import LogOptions
+    from magnetar.operator.plugin.logs.merge import Source
 
     return [
         Source(
             name=pod.name,
-            wish=LogWish(
+            options=LogOptions(
                 namespace=view.namespace,
                 pod=pod.name,
                 container=pod.containers[0],
@@ -195,11 +195,11 @@ class _Printer:
 
 async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: Sequence[Source]) -> None:
     from magnetar.core.errors import MagnetarError
-    from magnetar.operator.plugin.log_merge import merged, read_log
+    from magnetar.operator.plugin.logs.merge import merged, read_log
 
     printer.sources(sources)
     results = await asyncio.gather(
-        *(read_log(kubernetes, source.wish, source.name) for source in sources), return_exceptions=True
+        *(read_log(kubernetes, source.options, source.name) for source in sources), return_exceptions=True
     )
     found = []
     for source, result in zip(sources, results, strict=True):
@@ -220,7 +220,7 @@ async def _follow(
     """Those that were chosen, for as long as they are there; with a component or all of it, also those that come."""
     from magnetar.core.errors import Unavailable
     from magnetar.operator.plugin.collect import see_again
-    from magnetar.operator.plugin.log_merge import Follower
+    from magnetar.operator.plugin.logs.merge import Follower
 
     follower = Follower(kubernetes, warn)
 

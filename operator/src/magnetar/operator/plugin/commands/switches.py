@@ -18,7 +18,7 @@ from magnetar.operator.plugin.options import (
 from magnetar.operator.plugin.running import confirm, done, note, run
 
 if TYPE_CHECKING:
-    from magnetar.operator.children.naming import Manifest
+    from magnetar.operator.kubernetes.kinds import Manifest
     from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.kubernetes import Kubernetes
 
@@ -140,7 +140,7 @@ async def _restart(
     from datetime import UTC, datetime
 
     from magnetar.core.errors import SettingError
-    from magnetar.operator.api import BOOKIE_POOL
+    from magnetar.operator.kubernetes.kinds import BOOKIE_POOL
     from magnetar.operator.plugin.collect import find_cluster
     from magnetar.operator.plugin.restarts import cluster_patch, pool_patch
 

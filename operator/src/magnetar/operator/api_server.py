@@ -1,0 +1,158 @@
+"""`ApiServer` over HTTP: how each of the operator's calls is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from magnetar.core.clock import Clock
+from magnetar.operator.children.naming import FIELD_MANAGER
+from magnetar.operator.kubernetes.client import APPLY_PATCH, JSON, MERGE_PATCH, KubernetesClient, trimmed
+from magnetar.operator.kubernetes.errors import Conflict, NotFound, ServerUnavailable
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
+from magnetar.operator.kubernetes.login import find_login
+
+WARNINGS_MAX: Final = 50
+"""Of one object: what happens again is counted up in the same Event."""
+DISCOVERY_SECONDS: Final = 300.0
+"""How long it is believed that a kind is known or not: after that a CRD installed meanwhile is found."""
+
+
+class CallCounter(Protocol):
+    """Where calls are counted."""
+
+    def api_call(self, verb: str, kind: str) -> None:
+        """One more."""
+        ...
+
+
+class HttpApiServer:
+    """`ApiServer` over one pool of connections. `close` it."""
+
+    def __init__(self, client: KubernetesClient, *, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._known: dict[str, tuple[float, bool]] = {}
+        """By kind: when it was asked, and the answer."""
+        self._may_write: Callable[[], bool] = lambda: True
+
+    def fence(self, may_write: Callable[[], bool]) -> None:
+        """From now on nothing is written unless this says so, but for Leases: a process that was stopped for a while
+        goes on in the middle of a pass, and another may lead by then."""
+        self._may_write = may_write
+
+    @classmethod
+    async def connect(cls, *, clock: Clock, counter: CallCounter) -> HttpApiServer:
+        """Inside a pod with its account, else by KUBECONFIG or ~/.kube/config. `SettingError` if there is neither."""
+        return cls(KubernetesClient(await find_login(), asked=counter.api_call), clock=clock)
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._client.close()
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """`ApiServer.get`."""
+        return await self._client.get(kind, namespace, name)
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
+        """`ApiServer.list`."""
+        try:
+            return await self._client.list(kind, namespace, selector)
+        except NotFound:
+            return []
+
+    async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
+        """`ApiServer.warnings`."""
+        selector = f"involvedObject.uid={uid},type=Warning"
+        query = {"limit": str(WARNINGS_MAX), "fieldSelector": selector}
+        page = await self._client.ask("list", "Event", path("Event", namespace), query=query)
+        return [trimmed(item) for item in page.get("items") or []]
+
+    async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
+        """`ApiServer.apply`."""
+        return await self._apply("apply", manifest, manager, "", {"dryRun": "All"} if dry_run else {})
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """`ApiServer.apply_status`. The server leaves a status's uid unread, so it is looked at here; the version then
+        holds until the status is written."""
+        kind, namespace, name = _identity(manifest)
+        metadata = manifest["metadata"]
+        if "uid" in metadata:
+            found = await self._client.ask("get", kind, path(kind, namespace, name))
+            if found["metadata"]["uid"] != metadata["uid"]:
+                raise Conflict(f"apply_status {kind}: {name} has been made anew")
+            manifest = manifest | {
+                "metadata": metadata | {"resourceVersion": found["metadata"]["resourceVersion"]},
+            }
+        return await self._apply("apply_status", manifest, FIELD_MANAGER, "/status", {})
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """`ApiServer.create`."""
+        kind, namespace, _ = _identity(manifest)
+        # A field that the kind does not have is left out without a word else, and refused only when it is applied.
+        parameters = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return await self._write("create", kind, path(kind, namespace), manifest, parameters)
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, uid: str) -> Manifest:
+        """`ApiServer.patch`."""
+        body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": uid}}
+        parameters = {"fieldManager": FIELD_MANAGER}
+        return await self._write("patch", kind, path(kind, namespace, name), body, parameters, MERGE_PATCH)
+
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False) -> None:
+        """`ApiServer.delete`."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Orphan" if orphan else "Background",
+        }
+        try:
+            await self._write("delete", kind, path(kind, namespace, name), options)
+        except NotFound:
+            return
+
+    async def knows(self, kind: str) -> bool:
+        """`ApiServer.knows`."""
+        asked_seconds, known = self._known.get(kind, (-DISCOVERY_SECONDS, False))
+        now_seconds = self._clock.monotonic_seconds()
+        if now_seconds - asked_seconds < DISCOVERY_SECONDS:
+            return known
+        try:
+            answer = await self._client.ask("discover", kind, KINDS[kind].root)
+            known = any(resource.get("kind") == kind for resource in answer.get("resources") or [])
+        except NotFound:
+            known = False
+        self._known[kind] = (now_seconds, known)
+        return known
+
+    async def _apply(
+        self, verb: str, manifest: Manifest, manager: str, subresource: str, further: Mapping[str, str]
+    ) -> Manifest:
+        kind, namespace, name = _identity(manifest)
+        parameters = {"fieldManager": manager, "force": "true", **further}
+        where = path(kind, namespace, name) + subresource
+        try:
+            return await self._write(verb, kind, where, manifest, parameters, APPLY_PATCH)
+        except NotFound:
+            # Perhaps its CRD is gone: that is to be found out before the next pass.
+            self._known.pop(kind, None)
+            raise
+
+    async def _write(
+        self,
+        verb: str,
+        kind: str,
+        where: str,
+        body: Mapping[str, Any],
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+    ) -> Manifest:
+        if kind != "Lease" and not self._may_write():
+            raise ServerUnavailable(f"{verb} {kind}: this operator does not lead any more")
+        return await self._client.ask(verb, kind, where, query=query, body=body, content_type=content_type)
+
+
+def _identity(manifest: Manifest) -> tuple[str, str, str]:
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata.get("namespace", ""), metadata.get("name", "")

@@ -1,0 +1,1 @@
+"""Pods' control ports: what they are asked and told, and what is made of answers."""

@@ -1,0 +1,204 @@
+"""Calls to the API server. The `kubernetes` package logs in and connects. Objects stay JSON: its models of every kind
+cost time and memory, and lose fields that they do not know."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.stream.ws_client import WsApiClient
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.operator.kubernetes.errors import Answer, NotFound, ServerUnavailable, failure
+from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
+from magnetar.operator.kubernetes.login import LOGIN_ERRORS, Login
+
+CALL_SECONDS_MAX: Final = 15.0
+"""Of one request. The server's own limit is 60 s; a pass would rather try again."""
+CONNECT_SECONDS_MAX: Final = 10.0
+LIST_PAGE: Final = 500
+"""Objects of one answer, as kubectl asks."""
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+METHODS: Final[Mapping[str, str]] = {
+    "apply": "PATCH",
+    "apply_status": "PATCH",
+    "create": "POST",
+    "delete": "DELETE",
+    "discover": "GET",
+    "get": "GET",
+    "list": "GET",
+    "patch": "PATCH",
+}
+"""By verb."""
+
+_UNAUTHORIZED: Final = 401
+_ERRORS_BEGIN: Final = 300
+_AUTHENTICATION: Final = ("BearerToken",)
+"""The package's name for what it puts into the header Authorization."""
+
+WIRE_ERRORS: Final = (aiohttp.ClientError, *LOGIN_ERRORS)
+"""No connection, or no credentials just now."""
+
+
+class KubernetesClient:
+    """One API server over one pool of connections. `close` it."""
+
+    def __init__(
+        self,
+        login: Login,
+        *,
+        failure_of: Callable[[str, Answer], MagnetarError] = failure,
+        asked: Callable[[str, str], None] = lambda verb, kind: None,
+    ) -> None:
+        """`failure_of` makes errors of answers that are some. `asked` is told the verb and the kind of each request."""
+        self._login = login
+        self._asked = asked
+        self.failure_of = failure_of
+        try:
+            self._api = ApiClient(login.configuration)
+        except OSError as error:
+            raise SettingError(f"the certificates for the Kubernetes API server cannot be used: {error}") from None
+        self._sockets: WsApiClient | None = None
+        """For websockets, with the same connections."""
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._api.close()
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """An object, as it is now; None if it is not there."""
+        try:
+            return await self.ask("get", kind, path(kind, namespace, name))
+        except NotFound:
+            return None
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
+        """All objects of a kind, page by page; None: of all namespaces. `NotFound` for a kind that there is not."""
+        found: list_[Manifest] = []
+        parameters = {"limit": str(LIST_PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            page = await self.ask("list", kind, path(kind, namespace), query=parameters)
+            # Lists have these once, and nobody who takes an object out of one expects it to be without.
+            named = {"apiVersion": KINDS[kind].api_version, "kind": kind}
+            found += [trimmed(named | item) for item in page.get("items") or []]
+            rest = (page.get("metadata") or {}).get("continue")
+            if not rest:
+                return found
+            parameters["continue"] = rest
+
+    async def ask(
+        self,
+        verb: str,
+        kind: str,
+        where: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+    ) -> Manifest:
+        """One request. Raises `API_ERRORS`, which name verb and kind."""
+        self._asked(verb, kind)
+        call, method = f"{verb} {kind}", METHODS[verb]
+        with wire_errors(call):
+            async with (
+                asyncio.timeout(CALL_SECONDS_MAX),
+                self.opened(call, method, where, query=query, body=body, content_type=content_type) as response,
+            ):
+                content = await response.read()
+        try:
+            answer: Manifest = msgspec.json.decode(content, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            # Of something between it and us.
+            raise ServerUnavailable(f"{call}: no answer of a Kubernetes API server: {error}") from None
+        return trimmed(answer)
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self,
+        call: str,
+        method: str,
+        where: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        silent_seconds_max: float | None = CALL_SECONDS_MAX,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request and its answer, which is no error and is still to be read. None: it may be silent for ever."""
+
+        async def send() -> aiohttp.ClientResponse:
+            headers = {"Content-Type": content_type, "Accept": JSON}
+            _, url, headers, sent, _ = await self._api.param_serialize(
+                method,
+                where,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=_AUTHENTICATION,
+            )
+            timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS_MAX, sock_read=silent_seconds_max)
+            answer = await self._api.call_api(method, url, headers, sent, _request_timeout=timeout)
+            found: aiohttp.ClientResponse = answer.response
+            return found
+
+        response = await send()
+        if response.status == _UNAUTHORIZED:
+            # The token may have been renewed meanwhile.
+            response.release()
+            await self._login.renew()
+            response = await send()
+        async with response:
+            if response.status >= _ERRORS_BEGIN:
+                retry_after = response.headers.get("Retry-After", "")
+                raise self.failure_of(call, Answer(response.status, await response.read(), retry_after))
+            yield response
+
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, where: str, query: Mapping[str, str], protocol: str
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A connection by Kubernetes' streaming protocol."""
+        if self._sockets is None:
+            self._sockets = WsApiClient(self._login.configuration)
+            self._sockets.rest_client = self._api.rest_client
+        _, url, headers, _, _ = await self._sockets.param_serialize(
+            "GET",
+            where,
+            query_params=list(query.items()),
+            header_params={"sec-websocket-protocol": protocol},
+            auth_settings=_AUTHENTICATION,
+        )
+        opening = await self._sockets.request("GET", url, headers=headers, _preload_content=False)
+        async with opening as socket:
+            yield socket
+
+
+@contextlib.contextmanager
+def wire_errors(call: str) -> Iterator[None]:
+    """Errors of connections as `ServerUnavailable`."""
+    try:
+        yield
+    except TimeoutError:
+        raise ServerUnavailable(f"the Kubernetes API server does not answer to {call} in time") from None
+    except WIRE_ERRORS as error:
+        text = str(error) or type(error).__name__
+        raise ServerUnavailable(f"the Kubernetes API server does not answer to {call}: {text}") from None
+
+
+list_ = list
+"""The type, where a method has its name."""
+
+
+def trimmed(manifest: Manifest) -> Manifest:
+    """Without who owns which field: as large as all the rest, and nobody here reads it."""
+    if isinstance(metadata := manifest.get("metadata"), dict):
+        metadata.pop("managedFields", None)
+    return manifest

@@ -1,0 +1,1 @@
+"""The plan of a PulsarCluster, component by component. Pure."""

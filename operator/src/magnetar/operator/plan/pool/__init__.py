@@ -1,0 +1,1 @@
+"""The plan of a Bookie, a pool of bookies. Pure."""

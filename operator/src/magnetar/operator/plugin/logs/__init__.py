@@ -1,0 +1,1 @@
+"""Logs of several pods: which, in which order, and how they look."""

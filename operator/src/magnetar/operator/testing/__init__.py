@@ -1,0 +1,1 @@
+"""Fakes and builders for tests of the operator and of the plugin."""
