@@ -10,6 +10,7 @@ from magnetar.broker.topic_lists import Watcher
 from magnetar.broker.topic_patterns import brokers_match
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName
+from magnetar.net.requests import Place
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
@@ -55,15 +56,18 @@ class TopicListCommands:
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> None:
         ticket = self._lists.ticket()
-        self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
+        self._session.answering_large(request.request_id, lambda place: self._answer_list(request, ticket, place))
 
-    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int) -> None:
-        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
-        filtered = pattern is not None and await self._pattern_allowed(pattern)
+    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int, place: Place) -> None:
         namespace = parse_namespace(request.namespace)
         await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
-        with self._session.context.lookup.place():
-            found = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None, ticket)
+        await place.take()
+        # It does not count itself: the lists that wait for a store would keep lookups from what they have in memory.
+        self._session.context.lookup.check_room()
+        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
+        filtered = pattern is not None and await self._pattern_allowed(pattern)
+        wanted = pattern if filtered else None
+        found = await self._lists.topics(namespace, MODES[request.mode], wanted, ticket, place)
         changed = not request.HasField("topics_hash") or request.topics_hash != found.names_hash
         self._session.write(
             messages.topics_of_namespace_response(
@@ -77,15 +81,18 @@ class TopicListCommands:
         return len(pattern) <= longest and await asyncio.to_thread(brokers_match, pattern)
 
     def _watch(self, request: CommandWatchTopicList) -> None:
-        self._session.answering_large(request.request_id, lambda: self._begin_watch(request))
+        self._session.answering_large(request.request_id, lambda place: self._begin_watch(request, place))
 
-    async def _begin_watch(self, request: CommandWatchTopicList) -> None:
+    async def _begin_watch(self, request: CommandWatchTopicList, place: Place) -> None:
         settings = self._session.context.settings
         if not settings.topic_list_watchers:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 "Unable to create topic list watcher: topic list watching is disabled on this broker",
             )
+        namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
+        await place.take()
         if not await self._pattern_allowed(request.topics_pattern):
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
@@ -100,25 +107,23 @@ class TopicListCommands:
             )
         self._beginning.add(watcher_id)
         try:
-            await self._make_watcher(request)
+            await self._make_watcher(request, namespace, place)
         finally:
             self._beginning.discard(watcher_id)
 
-    async def _make_watcher(self, request: CommandWatchTopicList) -> None:
+    async def _make_watcher(self, request: CommandWatchTopicList, namespace: NamespaceName, place: Place) -> None:
         watcher_id = request.watcher_id
 
         def changed(added: list[str], deleted: list[str], names_hash: str) -> None:
             self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
 
-        namespace = parse_namespace(request.namespace)
-        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
-        with self._session.context.lookup.place():
-            note = self._session.notes.take(watcher_bytes(request))
-            try:
-                watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
-            except BaseException:
-                note.release()
-                raise
+        self._session.context.lookup.check_room()
+        note = self._session.notes.take(watcher_bytes(request))
+        try:
+            watcher = await self._lists.watch(namespace, request.topics_pattern, changed, place)
+        except BaseException:
+            note.release()
+            raise
         if self._session.ended:
             self._lists.unwatch(watcher)
             return
