@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from magnetar.net.testing import without_collector
 from magnetar.sim.virtual_time import loop_factories
 
 from e2e.leaks import Possessions, left_behind
@@ -90,6 +91,13 @@ def _collect() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()  # What lasts is looked at once, or collections would take longer than the tests.
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed by itself."""
+    with without_collector():
+        yield
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -92,14 +91,6 @@ async def test_replies_that_nobody_reads_are_bounded(start: StartBookie, name: s
         while replies < REQUESTS:
             replies += len(splitter.feed(await client.read(1))[1]) // 2
     client.close()
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 OF_A_CONNECTION = (BookieSession, Connection, FrameSplitter)

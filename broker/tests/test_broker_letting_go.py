@@ -4,9 +4,7 @@ long-lived objects seldom (docs/adr/0025)."""
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -28,7 +26,7 @@ from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.net.connection import Connection
 from magnetar.net.http_connections import _Watched
-from magnetar.net.testing import LIVING_PAUSE_SECONDS, living, until
+from magnetar.net.testing import freed
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -42,29 +40,9 @@ OF_A_REQUEST = (RequestHandler, _Watched)
 
 
 @pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    logging.disable()  # The test's own log keeps errors.
-    yield
-    logging.disable(logging.NOTSET)
-    gc.enable()
-
-
-@pytest.fixture
 async def guarded() -> AsyncIterator[MemoryBroker]:
     async with MemoryBroker(broker_settings()) as broker:
         yield broker
-
-
-async def freed(kinds: tuple[type, ...], work: Callable[[], Awaitable[None]]) -> None:
-    """The first time may leave what is kept for the next ones."""
-    await work()
-    await asyncio.sleep(0)
-    before = living(*kinds)
-    for _ in range(3):
-        await work()
-    await until(lambda: not living(*kinds) - before, pause_seconds=LIVING_PAUSE_SECONDS)
 
 
 async def consume(client: ProtocolClient, topic: str = TOPIC, **fields: Any) -> None:

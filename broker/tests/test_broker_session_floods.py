@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import FunctionType
 from typing import Any
 
@@ -244,14 +243,6 @@ async def test_half_frames_count_as_held(memory_broker: MemoryBroker) -> None:
     await until(lambda: held.held_bytes > 2.9 * MIB)
     await client.abort()
     await until(lambda: not held.held_bytes and not held.holders)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 OF_A_CONNECTION = (ServerSession, Connection, FrameSplitter, Producer, Consumer, ProducerCommands, ConsumerCommands)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 import pytest
 from magnetar.net.connection import (
@@ -16,9 +19,13 @@ from magnetar.net.connection import (
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.requests import (
     LARGE_ANSWERS_AT_ONCE,
+    READINGS_IN_ALL,
+    READINGS_OF_ONE,
     REQUESTS_BYTES_MAX,
     TURN_SECONDS_MAX,
     ConnectionRequests,
+    Place,
+    Readings,
     RequestsInAll,
 )
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -121,7 +128,8 @@ async def test_an_answer_that_waits_for_who_has_gone_is_not_made(
     requests = ConnectionRequests(connection, RequestsInAll())
     made: list[str] = []
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
+        await place.take()
         made.append("an answer")
 
     connection.write(bytes(BEHIND_BYTES + 1))
@@ -150,7 +158,8 @@ async def test_requests_that_wait_for_a_large_answer_are_no_tasks_and_keep_their
     tasks: set[asyncio.Task[None]] = set()
 
     def ask(number: int, size_bytes: int) -> None:
-        async def work() -> None:
+        async def work(place: Place) -> None:
+            await place.take()
             made.append(number)
             if number == FAILING:
                 raise ValueError("of ours")
@@ -188,7 +197,8 @@ async def test_the_end_of_a_connection_is_the_end_of_what_waits_for_a_large_answ
     assert (in_all.count, requests.held_bytes) == (2, 11), "who runs ends its request itself"
     made: list[str] = []
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
+        await place.take()
         made.append("an answer")
 
     await requests.answer_large(work)
@@ -223,8 +233,9 @@ async def test_large_answers_from_memory_share_turns(connection: Connection, mon
     in_all = RequestsInAll()
     made: list[int] = []
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
         nonlocal now_seconds
+        await place.take()
         now_seconds += 0.6 * TURN_SECONDS_MAX
         made.append(1)
 
@@ -244,7 +255,8 @@ async def test_small_answers_of_one_turn_wait_for_no_other_turn(
     in_all = RequestsInAll()
     made: list[int] = []
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
+        await place.take()
         made.append(1)
 
     assert not in_all.spent()
@@ -264,7 +276,8 @@ async def test_large_answers_for_a_connection_that_is_closing_are_not_made(
     connection.close()
     made: list[str] = []
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
+        await place.take()
         made.append("answer")
 
     await ConnectionRequests(connection, RequestsInAll()).answer_large(work)
@@ -277,10 +290,12 @@ async def test_an_answer_for_who_goes_while_others_are_answered_is_not_made(conn
     made: list[str] = []
     go = asyncio.Event()
 
-    async def slowly() -> None:
+    async def slowly(place: Place) -> None:
+        await place.take()
         await go.wait()
 
-    async def work() -> None:
+    async def work(place: Place) -> None:
+        await place.take()
         made.append("an answer")
 
     others = [ConnectionRequests(connection, in_all).answer_large(slowly) for _ in range(LARGE_ANSWERS_AT_ONCE)]
@@ -293,3 +308,140 @@ async def test_an_answer_for_who_goes_while_others_are_answered_is_not_made(conn
     async with asyncio.timeout(10):
         await asyncio.gather(*answering)
     assert not made
+
+
+class Answers:
+    """Large answers, each of a connection of its own, and what they read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._in_all = RequestsInAll()
+        self._readings = Readings()
+        self.begun: list[str] = []
+        """Sources that were asked."""
+        self.made: list[str] = []
+        self.go = asyncio.Event()
+        """Until then sources do not answer."""
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def ask(self, source: str, *, slow: bool = True) -> ConnectionRequests:
+        """For an answer that is made of what is read from the source."""
+
+        async def read() -> str:
+            self.begun.append(source)
+            if slow:
+                await self.go.wait()
+            return source
+
+        async def work(place: Place) -> None:
+            self.made.append(await place.read(self._readings, source, read))
+
+        return self.answer(work)
+
+    def answer(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> ConnectionRequests:
+        requests = ConnectionRequests(self._connection, self._in_all)
+        self.tasks.append(asyncio.ensure_future(requests.answer_large(work)))
+        return requests
+
+    async def all_made(self) -> None:
+        self.go.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*self.tasks)
+
+
+@pytest.fixture
+async def answers(connection: Connection) -> Answers:
+    return Answers(connection)
+
+
+async def test_who_waits_for_a_client_keeps_nobody_from_an_answer(answers: Answers) -> None:
+    async def wait(place: Place) -> None:
+        await answers.go.wait()
+        await place.take()
+        answers.made.append("later")
+
+    async def work(place: Place) -> None:
+        await place.take()
+        answers.made.append("at once")
+
+    for _ in range(10 * LARGE_ANSWERS_AT_ONCE):
+        answers.answer(wait)
+    answers.answer(work)
+    await asyncio.sleep(1)
+    assert answers.made == ["at once"]
+    await answers.all_made()
+    assert len(answers.made) == 1 + 10 * LARGE_ANSWERS_AT_ONCE
+
+
+async def test_who_reads_from_a_slow_source_keeps_nobody_from_an_answer(answers: Answers) -> None:
+    """However many do: a few read, the others wait for these."""
+    for _ in range(100):
+        answers.ask("slow")
+    await asyncio.sleep(1)
+    answers.ask("quick", slow=False)
+    await asyncio.sleep(1)
+    assert answers.begun == ["slow"] * READINGS_OF_ONE + ["quick"]
+    assert answers.made == ["quick"]
+    await answers.all_made()
+    assert answers.made == ["quick"] + ["slow"] * 100
+
+
+async def test_the_place_is_others_while_a_source_is_read(answers: Answers) -> None:
+    """Also when it was taken before that."""
+
+    async def read() -> None:
+        await answers.go.wait()
+
+    async def work(place: Place, source: int) -> None:
+        await place.take()
+        await place.read(answers._readings, source, read)
+        answers.made.append("slow")
+
+    for source in range(LARGE_ANSWERS_AT_ONCE):
+        answers.answer(partial(work, source=source))
+    answers.ask("quick", slow=False)
+    await asyncio.sleep(1)
+    assert answers.made == ["quick"]
+    await answers.all_made()
+
+
+async def test_what_is_read_from_all_sources_is_bounded_until_it_is_written(answers: Answers) -> None:
+    count = 10 * READINGS_IN_ALL
+    for number in range(count):
+        answers.ask(f"slow {number}")
+    await asyncio.sleep(1)
+    assert len(answers.begun) == READINGS_IN_ALL
+    answers.go.set()
+    while len(answers.made) < count:
+        assert len(answers.begun) - len(answers.made) <= READINGS_IN_ALL
+        await asyncio.sleep(0)
+    await answers.all_made()
+    assert not answers._readings._of_sources
+
+
+async def test_nothing_is_read_for_who_went_while_others_did(answers: Answers) -> None:
+    gone = [answers.ask("slow") for _ in range(READINGS_OF_ONE + 5)]
+    await asyncio.sleep(1)
+    for requests in gone:
+        requests.close()
+    await answers.all_made()
+    assert len(answers.begun) == READINGS_OF_ONE
+    assert not answers.made, "and nothing is made for who went while it was read"
+
+
+async def test_a_source_that_fails_is_left_to_the_next(answers: Answers) -> None:
+    async def fail() -> None:
+        raise ValueError("a source's")
+
+    async def work(place: Place) -> None:
+        await place.read(answers._readings, "source", fail)
+
+    for _ in range(3 * READINGS_IN_ALL):
+        answers.answer(work)
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*answers.tasks, return_exceptions=True)
+    assert {str(result) for result in results} == {"a source's"}
+    answers.tasks.clear()
+    answers.ask("source", slow=False)
+    await answers.all_made()
+    assert answers.made == ["source"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp.web_protocol import RequestHandler
@@ -13,7 +11,7 @@ from magnetar.auth.settings import TOKEN_PROVIDER, AuthenticationSettings, Token
 from magnetar.auth.testing import SECRET, token_of
 from magnetar.net.connection import Connection
 from magnetar.net.http_connections import _Watched
-from magnetar.net.testing import LIVING_PAUSE_SECONDS, living, until
+from magnetar.net.testing import freed
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.session import ProxySession
@@ -27,24 +25,9 @@ CHECKED = ProxyAccessSettings(
         enabled=True, providers=(TOKEN_PROVIDER,), token=TokenSettings(secret_key=SECRET)
     )
 )
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 KINDS = (ProxySession, ClientAccess, Connection, RequestHandler, _Watched)
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    logging.disable()  # The test's own log keeps errors.
-    yield
-    logging.disable(logging.NOTSET)
-    gc.enable()
-
-
-async def freed(work: Callable[[], Awaitable[None]]) -> None:
-    before = living(*KINDS)
-    for _ in range(3):
-        await work()
-    await until(lambda: not living(*KINDS) - before, pause_seconds=LIVING_PAUSE_SECONDS)
 
 
 async def test_who_asks_for_a_broker_that_is_not_there_leaves_nothing(start: StartProxy) -> None:
@@ -56,7 +39,7 @@ async def test_who_asks_for_a_broker_that_is_not_there_leaves_nothing(start: Sta
         assert await wire.receive() is None
         wire.close()
 
-    await freed(work)
+    await freed(KINDS, work)
 
 
 async def test_who_fails_to_authenticate_leaves_nothing(start: StartProxy) -> None:
@@ -70,7 +53,7 @@ async def test_who_fails_to_authenticate_leaves_nothing(start: StartProxy) -> No
         assert await wire.receive() is None
         wire.close()
 
-    await freed(work)
+    await freed(KINDS, work)
 
 
 async def test_requests_over_http_that_fail_leave_nothing(start: StartProxy) -> None:
@@ -92,4 +75,4 @@ async def test_requests_over_http_that_fail_leave_nothing(start: StartProxy) -> 
         await writer.drain()
         writer.close()
 
-    await freed(work)
+    await freed(KINDS, work)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -248,14 +247,6 @@ async def test_links_in_the_name_of_clients_that_have_gone_are_bounded(start: St
             assert await wire.receive() is None
             wire.close()
         assert len(broker.connects) == 10
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 OF_A_CONNECTION = (ProxySession, Connection, FrameSplitter, ClientAccess, Splice, SpliceEnd)

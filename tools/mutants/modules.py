@@ -272,7 +272,7 @@ PARTS: Final = (
         _files(
             "proxy/tests",
             *("proxy_targets", "proxy_gate", "proxy_authentication", "proxy_proven_targets", "proxy_http"),
-            "proxy_sessions",
+            *("proxy_sessions", "proxy_broker_places", "proxy_slow_brokers"),
         ),
     ),
     # What is planted here is what somebody has thought of.

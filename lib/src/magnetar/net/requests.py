@@ -2,6 +2,9 @@
 
 A request costs a task and its own bytes until it is answered. What a client asks beyond that waits, then is not read;
 nothing is refused, as clients count their outstanding requests in thousands.
+
+Answers that may be large are made by few at a time. That bounds the processor's time and what is in memory. Whoever is
+waited for may not answer for half a minute, so the others take their turn meanwhile: `Place`, `Readings`.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
@@ -29,7 +33,15 @@ REQUESTS_IN_SHORTAGE: Final = 8
 
 LARGE_ANSWERS_AT_ONCE: Final = 2
 """Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are
-no sooner there; one may wait for the metadata store."""
+no sooner there. Who waits for anybody else has no such place meanwhile."""
+
+READINGS_OF_ONE: Final = 2
+"""Of what is read for large answers, at once of one source, such as a namespace: who asks for what does not come waits
+for the others who did, and nobody else does."""
+
+READINGS_IN_ALL: Final = 16
+"""Of one kind, at once of all sources: what was read is in memory until its answer is made. A list of ten thousand
+topics takes 2 MB, a schema 512 KiB at most."""
 
 TURN_SECONDS_MAX: Final = 0.001
 """In one turn of the loop for what connections have left over from their last one, however many have. As much for large
@@ -37,6 +49,8 @@ answers; when new requests have had it too, each further read has one of its req
 message passes through about four turns from its producer to its consumer."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
+
+Read = TypeVar("Read")
 
 
 class RequestsInAll:
@@ -94,6 +108,87 @@ class RequestsInAll:
                 self._loop.call_soon(self._serve)
 
 
+class Readings:
+    """What is read for large answers, of one kind: bounded by each source, as any may be slow, and in all."""
+
+    __slots__ = ("_in_all", "_of_sources")
+
+    def __init__(self) -> None:
+        self._in_all = asyncio.Semaphore(READINGS_IN_ALL)
+        self._of_sources: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        """Of those that somebody reads or waits for."""
+
+    def places(self, source: Hashable) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
+        """What a reading of a source has to have, in this order: who waits for the source takes nobody's place."""
+        of_source = self._of_sources.get(source)
+        if of_source is None:
+            of_source = self._of_sources[source] = asyncio.Semaphore(READINGS_OF_ONE)
+        return of_source, self._in_all
+
+
+class ClientGone(Exception):
+    """Nobody takes the answer: `ConnectionRequests.answer_large` ends its work so, and says nothing."""
+
+
+class Place:
+    """What one large answer takes of what its server has for all of them.
+
+    Work on an answer begins without any: it may wait for its client, for rights, for whom a proxy asks. Then it takes
+    its place, and waits for nobody while it has that."""
+
+    __slots__ = ("_held", "_in_all", "_making", "_requests")
+
+    def __init__(self, requests: ConnectionRequests, in_all: RequestsInAll) -> None:
+        self._requests = requests
+        self._in_all = in_all
+        self._making = False
+        self._held: list[asyncio.Semaphore] = []
+        """For what was read."""
+
+    async def take(self) -> None:
+        """From now on the answer is made. `ClientGone`."""
+        assert not self._making
+        await self._in_all.large_answers.acquire()
+        self._making = True
+        self.require_client()
+        self._in_all.spent()  # Its turn begins.
+
+    async def read(self, readings: Readings, source: Hashable, work: Callable[[], Awaitable[Read]]) -> Read:
+        """What `work` reads from a source, which may take its time: others are answered meanwhile. Then the answer is
+        made, as after `take`. Once for each answer. `ClientGone`."""
+        assert not self._held
+        self._leave_off()
+        for semaphore in readings.places(source):
+            await semaphore.acquire()
+            self._held.append(semaphore)
+        self.require_client()
+        read = await work()
+        await self.take()
+        return read
+
+    def require_client(self) -> None:
+        """Raise `ClientGone` when the client went while it was others' turn: hundreds may have gone together."""
+        if self._requests.gone:
+            raise ClientGone
+
+    async def end_turn(self) -> None:
+        """The answer is written. Who waits for the place has it in the next turn, if this one has had its share: an
+        answer from memory waits for nothing, and hundreds of clients that catch up together would be answered in it."""
+        if self._making and self._in_all.spent():
+            await asyncio.sleep(0)
+
+    def leave(self) -> None:
+        """The answer is written, or there is none."""
+        self._leave_off()
+        while self._held:
+            self._held.pop().release()
+
+    def _leave_off(self) -> None:
+        if self._making:
+            self._making = False
+            self._in_all.large_answers.release()
+
+
 class ConnectionRequests:
     """Those of one connection."""
 
@@ -148,9 +243,9 @@ class ConnectionRequests:
             self._answering_large = True
             run()
 
-    async def answer_large(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def answer_large(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
         """Run the work of a request that was begun by `begin_large`, once the client has taken the answers before. Not
-        at all when the connection has ended by then."""
+        at all when the connection has ended by then. The work takes its place before it makes the answer."""
         try:
             await self._answer_in_turn(work)
         finally:
@@ -160,23 +255,24 @@ class ConnectionRequests:
             else:
                 self._answering_large = False
 
-    async def _answer_in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while not self._gone() and self._connection.narrow():
+    async def _answer_in_turn(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
+        while not self.gone and self._connection.narrow():
             self._caught_up = asyncio.get_running_loop().create_future()
             await self._caught_up
-        if self._gone():
+        if self.gone:
             return
-        async with self._in_all.large_answers:
-            if self._gone():
-                return  # Since it waits here: hundreds may have gone, and nobody takes these answers.
-            self._in_all.spent()  # Its turn begins.
-            await work()
-            if self._in_all.spent():
-                # An answer from memory waits for nothing: hundreds of clients that catch up together would be
-                # answered in this turn.
-                await asyncio.sleep(0)
+        place = Place(self, self._in_all)
+        try:
+            await work(place)
+            await place.end_turn()
+        except ClientGone:
+            pass
+        finally:
+            place.leave()
 
-    def _gone(self) -> bool:
+    @property
+    def gone(self) -> bool:
+        """Whether nobody takes answers any more."""
         # One that is closing takes what was sent before, or nothing: narrow, it would be sent all that it asked for.
         return self.ended or self._connection.closing
 

@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import logging
 import socket
 import subprocess
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,30 @@ def living(*kinds: type) -> Counter[str]:
     """How many objects of these types there are; of those that the collector would free some day, too. Weak references
     would tell the same, but compiled types have none."""
     return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """The collector of cycles frees nothing meanwhile. No log either: a test's own keeps errors."""
+    gc.collect()
+    gc.disable()
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.enable()
+
+
+async def freed(kinds: tuple[type, ...], work: Callable[[], Awaitable[None]]) -> None:
+    """Wait until nothing of these types is left of the work, which is done some times: the first time may leave what is
+    kept for the next ones. TimeoutError."""
+    await work()
+    await asyncio.sleep(0)
+    before = living(*kinds)
+    for _ in range(3):
+        await work()
+    await until(lambda: not living(*kinds) - before, pause_seconds=LIVING_PAUSE_SECONDS)
 
 
 class SilentClient:

@@ -83,6 +83,12 @@ class BrokerChoice:
         """Where the binary protocol is served. `NoBroker`."""
         return self._next(self.service_urls())
 
+    def service_urls_in_turn(self) -> list[str]:
+        """All of them, `service_url` first. `NoBroker`."""
+        offered = self.service_urls()
+        first = offered.index(self._next(offered))
+        return offered[first:] + offered[:first]
+
     def web_service_url(self) -> str:
         """Where the admin API is served, without a slash at its end. `NoBroker`."""
         brokers = self._web.all()

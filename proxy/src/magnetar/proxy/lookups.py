@@ -7,16 +7,19 @@ proxy. The other answers are passed on as they are. (Pulsar: LookupProxyHandler.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import MIB
+from magnetar.net.requests import Place
+from magnetar.proxy.broker_places import BrokerPlaces
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.credentials import OriginalClient
-from magnetar.proxy.discovery import BrokerChoice
+from magnetar.proxy.discovery import BrokerChoice, NoBroker
 from magnetar.proxy.handshake import BrokerAddress, Relay
 from magnetar.proxy.lookup_links import BODIES, LinkKey, LookupLinks
 from magnetar.proxy.proven_targets import ProvenTargets
@@ -48,6 +51,19 @@ _FAILURES: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
 """How each request's answer says no."""
 
 
+class Question(NamedTuple):
+    """What a client asks."""
+
+    command: BaseCommand
+    size_bytes: int
+    """As it came in."""
+    access: ClientAccess
+    protocol_version: int
+    place: Place | None
+    """Of an answer that may be large. It waits for its place at a broker, and for its client, uncounted: those are one
+    for each client."""
+
+
 class Lookups:
     """Serves the requests of all lookup connections."""
 
@@ -61,22 +77,13 @@ class Lookups:
     ) -> None:
         self._links = links
         self._brokers = brokers
+        self._broker_places = BrokerPlaces(brokers)
         self._counters = counters
         self._proven = proven
         self._tls = settings.broker_client.tls_enabled
         self._at_once_max = settings.lookups_max
         self.under_way = 0
         self._under_way_bytes = 0
-
-    def admit(self, command: BaseCommand, size_bytes: int) -> bytes | None:
-        """Count a request that came in so many bytes; None lets it go on to `answer`, else that is the refusal."""
-        self._count(command)
-        if self.under_way < self._at_once_max and self._under_way_bytes + size_bytes <= UNDER_WAY_BYTES_MAX:
-            self.under_way += 1
-            self._under_way_bytes += size_bytes
-            return None
-        self._count_rejected(command)
-        return _failed(command, request_id_of(command), ServerError.SERVICE_NOT_READY, THROTTLED)
 
     async def introduce(self, client: OriginalClient, protocol_version: int, relay: Relay) -> None:
         """Have a broker look at the credentials of a client that are passed on. `PulsarError` with its refusal,
@@ -92,41 +99,59 @@ class Lookups:
             else:
                 return
 
-    async def answer(self, command: BaseCommand, size_bytes: int, access: ClientAccess, protocol_version: int) -> bytes:
-        """The frame that answers an admitted request, whatever happens."""
+    async def answer(self, question: Question) -> bytes:
+        """The frame that answers a request, whatever happens. `ClientGone`, for one whose answer may be large."""
+        command = question.command
+        self._count(command)
         request_id = request_id_of(command)
         kind = command.type
         try:
-            client = await access.valid_client()
-            try:
-                return await self._serve(command, request_id, client, protocol_version)
-            except PulsarError as error:
-                if error.code != ServerError.AUTHENTICATION_ERROR or not client.passed_on:
-                    raise
-            # They were good when the client came, so they have expired.
-            return await self._serve(command, request_id, await access.renewed_client(), protocol_version)
+            if question.place is not None:
+                return await self._answer(question, request_id)
+            with self._counted_as_under_way(question):
+                return await self._answer(question, request_id)
         except PulsarError as error:
             return _failed(command, request_id, error.code, error.message)
         except (Unavailable, PeerError) as error:
             logger.info("%s cannot be answered: %s", BaseCommand.Type.Name(kind), error)
             return _failed(command, request_id, ServerError.SERVICE_NOT_READY, str(error))
+
+    @contextmanager
+    def _counted_as_under_way(self, question: Question) -> Iterator[None]:
+        """`PulsarError` when there are too many."""
+        size_bytes = question.size_bytes
+        if self.under_way >= self._at_once_max or self._under_way_bytes + size_bytes > UNDER_WAY_BYTES_MAX:
+            self._count_rejected(question.command)
+            raise PulsarError(ServerError.SERVICE_NOT_READY, THROTTLED)
+        self.under_way += 1
+        self._under_way_bytes += size_bytes
+        try:
+            yield
         finally:
             self.under_way -= 1
             self._under_way_bytes -= size_bytes
 
-    async def _serve(
-        self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int
-    ) -> bytes:
+    async def _answer(self, question: Question, request_id: int) -> bytes:
+        client = await question.access.valid_client()
+        try:
+            return await self._serve(question, request_id, client)
+        except PulsarError as error:
+            if error.code != ServerError.AUTHENTICATION_ERROR or not client.passed_on:
+                raise
+        # They were good when the client came, so they have expired.
+        return await self._serve(question, request_id, await question.access.renewed_client())
+
+    async def _serve(self, question: Question, request_id: int, client: OriginalClient) -> bytes:
+        command = question.command
         if command.type == BaseCommand.LOOKUP:
-            return await self._look_up(command, request_id, client, protocol_version)
+            return await self._look_up(question, request_id, client)
         _forget_claims(command)
-        answer = await self._ask_any(command, client, protocol_version)
+        answer = await self._ask_any(question, client)
         getattr(answer, BODIES[answer.type]).request_id = request_id
         return messages.encode_command(answer)
 
-    async def _look_up(
-        self, command: BaseCommand, request_id: int, client: OriginalClient, protocol_version: int
-    ) -> bytes:
+    async def _look_up(self, question: Question, request_id: int, client: OriginalClient) -> bytes:
+        command = question.command
         lookup = command.lookupTopic
         _forget_claims(command)
         # A listener's addresses are for clients outside; the proxy stands inside.
@@ -135,9 +160,10 @@ class Lookups:
         url = ""
         for _ in range(REDIRECTS_MAX):
             if url:
-                answer = await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+                key = LinkKey(address_of(url), client, question.protocol_version)
+                answer = await self._links.ask(key, command)
             else:
-                answer = await self._ask_any(command, client, protocol_version)
+                answer = await self._ask_any(question, client)
             if answer.type != BaseCommand.LOOKUP_RESPONSE:
                 answer.error.request_id = request_id
                 return messages.encode_command(answer)
@@ -153,17 +179,37 @@ class Lookups:
             lookup.authoritative = response.authoritative
         raise PulsarError(ServerError.SERVICE_NOT_READY, "Reached max number of redirections")
 
-    async def _ask_any(self, command: BaseCommand, client: OriginalClient, protocol_version: int) -> BaseCommand:
+    async def _ask_any(self, question: Question, client: OriginalClient) -> BaseCommand:
         """The answer of whichever broker answers: any one may be asked first, and asking twice does no harm."""
+        tried: list[str] = []
         for left in reversed(range(BROKERS_TRIED_MAX)):
-            url = self._brokers.service_url()
             try:
-                return await self._links.ask(LinkKey(address_of(url), client, protocol_version), command)
+                async with self._broker(question, tried) as url:
+                    tried.append(url)
+                    key = LinkKey(address_of(url), client, question.protocol_version)
+                    answer = await self._links.ask(key, question.command)
+                    if question.place is not None:
+                        # Before the broker's is left: what came is in memory until it is passed on.
+                        await question.place.take()
+                    return answer
+            except NoBroker:
+                raise
             except Unavailable as error:
                 if left == 0 or len(self._brokers.service_urls()) < 2:
                     raise
-                logger.info("another broker is asked, as %s did not answer: %s", url, error)
+                logger.info("another broker is asked, as %s did not answer: %s", tried[-1], error)
         raise AssertionError("the last attempt returns or raises")
+
+    @asynccontextmanager
+    async def _broker(self, question: Question, tried: Collection[str]) -> AsyncIterator[str]:
+        """The URL of one to ask. For a large answer there is a place at it; `ClientGone` when that came too late."""
+        if question.place is None:
+            yield self._brokers.service_url()
+            return
+        async with self._broker_places.place(tried) as url:
+            question.place.require_client()
+            with self._counted_as_under_way(question):
+                yield url
 
     def _count(self, command: BaseCommand) -> None:
         counters = self._counters

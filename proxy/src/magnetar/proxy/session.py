@@ -17,9 +17,10 @@ from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
-from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
+from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.handshake import PROTOCOL_VERSION, BrokerConnection, Greeting
+from magnetar.proxy.lookups import Question
 from magnetar.proxy.proven_targets import TargetUnknown
 from magnetar.proxy.service import ProxyService
 from magnetar.proxy.settings import SERVER_VERSION
@@ -246,7 +247,7 @@ class ProxySession:
     async def _serve_request(self, command: BaseCommand, size_bytes: int) -> None:
         try:
             if command.type in LARGE_ANSWERS:
-                await self._requests.answer_large(lambda: self._answer(command, size_bytes))
+                await self._requests.answer_large(lambda place: self._answer(command, size_bytes, place))
             else:
                 await self._answer(command, size_bytes)
         finally:
@@ -254,12 +255,9 @@ class ProxySession:
             self._tell_what_is_held()
             self._go_on_soon()
 
-    async def _answer(self, command: BaseCommand, size_bytes: int) -> None:
-        lookups = self._service.lookups
-        frame = lookups.admit(command, size_bytes)
-        if frame is None:
-            frame = await lookups.answer(command, size_bytes, self._access, self._protocol_version)
-        self.connection.write(frame)
+    async def _answer(self, command: BaseCommand, size_bytes: int, place: Place | None = None) -> None:
+        question = Question(command, size_bytes, self._access, self._protocol_version, place)
+        self.connection.write(await self._service.lookups.answer(question))
 
     def _connect(self, connect: CommandConnect) -> None:
         self._protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)

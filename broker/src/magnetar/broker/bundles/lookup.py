@@ -59,11 +59,15 @@ class Lookup:
         """Whether a further lookup is refused at present."""
         return self._known.full
 
+    def check_room(self) -> None:
+        """Raises TooManyRequests when there is no place among the lookups under way."""
+        if self.full:
+            raise PulsarError(ServerError.TOO_MANY_REQUESTS, "Failed due to too many pending lookup requests")
+
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place among the lookups under way. Raises TooManyRequests when there is none."""
-        if self.full:
-            raise PulsarError(ServerError.TOO_MANY_REQUESTS, "Failed due to too many pending lookup requests")
+        self.check_room()
         self._known.running += 1
         try:
             yield

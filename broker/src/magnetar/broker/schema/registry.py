@@ -21,6 +21,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.metadata.store import VersionConflict
+from magnetar.net.requests import Readings
 from magnetar.wire.pulsar.enums import SchemaType
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class SchemaRegistry:
         self._judging = SchemaJudging()
         self._histories = asyncio.Semaphore(_HISTORIES_AT_ONCE_MAX)
         self._meanings: Meanings | None = None
+        self.readings = Readings()
+        """For clients that ask for a schema."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
@@ -66,6 +69,15 @@ class SchemaRegistry:
             stored = await self._read(schema_id, position)
             if stored is not None:
                 return None if stored.deleted else stored
+        return None
+
+    def get_now(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
+        """As `get`, from memory alone; None when what is kept does not say it."""
+        located = self._storage.kept_locator(schema_id)
+        for position in () if located is None else reversed(located.live()):
+            if version is None or position.version == version:
+                stored = self._storage.kept(position)
+                return None if stored is None or stored.deleted else stored
         return None
 
     async def all_versions(self, schema_id: str) -> list[StoredSchema]:

@@ -103,6 +103,14 @@ class SchemaStorage:
             self._locators.put(schema_id, located, len(located.positions))
         return located
 
+    def kept_locator(self, schema_id: str) -> Locator | None:
+        """As `locator`, from memory alone; None, too, when it is not kept."""
+        return self._locators.get(schema_id)
+
+    def kept(self, position: SchemaPosition) -> StoredSchema | None:
+        """As `read`, from memory alone; None when it is not kept."""
+        return self._schemas.get(position)
+
     async def read(self, position: SchemaPosition) -> StoredSchema:
         """One version. `LedgerNotFound` or `EntryNotFound` when it is lost, `SchemaStoreCorrupt`, `Unavailable`."""
         cached = self._schemas.get(position)

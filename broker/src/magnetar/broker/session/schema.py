@@ -9,6 +9,7 @@ from magnetar.broker.schema.wire import from_wire, to_wire, version_bytes, versi
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.core.errors import MagnetarError
+from magnetar.net.requests import Place
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
@@ -22,7 +23,7 @@ class SchemaCommands:
 
     COMMANDS: ClassVar[dict[int, ControlCommand[SchemaCommands]]] = {
         BaseCommand.GET_SCHEMA: lambda self, command: self._session.answering_large(
-            command.getSchema.request_id, lambda: self._get(command.getSchema)
+            command.getSchema.request_id, lambda place: self._get(command.getSchema, place)
         ),
         BaseCommand.GET_OR_CREATE_SCHEMA: lambda self, command: self._get_or_create(command.getOrCreateSchema),
     }
@@ -32,15 +33,15 @@ class SchemaCommands:
         self._session: Session = session
         self._service = session.context.service
 
-    async def _get(self, request: CommandGetSchema) -> None:
+    async def _get(self, request: CommandGetSchema, place: Place) -> None:
         try:
-            self._session.write(await self._find(request))
+            self._session.write(await self._find(request, place))
         except PulsarError as error:
             self._session.write(messages.get_schema_error(request.request_id, error.code, error.message))
         except MagnetarError as error:
             self._session.write(messages.get_schema_error(request.request_id, server_error_of(error), str(error)))
 
-    async def _find(self, request: CommandGetSchema) -> bytes:
+    async def _find(self, request: CommandGetSchema, place: Place) -> bytes:
         name = parse_topic(request.topic)
         # Apache's broker shows and takes schemas whoever asks for them by the protocol, if not by HTTP.
         await self._session.require(Right.LOOKUP, name, "Client is not authorized to Get Schema")
@@ -49,7 +50,14 @@ class SchemaCommands:
             if not request.schema_version:
                 raise PulsarError(ServerError.INCOMPATIBLE_SCHEMA, "Empty schema version")
             version = version_from_bytes(request.schema_version)
-        stored = await self._service.topic_schemas.registry.get(name.schema_name, version)
+        registry = self._service.topic_schemas.registry
+        stored = registry.get_now(name.schema_name, version)
+        if stored is not None:
+            await place.take()
+        else:
+            stored = await place.read(
+                registry.readings, name.schema_name, lambda: registry.get(name.schema_name, version)
+            )
         if stored is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema {name}")
         return messages.get_schema_response(

@@ -38,7 +38,7 @@ from magnetar.core.limits import (
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
-from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests
+from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -473,9 +473,9 @@ class ServerSession:
             self.send_error(request_id, server_error_of(error), str(error) or type(error).__name__)
             forget_frames(error)
 
-    def answering_large(self, request_id: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.begin_large`). The end
-        of the broker does not wait for it: the client may read nothing."""
+    def answering_large(self, request_id: int, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
+        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.begin_large`), for which
+        it takes the place. The end of the broker does not wait for it: the client may read nothing."""
         frame_bytes = self._frame_bytes
 
         def run() -> None:

@@ -10,6 +10,7 @@ from magnetar.broker.topics.lists import Watcher
 from magnetar.broker.topics.patterns import brokers_match
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName
+from magnetar.net.requests import Place
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
@@ -56,15 +57,18 @@ class TopicListCommands:
 
     def _get(self, request: CommandGetTopicsOfNamespace) -> None:
         ticket = self._lists.ticket()
-        self._session.answering_large(request.request_id, lambda: self._answer_list(request, ticket))
+        self._session.answering_large(request.request_id, lambda place: self._answer_list(request, ticket, place))
 
-    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int) -> None:
-        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
-        filtered = pattern is not None and await self._pattern_allowed(pattern)
+    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int, place: Place) -> None:
         namespace = parse_namespace(request.namespace)
         await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
-        with self._session.context.lookup.place():
-            found = await self._lists.topics(namespace, MODES[request.mode], pattern if filtered else None, ticket)
+        await place.take()
+        # It does not count itself: the lists that wait for a store would keep lookups from what they have in memory.
+        self._session.context.lookup.check_room()
+        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
+        filtered = pattern is not None and await self._pattern_allowed(pattern)
+        wanted = pattern if filtered else None
+        found = await self._lists.topics(namespace, MODES[request.mode], wanted, ticket, place)
         changed = not request.HasField("topics_hash") or request.topics_hash != found.names_hash
         self._session.write(
             messages.topics_of_namespace_response(
@@ -79,12 +83,12 @@ class TopicListCommands:
 
     def _watch(self, request: CommandWatchTopicList) -> None:
         self._wanted.setdefault(request.watcher_id, set()).add(request.request_id)
-        self._session.answering_large(request.request_id, lambda: self._watch_if_wanted(request))
+        self._session.answering_large(request.request_id, lambda place: self._watch_if_wanted(request))
 
     async def _watch_if_wanted(self, request: CommandWatchTopicList) -> None:
         try:
             if self._is_wanted(request):
-                await self._begin_watch(request)
+                await self._begin_watch(request, place)
             if not self._is_wanted(request):
                 raise PulsarError(ServerError.METADATA_ERROR, "Closed watcher before creation was complete")
         finally:
@@ -96,13 +100,16 @@ class TopicListCommands:
     def _is_wanted(self, request: CommandWatchTopicList) -> bool:
         return request.request_id in self._wanted.get(request.watcher_id, ())
 
-    async def _begin_watch(self, request: CommandWatchTopicList) -> None:
+    async def _begin_watch(self, request: CommandWatchTopicList, place: Place) -> None:
         settings = self._session.context.settings
         if not settings.topic_list_watchers:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 "Unable to create topic list watcher: topic list watching is disabled on this broker",
             )
+        namespace = parse_namespace(request.namespace)
+        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
+        await place.take()
         if not await self._pattern_allowed(request.topics_pattern):
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
@@ -117,25 +124,23 @@ class TopicListCommands:
             )
         self._beginning.add(watcher_id)
         try:
-            await self._make_watcher(request)
+            await self._make_watcher(request, namespace, place)
         finally:
             self._beginning.discard(watcher_id)
 
-    async def _make_watcher(self, request: CommandWatchTopicList) -> None:
+    async def _make_watcher(self, request: CommandWatchTopicList, namespace: NamespaceName, place: Place) -> None:
         watcher_id = request.watcher_id
 
         def changed(added: list[str], deleted: list[str], names_hash: str) -> None:
             self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
 
-        namespace = parse_namespace(request.namespace)
-        await self._session.require_topic_list(namespace, "Proxy Client is not authorized to watchTopicList")
-        with self._session.context.lookup.place():
-            note = self._session.notes.take(watcher_bytes(request))
-            try:
-                watcher = await self._lists.watch(namespace, request.topics_pattern, changed)
-            except BaseException:
-                note.release()
-                raise
+        self._session.context.lookup.check_room()
+        note = self._session.notes.take(watcher_bytes(request))
+        try:
+            watcher = await self._lists.watch(namespace, request.topics_pattern, changed, place)
+        except BaseException:
+            note.release()
+            raise
         if self._session.ended or not self._is_wanted(request):
             self._lists.unwatch(watcher)
             note.release()

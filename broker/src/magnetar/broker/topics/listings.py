@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.slices import Turn
@@ -11,12 +11,16 @@ from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName
+from magnetar.net.requests import Place, Readings
 
 KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
 NAME_BYTES: Final = 64
 """What a name costs beside its letters."""
+
+Key: TypeAlias = tuple[NamespaceName, str]
+"""A namespace, and the domain of its topics."""
 
 
 class Listing:
@@ -49,7 +53,8 @@ class Listings:
 
     def __init__(self, list_topics: Callable[[NamespaceName, str], Coroutine[Any, Any, list[str]]]) -> None:
         self._list_topics = list_topics
-        self._kept: dict[tuple[NamespaceName, str], _Kept] = {}
+        self._kept: dict[Key, _Kept] = {}
+        self._places = Readings()
         self._readings = 0
         self.kept_bytes = 0
 
@@ -57,10 +62,13 @@ class Listings:
         """When somebody asks: the readings that were begun before."""
         return self._readings
 
-    async def find(self, namespace: NamespaceName, domain: str, pattern: TopicPattern | None, ticket: int) -> Listing:
-        """The topics that clients may see, all or those that a pattern means."""
+    async def find(
+        self, namespace: NamespaceName, domain: str, pattern: TopicPattern | None, ticket: int, place: Place | None
+    ) -> Listing:
+        """The topics that clients may see, all or those that a pattern means. `place`: of the answer that they are
+        for, if any; others have it while a list is read."""
         turn = Turn()
-        kept = await self._whole(namespace, domain, ticket, turn)
+        kept = await self._whole((namespace, domain), ticket, turn, place)
         if pattern is None:
             return kept.whole
         found = kept.found.get(pattern.text)
@@ -69,16 +77,16 @@ class Listings:
             self._keep_found((namespace, domain), kept, pattern.text, found)
         return found
 
-    async def _whole(self, namespace: NamespaceName, domain: str, ticket: int, turn: Turn) -> _Kept:
-        key = (namespace, domain)
-        kept = self._kept.get(key)
-        if kept is not None and kept.number > ticket:
+    async def _whole(self, key: Key, ticket: int, turn: Turn, place: Place | None) -> _Kept:
+        kept = self._since(key, ticket)
+        if kept is not None:
             return kept
-        self._readings += 1
-        number = self._readings
-        listed = await self._list_topics(namespace, domain)
+        if place is None:
+            number, listed = await self._read(key, ticket)
+        else:
+            number, listed = await place.read(self._places, key, lambda: self._read(key, ticket))
         kept = self._kept.get(key)
-        if kept is not None and (kept.number > number or kept.listed == listed):
+        if kept is not None and (kept.number >= number or kept.listed == listed):
             # Others have read it meanwhile, or nothing has changed.
             kept.number = max(kept.number, number)
             return kept
@@ -92,13 +100,26 @@ class Listings:
         self._keep(key, kept)
         return kept
 
-    def _keep(self, key: tuple[NamespaceName, str], kept: _Kept) -> None:
+    def _since(self, key: Key, ticket: int) -> _Kept | None:
+        kept = self._kept.get(key)
+        return kept if kept is not None and kept.number > ticket else None
+
+    async def _read(self, key: Key, ticket: int) -> tuple[int, list[str]]:
+        """The number of the reading, and what it brought; or of one that was made while this one waited."""
+        kept = self._since(key, ticket)
+        if kept is not None:
+            return kept.number, kept.listed
+        self._readings += 1
+        number = self._readings
+        return number, await self._list_topics(*key)
+
+    def _keep(self, key: Key, kept: _Kept) -> None:
         self._forget(key)
         self._kept[key] = kept
         self.kept_bytes += kept.size_bytes
         self._make_room()
 
-    def _keep_found(self, key: tuple[NamespaceName, str], kept: _Kept, pattern: str, found: Listing) -> None:
+    def _keep_found(self, key: Key, kept: _Kept, pattern: str, found: Listing) -> None:
         if self._kept.get(key) is not kept:
             return  # Another list is in its place.
         size_bytes = 8 * len(found.names) + len(pattern) + NAME_BYTES
@@ -113,7 +134,7 @@ class Listings:
         while self.kept_bytes > KEPT_BYTES_MAX:
             self._forget(next(iter(self._kept)))
 
-    def _forget(self, key: tuple[NamespaceName, str]) -> None:
+    def _forget(self, key: Key) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self.kept_bytes -= kept.size_bytes

@@ -17,6 +17,7 @@ from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
+from magnetar.net.requests import Place
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
@@ -103,14 +104,23 @@ class TopicLists:
         """To be taken when somebody asks: who is served later then shares what was read for others meanwhile."""
         return self._listings.ticket()
 
-    async def topics(self, namespace: NamespaceName, domain: str, pattern: str | None, ticket: int) -> Listing:
-        """Full names of the topics that clients may see, as they are after the ticket was taken."""
-        return await self._listings.find(namespace, domain, None if pattern is None else TopicPattern(pattern), ticket)
+    async def topics(
+        self, namespace: NamespaceName, domain: str, pattern: str | None, ticket: int, place: Place | None = None
+    ) -> Listing:
+        """Full names of the topics that clients may see, as they are after the ticket was taken. `place`: of the answer
+        that they are for."""
+        expression = None if pattern is None else TopicPattern(pattern)
+        return await self._listings.find(namespace, domain, expression, ticket, place)
 
     async def watch(
-        self, namespace: NamespaceName, pattern: str, changed: Callable[[list[str], list[str], str], None]
+        self,
+        namespace: NamespaceName,
+        pattern: str,
+        changed: Callable[[list[str], list[str], str], None],
+        place: Place | None = None,
     ) -> Watcher:
-        """Begin to watch the persistent topics of a namespace; `Watcher.known` is the list to start from.
+        """Begin to watch the persistent topics of a namespace; `Watcher.known` is the list to start from. `place`: of
+        the answer that tells it.
 
         Raises PulsarError(NOT_ALLOWED_ERROR) when all watchers together know as many names as they may."""
         watcher = Watcher(namespace, TopicPattern(pattern), changed)
@@ -122,7 +132,7 @@ class TopicLists:
                 # What others watch is up to date, or the store has not told yet; then this one is told, too.
                 names = watched.names
             else:
-                names = watched.keep((await self.topics(namespace, "persistent", None, self.ticket())).names)
+                names = watched.keep((await self.topics(namespace, "persistent", None, self.ticket(), place)).names)
             found = self._known.get((id(names), watcher.pattern.text))
             known = await watcher.pattern.filter(names) if found is None else found[1]
             self._check_room(known)
