@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
-from magnetar.bookie import cookie
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.cookie import COOKIES_PATH, CookieProblem, InvalidCookie
 from magnetar.bookie.drain.departed import finish_departure
@@ -16,7 +16,7 @@ from magnetar.bookie.drain.paths import intention_path
 from magnetar.bookie.drain.state import Intention, Phase, decode_intention, encode_intention
 from magnetar.bookie.settings import BookieSettings
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node
+from magnetar.metadata.store import MUST_NOT_EXIST, Node
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 BOOKIE = "127.0.0.1:3181"
@@ -60,17 +60,28 @@ async def test_a_new_bookie_of_its_name_is_not_leaving(
 async def test_a_new_bookie_that_starts_while_the_cookie_is_removed_is_not_leaving(
     start: StartBookie, store: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cookie is removed by `magnetar bookie decommission`, which is killed right after that."""
-    await note(store, REMOVING)
+    """Its cookie is removed by `magnetar bookie decommission`, which is killed right after that: between the start's
+    look at it and whatever follows."""
     await store.put(COOKIE, b"", MUST_NOT_EXIST)
-    instance_id = cookie.instance_id
+    old = await store.get(COOKIE)
+    assert old is not None
+    await note(store, dataclasses.replace(REMOVING, cookie_created_ms=old.stat.created_ms))
+    look = store.get
 
-    async def removed_meanwhile(asked: MetadataStore) -> str:
-        await store.delete(COOKIE)
-        return await instance_id(asked)
+    async def removed_after(path: str, *, watch: bool = True) -> Node | None:
+        node = await look(path, watch=watch)
+        if path == COOKIE:
+            monkeypatch.undo()
+            await store.delete(COOKIE)
+        return node
 
-    monkeypatch.setattr(cookie, "instance_id", removed_meanwhile)
-    await start()
+    monkeypatch.setattr(store, "get", removed_after)
+    # What it has seen is a cookie that its directories lack. (Whatever runs it starts it again.)
+    with suppress(InvalidCookie):
+        await start()
+    if not await store.exists(COOKIE):
+        await start()
+    assert await store.exists(COOKIE)
     assert not await is_leaving(store, BOOKIE)
 
 

@@ -14,7 +14,7 @@ from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
-from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.held_bytes import BROUGHT_IN_TURN_BYTES_MAX, NOTED_BYTES, HeldBytes
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -97,7 +97,8 @@ class World:
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         # As those of every server are counted.
-        self.connection = Connection(loop, lambda _: Mute(), held=HeldBytes(loop))
+        self.held_bytes = HeldBytes(loop)
+        self.connection = Connection(loop, lambda _: Mute(), held=self.held_bytes)
         self.connection.connection_made(self.client)
         settings = BrokerSettings(
             keep_alive_seconds=KEEP_ALIVE_SECONDS, connection_liveness_check_seconds=CHECK_SECONDS
@@ -178,6 +179,42 @@ async def test_a_client_that_was_held_back_and_is_dead_goes(world: World) -> Non
     world.client.answers = False
     await world.held(-1.0, 1.0, 2 * KEEP_ALIVE_SECONDS + 1)
     assert world.client.aborted
+
+
+class Flood:
+    """Another client of the same server, which brings more than is read in one turn."""
+
+    peer_address = "/127.0.0.1:2"
+    held_bytes = 2 * BROUGHT_IN_TURN_BYTES_MAX
+    moved_bytes = 0
+
+    def narrow(self) -> bool:
+        return False
+
+    def pause_reading(self, reason: str) -> None:
+        pass
+
+    def resume_reading(self, reason: str) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_dead_client_goes_though_all_are_read_in_turns(world: World, *, answers: bool) -> None:
+    """Else a server that takes much now and then would keep it, with what it was sent, until TCP gives it up."""
+    world.client.answers, world.client.takes = answers, False
+    world.connection.write(bytes(2 * NOTED_BYTES))
+    await asyncio.sleep(0)
+    for _ in range(int(3 * KEEP_ALIVE_SECONDS)):
+        flood = Flood()
+        world.held_bytes.note(flood, flood.held_bytes)
+        assert world.connection.reading_paused
+        world.held_bytes.forget(flood)
+        await asyncio.sleep(1)
+        assert not world.connection.reading_paused
+    assert world.client.aborted is not answers
 
 
 async def test_a_client_that_is_held_back_all_between_two_looks_stays(world: World) -> None:

@@ -35,8 +35,8 @@ from magnetar.metadata.store import (
 from magnetar.metadata.zookeeper_session import REQUESTS_IN_FLIGHT_MAX, Watch, WatchKind, ZookeeperSession
 
 SESSION_TIMEOUT_MS: Final = 30_000
-"""Pulsar's metadataStoreSessionTimeoutMillis. Must not be more than the server's maxSessionTimeout (20 ticks, 40 s by
-default), as the server would end the session sooner than we reckon with."""
+"""Pulsar's metadataStoreSessionTimeoutMillis. The server grants no more than its maxSessionTimeout (20 ticks, 40 s by
+default)."""
 
 OPERATION_TIMEOUT_MS: Final = 30_000
 """How long an operation waits for a connection, as Pulsar's metadataStoreOperationTimeoutSeconds."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from magnetar.core.errors import Misuse
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.held_bytes import NOTED_BYTES, HeldBytes
+from magnetar.net.held_bytes import NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
 
 JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
 """Below this a copy into one buffer is cheaper than a vector of parts (measured: parts of up to 8 KiB)."""
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self.closed = False
         self.pauses = 0
-        """How often somebody had reading paused."""
+        """How often somebody had reading paused for as long as he likes (`throttled`)."""
 
     def write(self, data: bytes) -> None:
         """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
@@ -154,9 +154,16 @@ class Connection(asyncio.Protocol):
         """Whether what the peer sends has to wait."""
         return bool(self._pause_reasons)
 
+    @property
+    def throttled(self) -> bool:
+        """Whether what the peer sends has to wait for as long as somebody likes. It has not, where all connections
+        share the turns of the loop: it is read again after some of these."""
+        return bool(self._pause_reasons - {PAUSED_FOR_ALL})
+
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason is gone."""
-        self.pauses += 1
+        if reason != PAUSED_FOR_ALL:
+            self.pauses += 1
         if not self._pause_reasons and self._transport is not None and not self.closed:
             self._transport.pause_reading()
         self._pause_reasons.add(reason)

@@ -156,7 +156,7 @@ class ProxySession:
                 logger.warning("closing connection of %s: it takes nothing of what it is sent", self.client_address)
                 self.connection.abort()
                 return
-            self._received = self.connection.reading_paused  # Then no answer to PING can come.
+            self._received = self.connection.throttled  # Then no answer to PING can come.
             self.connection.write(PING_FRAME)
 
     # --- commands

@@ -105,8 +105,9 @@ class Liveness:
     def _was_paused(self) -> bool:
         """Whether the connection was not always read since the last look, for it is throttled: then no answer came."""
         connection = self._connection
-        paused = self._paused_before or connection.reading_paused or connection.pauses != self._pauses
-        self._paused_before = connection.reading_paused
+        throttled = connection.throttled
+        paused = self._paused_before or throttled or connection.pauses != self._pauses
+        self._paused_before = throttled
         self._pauses = connection.pauses
         return paused
 
