@@ -83,9 +83,9 @@ class TopicListCommands:
 
     def _watch(self, request: CommandWatchTopicList) -> None:
         self._wanted.setdefault(request.watcher_id, set()).add(request.request_id)
-        self._session.answering_large(request.request_id, lambda place: self._watch_if_wanted(request))
+        self._session.answering_large(request.request_id, lambda place: self._watch_if_wanted(request, place))
 
-    async def _watch_if_wanted(self, request: CommandWatchTopicList) -> None:
+    async def _watch_if_wanted(self, request: CommandWatchTopicList, place: Place) -> None:
         try:
             if self._is_wanted(request):
                 await self._begin_watch(request, place)
