@@ -9,7 +9,11 @@ from magnetar.core.limits import MIB
 from magnetar.core.settings_file import GivenSettings
 
 UPSTREAM = (
-    Path(__file__).parents[1].joinpath("src/magnetar/broker/settings/upstream_settings.txt").read_text(encoding="utf-8").split()
+    Path(__file__)
+    .parents[1]
+    .joinpath("src/magnetar/broker/settings/upstream_settings.txt")
+    .read_text(encoding="utf-8")
+    .split()
 )
 OURS = {name for name in BALANCE_NAMES.fields if name not in UPSTREAM}
 

@@ -234,7 +234,7 @@ PARTS: Final = (
     Part(
         "expiry",
         _BROKER,
-        ("topics/expiry",),
+        ("topics/expiry", "topics/backlog"),
         _files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
     ),
     Part(
@@ -306,7 +306,7 @@ PARTS: Final = (
 
 
 def part_of(module: str) -> Part:
-    """The part that a module belongs to; of one that stands in none the first part in its folder."""
-    folder = module.rpartition("/")[0]
+    """The part that a module belongs to; of one that stands in none the first part in the nearest folder with one."""
     named = (part for part in PARTS if module in part.paths())
-    return next(named, None) or next(part for part in PARTS if part.folder == folder)
+    around = (part for part in PARTS if module.startswith(f"{part.folder}/"))
+    return next(named, None) or max(around, key=lambda part: len(part.folder))
