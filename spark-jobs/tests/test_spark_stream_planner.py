@@ -131,7 +131,7 @@ async def test_what_is_known_to_be_there_waits_for_no_look(
 async def test_a_poll_that_is_far_away_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, ledgers: dict[int, int]
 ) -> None:
-    planner, made = stream(monkeypatch, ledgers, pollInterval="1h")
+    planner, _ = stream(monkeypatch, ledgers, pollInterval="1h")
     start = await planner.initial()
     await planner.latest(start)
     ledgers[1] += 1
