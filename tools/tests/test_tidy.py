@@ -82,6 +82,10 @@ CASES = [
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
+    (tidy.check_loggers, {"tools/a.py": "log = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
+    (tidy.check_loggers, {"tools/a.py": "logger = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
+    (tidy.check_loggers, {"tools/a.py": "\nLOG: Final = logging.getLogger('tools')\n"}, "tools/a.py:2"),
+    (tidy.check_loggers, {"tools/a.py": "_own: Final = getLogger(__name__)\n"}, "tools/a.py:1"),
     (tidy.check_test_names, {"a/test_x.py": "", "b/test_x.py": ""}, "b/test_x.py:1"),
 ]
 
