@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from magnetar.broker.testing.auth import ADMIN, broker_settings, connected_as, grants, make_namespace
 from magnetar.broker.session.server_session import ServerSession
-from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.auth import ADMIN, broker_settings, connected_as, grants, make_namespace
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
 from magnetar.net.connection import Connection
 from magnetar.net.requests import READINGS_IN_ALL, READINGS_OF_ONE, ConnectionRequests, Place
 from magnetar.net.testing import freed, until
