@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import typer
 import uvloop
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.bookie.operations import OperationRefused
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
@@ -21,7 +22,7 @@ from magnetar.metadata.store import StoreUnavailable
 from magnetar.standalone.console import show_error
 from magnetar.standalone.process import prepare
 from magnetar.standalone.service import explain_os_error
-from magnetar.standalone.tools.errors import AdminRefused, AdminUnreachable, CookieConflict, SmokeTestFailed
+from magnetar.standalone.tools.errors import CookieConflict, SmokeTestFailed
 
 T = TypeVar("T")
 
