@@ -81,7 +81,7 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, lines: int)
         found: list[bytes] = []
         while len(found) <= last:
             found += await running.bookie.read_run(ledger_id, len(found), 1000, MIB)
-        payloads = codec.decode_many(found, 0)
+        payloads = [codec.decode(entry, entry_id) for entry_id, entry in enumerate(found)]
         assert payloads == [b"%d:%d" % (ledger_id, entry_id) * 200 for entry_id in range(len(payloads))]
     codec = EntryCodec(99, "CRC32C")
     told: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.peers.peer_client import PeerAnswer
+from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.slices import CALLS_AT_ONCE
 from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker
@@ -112,14 +112,14 @@ async def test_partitions_are_asked_some_at_a_time(
     assert (await ask("PUT", PARTS + "/partitions", count))[0] == 204
     asked = waiting = most = 0
 
-    async def call(*_: object, **__: object) -> PeerAnswer:
+    async def call(*_: object, **__: object) -> AdminAnswer:
         nonlocal asked, waiting, most
         asked += 1
         waiting += 1
         most = max(most, waiting)
         await asyncio.sleep(0)
         waiting -= 1
-        return PeerAnswer(200, b"{}")
+        return AdminAnswer(200, b"{}")
 
     monkeypatch.setattr(ask.cluster[0].running.context.peers, "call", call)
     assert (await ask(method, PARTS + what))[0] == success

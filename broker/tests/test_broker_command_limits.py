@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from magnetar.broker.peers.peer_client import PeerRefused
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
 from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, HASH_RANGES_MAX, NOTES_CHARACTERS_MAX, PAIRS_MAX
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame
@@ -58,7 +58,7 @@ async def test_what_is_noted_over_http_has_the_same_limit(memory_broker: MemoryB
         ("/admin/v2/namespaces/public/default/properties", {"a": "x" * 1_000_001}),
         (f"{topic}/properties", {"a": "x" * 1_000_001}),
     ):
-        with pytest.raises(PeerRefused) as refused:
+        with pytest.raises(AdminRefused) as refused:
             await peers.call("PUT", path, body=body)
         assert refused.value.status == 413
     assert (await peers.call("GET", f"{topic}/subscription/s/properties")).json() == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
-from magnetar.broker.peers.peer_client import PeerRefused
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
@@ -99,7 +99,7 @@ async def test_a_deletion_that_is_refused_leaves_no_mark(cluster: MemoryCluster)
     await one.create(NAME, 2, None)
     client = await cluster.client_of(str(NAME.partition(1)))
     await client.producer(str(NAME.partition(1)))
-    with pytest.raises(PeerRefused, match="active"):
+    with pytest.raises(AdminRefused, match="active"):
         await one.delete(NAME, force=False)
     assert await record(cluster) == {"partitions": 2, "deleted": False}
     await client.producer(str(NAME.partition(1)), producer_id=2)

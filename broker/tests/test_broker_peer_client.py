@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from magnetar.admin_client.client import AdminAnswer
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.broker.peers.access import PeerAccess
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.known_peers import KnownPeers
-from magnetar.broker.peers.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerClient, PeerRefused, PeerUnreachable
+from magnetar.broker.peers.peer_client import CONNECTIONS_MAX, PeerClient
 from magnetar.broker.settings.access import PeerSettings
 
 
@@ -76,9 +78,9 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
 async def test_redirects_that_lead_nowhere(server: tuple[Server, str]) -> None:
     client = PeerClient(server[1])
     for path in ("/nowhere", "/strange", "/loop"):
-        with pytest.raises(PeerUnreachable, match=path):
+        with pytest.raises(AdminUnreachable, match=path):
             await client.call("GET", path)
-    with pytest.raises(PeerRefused, match="because"):
+    with pytest.raises(AdminRefused, match="because"):
         await client.call("GET", "/refused")
     assert (await client.call("GET", "/")).json() is None
     await client.close()
@@ -99,17 +101,17 @@ async def test_redirects_are_followed_to_brokers_of_the_cluster_only(server: tup
         return new
 
     try:
-        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+        with pytest.raises(AdminUnreachable, match="no broker of this cluster"):
             await client.call("GET", "/away")
-        client.known = KnownPeers(lambda: listed, read_again)
-        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+        client.admin.known = KnownPeers(lambda: listed, read_again)
+        with pytest.raises(AdminUnreachable, match="no broker of this cluster"):
             await client.call("GET", "/away")
         assert not other.asked
         new.append(addresses(asked.leads_to))
         assert (await client.call("GET", "/away")).status == 204
         assert other.asked == ["/here"]
         asked.leads_to = asked.leads_to.replace("http://", "http://user@")
-        with pytest.raises(PeerUnreachable, match="no broker of this cluster"):
+        with pytest.raises(AdminUnreachable, match="no broker of this cluster"):
             await client.call("GET", "/away")
     finally:
         await client.close()
@@ -142,13 +144,13 @@ async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) 
     under_way = asyncio.create_task(client.call("GET", "/slow"))
     await asyncio.sleep(0.1)
     await client.close()
-    with pytest.raises(PeerUnreachable):
+    with pytest.raises(AdminUnreachable):
         await under_way
-    with pytest.raises(PeerUnreachable, match="closed"):
+    with pytest.raises(AdminUnreachable, match="closed"):
         await client.call("GET", "/")
     never_used = PeerClient(server[1])
     await never_used.close()
-    with pytest.raises(PeerUnreachable, match="closed"):
+    with pytest.raises(AdminUnreachable, match="closed"):
         await never_used.call("GET", "/")
 
 
@@ -157,14 +159,14 @@ async def test_waiting_for_a_place_is_not_the_peers_time(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many are asked for at once, each has all of its time: together they take longer than one may."""
-    client = PeerClient(server[1])
     for call_seconds in (2.0, 10.0, 50.0):  # A busy machine needs more for a single one, too.
         monkeypatch.setattr("magnetar.broker.peers.peer_client.CALL_SECONDS_MAX", call_seconds)
+        client = PeerClient(server[1])
         server[0].slow_seconds = 0.15 * call_seconds
         calls = (client.call("GET", "/slow") for _ in range(8 * CONNECTIONS_MAX))
         answers = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
         if not any(isinstance(answer, BaseException) for answer in answers):
             break
-    await client.close()
-    assert [type(answer) for answer in answers] == 8 * CONNECTIONS_MAX * [PeerAnswer]
+    assert [type(answer) for answer in answers] == 8 * CONNECTIONS_MAX * [AdminAnswer]
     assert server[0].at_once_max == CONNECTIONS_MAX

@@ -271,8 +271,8 @@ async def test_a_broker_that_is_not_ours_is_told_from_ours(cluster: MemoryCluste
         async def call(self, *_: object, **__: object) -> Any:
             return ["a:1"]
 
+    from magnetar.admin_client.errors import AdminRefused
     from magnetar.cli.tools.brokers import list_brokers
-    from magnetar.cli.tools.errors import AdminRefused
 
     async with open_admin_api(AdminAccess(url=cluster[0].admin_url)) as api:
         with pytest.raises(AdminRefused, match="no Magnetar broker"):

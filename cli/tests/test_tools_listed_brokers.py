@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from magnetar.broker.peers.peer_client import PeerClient
-from magnetar.cli.tools.admin_api import AdminApi, ListedBrokers
-from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable
+from magnetar.admin_client.client import AdminClient
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+from magnetar.cli.tools.admin_api import LIMITS, AdminApi, ListedBrokers
 
 
 class Asked(AdminApi):
     """An admin API that gives one answer."""
 
     def __init__(self, answer: object) -> None:
-        super().__init__("http://one:8080", PeerClient("http://one:8080"))
+        super().__init__("http://one:8080", AdminClient(LIMITS))
         self._answer = answer
 
     async def call(self, method: str, path: str, query: object = None, body: object = None) -> Any:

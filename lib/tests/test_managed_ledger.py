@@ -85,9 +85,9 @@ async def test_entries_are_read_in_the_order_of_appends(world: ManagedWorld) -> 
     assert entries is not None
     assert [entry.data for entry in entries] == numbered(0, 2)
     assert [entry.position for entry in entries] == [(first[0], 0), (first[0], 1), (first[0], 2)]
-    assert cursor.has_more()
+    assert cursor.read_position == (first[0], 3)
     assert await read_all(cursor) == numbered(3, 3)
-    assert not cursor.has_more()
+    assert cursor.read_cached(1, 100) == []
     assert world.ledgers.reads == 0
 
 

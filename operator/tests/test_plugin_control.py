@@ -12,13 +12,14 @@ import grpc.aio
 import pytest
 import typer
 from aiohttp import web
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.control.generated import bookie_pb2, bookie_pb2_grpc, broker_pb2, broker_pb2_grpc
 from magnetar.core.errors import Unavailable
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT, WEB_PORT
 from magnetar.operator.children.naming import DRAIN_ANNOTATION
 from magnetar.operator.kubernetes.errors import NotAllowed
-from magnetar.operator.plugin.admin_rest import AdminRefused, AdminRest
+from magnetar.operator.plugin.admin_rest import AdminRest
 from magnetar.operator.plugin.collect import see_cluster
 from magnetar.operator.plugin.commands import drain, top, unload
 from magnetar.operator.plugin.control_ports import ControlPorts, ask_all

@@ -232,7 +232,7 @@ def _assemble(
     service_url = (tls and settings.service_url_tls) or settings.service_url
     client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
     load = _load_manager(settings, parts, ownership, peers, client)
-    peers.known = KnownPeers(lambda: (ownership.own, *load.brokers().values()), load.brokers_now)
+    peers.admin.known = KnownPeers(lambda: (ownership.own, *load.brokers().values()), load.brokers_now)
     lookup = Lookup(settings, resources, bundles, ownership, load)
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from magnetar.core.ids import NO_ENTRY
+from magnetar.core.transitions import Transitions
 from magnetar.ledger.striping import kept_entries
 
 Send: TypeAlias = tuple[int, Sequence[int]]
@@ -35,6 +36,10 @@ class AppenderState(enum.Enum):
 OPEN: Final = AppenderState.OPEN
 CHANGING: Final = AppenderState.CHANGING
 FAILED: Final = AppenderState.FAILED
+
+TRANSITIONS: Final = Transitions(
+    "an appender", {OPEN: {CHANGING, FAILED}, CHANGING: {CHANGING, OPEN, FAILED}, FAILED: ()}
+)
 
 
 class Appender:
@@ -156,7 +161,7 @@ class Appender:
         if index not in self.failed_bookies:
             self.failed_bookies.append(index)
         begins = self.state is OPEN
-        self.state = AppenderState.CHANGING
+        self.state = TRANSITIONS.step(self.state, CHANGING)
         return begins
 
     def replaced(self, indexes: Sequence[int]) -> list[Send]:
@@ -176,7 +181,7 @@ class Appender:
                 self._masks[entry_id] &= ~(1 << index)
             self._add_send(sends, index, first)
         if not self.failed_bookies:
-            self.state = AppenderState.OPEN
+            self.state = TRANSITIONS.step(self.state, OPEN)
             self._confirm()
         return sends
 
@@ -201,7 +206,7 @@ class Appender:
         """Take no more; tells whether it was not failed before."""
         if self.state is FAILED:
             return False
-        self.state = AppenderState.FAILED
+        self.state = TRANSITIONS.step(self.state, FAILED)
         self._masks.clear()
         self._ahead = [None] * self.ensemble_size
         return True

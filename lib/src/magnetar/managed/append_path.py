@@ -28,7 +28,7 @@ from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.rollover import is_full, is_inactive
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
-from magnetar.managed.states import LedgerState, check_transition
+from magnetar.managed.states import TRANSITIONS, LedgerState
 
 logger: Final = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ class AppendPath:
 
     def go(self, state: LedgerState) -> None:
         """Change the state, as `states.py` allows it."""
-        self.state = check_transition(self.state, state)
+        self.state = TRANSITIONS.step(self.state, state)
 
     def fail_pending(self, error: MagnetarError) -> None:
         """Tell all who wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from magnetar.core.errors import Misuse
+from magnetar.core.transitions import Transitions
 
 
 class LedgerState(enum.Enum):
@@ -28,20 +28,16 @@ class LedgerState(enum.Enum):
 
 _S = LedgerState
 
-_NEXT: Final[dict[LedgerState, frozenset[LedgerState]]] = {
-    _S.LEDGER_OPENED: frozenset({_S.CLOSING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED}),
-    _S.CLOSING_LEDGER: frozenset({_S.CREATING_LEDGER, _S.CLOSED_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED}),
-    _S.CLOSED_LEDGER: frozenset({_S.CREATING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED}),
-    _S.CREATING_LEDGER: frozenset({_S.LEDGER_OPENED, _S.CLOSED_LEDGER, _S.WRITE_FAILED, _S.CLOSED, _S.FENCED}),
-    _S.WRITE_FAILED: frozenset({_S.CLOSED_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED}),
-    _S.TERMINATED: frozenset({_S.CLOSED, _S.FENCED}),
-    _S.CLOSED: frozenset(),
-    _S.FENCED: frozenset({_S.CLOSED}),
-}
-
-
-def check_transition(before: LedgerState, after: LedgerState) -> LedgerState:
-    """The new state; `Misuse` when the old one does not lead there."""
-    if after not in _NEXT[before]:
-        raise Misuse(f"a managed ledger does not go from {before.value} to {after.value}")
-    return after
+TRANSITIONS: Final = Transitions(
+    "a managed ledger",
+    {
+        _S.LEDGER_OPENED: {_S.CLOSING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.CLOSING_LEDGER: {_S.CREATING_LEDGER, _S.CLOSED_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.CLOSED_LEDGER: {_S.CREATING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.CREATING_LEDGER: {_S.LEDGER_OPENED, _S.CLOSED_LEDGER, _S.WRITE_FAILED, _S.CLOSED, _S.FENCED},
+        _S.WRITE_FAILED: {_S.CLOSED_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.TERMINATED: {_S.CLOSED, _S.FENCED},
+        _S.CLOSED: (),
+        _S.FENCED: {_S.CLOSED},
+    },
+)

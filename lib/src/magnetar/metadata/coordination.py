@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.transitions import Transitions
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
     MetadataStore,
@@ -63,6 +64,17 @@ class LockState(enum.Enum):
     """The session is lost: do not act as the holder until it is HELD again."""
     LOST = enum.auto()
     """Another holds it; this object is done."""
+
+
+LOCK_TRANSITIONS: Final = Transitions(
+    "a lock",
+    {
+        LockState.FREE: {LockState.FREE, LockState.HELD, LockState.LOST},
+        LockState.HELD: {LockState.IN_DOUBT, LockState.LOST, LockState.FREE},
+        LockState.IN_DOUBT: {LockState.HELD, LockState.LOST, LockState.FREE},
+        LockState.LOST: (),
+    },
+)
 
 
 class LeaderElection:
@@ -151,7 +163,7 @@ class ResourceLock:
         """Give the lock free. Safe in any state."""
         await self._keeper.stop()
         if self.state is not LockState.LOST:
-            self.state = LockState.FREE
+            self.state = LOCK_TRANSITIONS.step(self.state, LockState.FREE)
             await give_up(self._store, self._path)
 
     async def _settle(self) -> None:
@@ -173,7 +185,7 @@ class ResourceLock:
         if state is self.state:
             return
         acquiring = self.state is LockState.FREE
-        self.state = state
+        self.state = LOCK_TRANSITIONS.step(self.state, state)
         if not acquiring:
             self._on_change(state)
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
+from magnetar.core.transitions import Transitions
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
@@ -67,6 +68,20 @@ class SessionState(enum.Enum):
     REFUSED = enum.auto()
     """It believes to be connected, and learns from the answer to its first request that it may not come in."""
     CLOSED = enum.auto()
+
+
+_S: Final = SessionState
+
+TRANSITIONS: Final = Transitions(
+    "a client's connection",
+    {
+        _S.START: {_S.CONNECTING, _S.LOOKUP, _S.CLOSED},
+        _S.CONNECTING: {_S.LOOKUP, _S.REFUSED, _S.CLOSED},
+        _S.LOOKUP: {_S.CLOSED},
+        _S.REFUSED: {_S.CLOSED},
+        _S.CLOSED: {_S.CLOSED},
+    },
+)
 
 
 class ProxySession:
@@ -129,7 +144,7 @@ class ProxySession:
     def connection_lost(self, error: Exception | None) -> None:
         """Leave."""
         del error
-        self.state = SessionState.CLOSED
+        self._become(SessionState.CLOSED)
         self._access.close()
         self._requests.close()
         self._unserved.clear()
@@ -279,7 +294,7 @@ class ProxySession:
             if not self._access.client.passed_on and not connect.HasField("proxy_to_broker_url"):
                 self._serve_lookups()
                 return
-        self.state = SessionState.CONNECTING
+        self._become(SessionState.CONNECTING)
         self.connection.pause_reading(CONNECTING_PAUSE)
         service.spawn(self, self._let_in(connect))
 
@@ -307,7 +322,7 @@ class ProxySession:
                 self.connection.resume_reading(CONNECTING_PAUSE)
 
     def _serve_lookups(self) -> None:
-        self.state = SessionState.LOOKUP
+        self._become(SessionState.LOOKUP)
         self.connection.write(lookup_connected(self._protocol_version))
         self._access.keep_valid()
 
@@ -342,7 +357,7 @@ class ProxySession:
         # The broker's own answer: what it can do is what the client will meet.
         connected = BaseCommand(type=BaseCommand.CONNECTED, connected=opened.connected)
         self.connection.write(messages.encode_command(connected) + opened.rest)
-        self.state = SessionState.CLOSED
+        self._become(SessionState.CLOSED)
         self._access.close()
         self._service.join(self, opened.connection)
 
@@ -367,7 +382,7 @@ class ProxySession:
     def _refuse(self, code: ServerError, text: str) -> None:
         if self.state is SessionState.CONNECTING and heard_at_first_request(self._client_version, code):
             self._refusal = PulsarError(code, text)
-            self.state = SessionState.REFUSED
+            self._become(SessionState.REFUSED)
             self._ticks = 0
             self.connection.write(lookup_connected(self._protocol_version))
             self.connection.resume_reading(CONNECTING_PAUSE)
@@ -382,8 +397,11 @@ class ProxySession:
             self.connection.write(answer)
             self._close()
 
+    def _become(self, state: SessionState) -> None:
+        self.state = TRANSITIONS.step(self.state, state)
+
     def _close(self) -> None:
-        self.state = SessionState.CLOSED
+        self._become(SessionState.CLOSED)
         self._unserved.clear()
         self.connection.close()
 

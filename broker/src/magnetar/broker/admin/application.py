@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.admin.brokers import brokers, dynamic_configuration, load_decisions, lookup, metrics
 from magnetar.broker.admin.brokers import operations as broker_operations
@@ -49,7 +50,6 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.peers.peer_client import PeerRefused
 from magnetar.broker.policies.events_topic import PoliciesTooLarge
 from magnetar.broker.schema.errors import InvalidSchemaData, NoSchema
 from magnetar.broker.server_errors import server_error_of
@@ -185,7 +185,7 @@ def check_body(request: web.Request) -> None:
 
 def status_of(problem: MagnetarError) -> int:
     """The status that an error is answered with."""
-    if isinstance(problem, AdminError | PeerRefused):
+    if isinstance(problem, AdminError | AdminRefused):
         return problem.status
     for kinds, status in STATUS_OF_ERROR:
         if isinstance(problem, kinds):

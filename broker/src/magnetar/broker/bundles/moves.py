@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.broker.bundles.farewell import Farewell
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.namespace_bundles import Bundles, CutUnknown
@@ -20,7 +21,7 @@ from magnetar.broker.bundles.ownership import BundleOwnership, OwnershipLost
 from magnetar.broker.bundles.placement import LoadManager
 from magnetar.broker.bundles.statistics import BundleStats, add_topic
 from magnetar.broker.peers.addresses import BrokerAddresses
-from magnetar.broker.peers.peer_client import PeerClient, PeerRefused, PeerUnreachable
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
@@ -215,10 +216,10 @@ class BundleMoves:
         """Before anything is closed, as a broker that was never asked by HTTP takes its time for the first answer."""
         try:
             await self._peers.call("GET", "/status.html", base_url=self._web_url_of(broker))
-        except PeerRefused as error:
+        except AdminRefused as error:
             # Apache's brokers have this page only when told to; an answer it is.
             logger.debug("%s answers %s", broker.broker_id, error)
-        except PeerUnreachable as error:
+        except AdminUnreachable as error:
             raise UnknownDestination(f"Broker {broker.broker_id} does not answer: {error}") from error
 
     def _web_url_of(self, broker: BrokerAddresses) -> str:

@@ -7,11 +7,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from magnetar.admin_client.client import AdminAnswer
+from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.balance.model import Decision, Split, Unload
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.decisions import DecisionLog
 from magnetar.broker.peers.addresses import BrokerAddresses
-from magnetar.broker.peers.peer_client import PeerAnswer, PeerUnreachable
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
@@ -31,8 +32,8 @@ class Peers(Protocol):
         query: Mapping[str, str] | None = None,
         body: object = None,
         base_url: str | None = None,
-    ) -> PeerAnswer:
-        """One request; `PeerRefused`, `PeerUnreachable`."""
+    ) -> AdminAnswer:
+        """One request; `AdminRefused`, `AdminUnreachable`."""
         ...
 
     def url_of(self, broker: BrokerAddresses) -> str | None:
@@ -111,6 +112,6 @@ class Executor:
         report = self._reports().get(broker_id)
         url = self._peers.url_of(report.addresses) if report is not None else None
         if url is None:
-            raise PeerUnreachable(f"{broker_id} is not alive, or has no web address")
+            raise AdminUnreachable(f"{broker_id} is not alive, or has no web address")
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}/{verb}"
         await self._peers.call("PUT", path, query=query or None, base_url=url)

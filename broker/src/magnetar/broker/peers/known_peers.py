@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Protocol
-from urllib.parse import urlsplit
 
+from magnetar.admin_client.client import origin
 from magnetar.broker.peers.addresses import BrokerAddresses
-
-_PORTS: Final = {"http": 80, "https": 443}
-
-
-class Peers(Protocol):
-    """Who may be told credentials."""
-
-    async def serves(self, url: str) -> bool:
-        """Whether a broker of the cluster serves there. `Unavailable` when that cannot be found out."""
-        ...
 
 
 class KnownPeers:
@@ -44,13 +33,3 @@ def _among(url: str, brokers: Iterable[BrokerAddresses]) -> bool:
         for known in (broker.web_service_url, broker.web_service_url_tls)
         if known
     )
-
-
-def origin(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of a URL; None for one without, and for one that names a user."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    return None if parts.hostname is None or "@" in parts.netloc else (parts.scheme, parts.hostname, port)

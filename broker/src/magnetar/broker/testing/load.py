@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from magnetar.admin_client.client import AdminAnswer
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
 from magnetar.broker.peers.addresses import BrokerAddresses
-from magnetar.broker.peers.peer_client import PeerAnswer, PeerRefused
 from magnetar.broker.policies.ensembles import Ensemble
 from magnetar.broker.resources import Documents
 from magnetar.broker.settings.load import LoadSettings
@@ -75,7 +76,7 @@ class FakeBroker:
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None:
         if bundle in self.stuck:
-            raise PeerRefused(500, "it is stuck")
+            raise AdminRefused(500, "it is stuck")
         await asyncio.sleep(0)
         del self.bundles[bundle]
         if destination is not None:
@@ -138,11 +139,11 @@ class FakeCluster:
         query: Mapping[str, str] | None = None,
         body: object = None,
         base_url: str | None = None,
-    ) -> PeerAnswer:
+    ) -> AdminAnswer:
         assert (method, body) == ("PUT", None)
         self.calls.append((method, path, base_url or "", dict(query or {})))
         if self.refusing:
-            raise PeerRefused(503, "try later")
+            raise AdminRefused(503, "try later")
         owner = next(broker for broker in self.by_id.values() if broker.addresses.web_service_url == base_url)
         name, _, verb = path.removeprefix("/admin/v2/namespaces/").rpartition("/")
         bundle = BundleName.parse(name)
@@ -150,7 +151,7 @@ class FakeCluster:
             await owner.unload(bundle, destination=(query or {}).get("destinationBroker"))
         else:
             await owner.split(bundle, (query or {})["splitAlgorithmName"], unload=(query or {})["unload"] == "true")
-        return PeerAnswer(204, b"")
+        return AdminAnswer(204, b"")
 
     def url_of(self, broker: BrokerAddresses) -> str | None:
         return broker.web_service_url

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from magnetar.broker.peers.peer_client import PeerClient, PeerRefused
+from magnetar.admin_client.errors import AdminRefused
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import in_slices
 from magnetar.broker.topics.service import BrokerService
@@ -99,7 +100,7 @@ class PartitionedTopics:
         await in_slices(lambda call: self._call(*call, tolerated=CONFLICT), calls)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Remove the partitions, then the record. `PeerRefused` when one is in use, and the record stays then.
+        """Remove the partitions, then the record. `AdminRefused` when one is in use, and the record stays then.
 
         Until it goes it is marked, so that no client makes partitions anew and nobody adds some. A mark that a broker
         left when it died keeps nobody from trying again. `NodeNotFound`"""
@@ -134,7 +135,7 @@ class PartitionedTopics:
         """One request; a refusal with the status that is tolerated is none."""
         try:
             await self._peers.call(method, path, query=query, body=body)
-        except PeerRefused as refusal:
+        except AdminRefused as refusal:
             if refusal.status != tolerated:
                 raise
 

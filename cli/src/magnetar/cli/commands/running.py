@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 import typer
 import uvloop
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.bookie.operations import OperationRefused
-from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable, CookieConflict, SmokeTestFailed
+from magnetar.cli.tools.errors import CookieConflict, SmokeTestFailed
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE

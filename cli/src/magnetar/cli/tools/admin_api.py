@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from magnetar.broker.peers.peer_client import PeerClient, PeerRefused, PeerUnreachable
-from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable
+from magnetar.admin_client.client import AdminClient, AdminLimits
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.core.errors import SettingError
 from magnetar.core.properties import BadProperties, parse_properties
 
 DEFAULT_URL: Final = "http://localhost:8080"
+
+LIMITS: Final = AdminLimits(connections_max=64, call_seconds=60.0)
+"""As between brokers, which pass on what another is responsible for."""
 
 STATUS_OF_CREDENTIALS: Final = 401
 STATUS_OF_RIGHTS: Final = 403
@@ -72,18 +75,13 @@ def _file(name: str | None) -> Path | None:
 class AdminApi:
     """Requests to one address; redirects are followed to whoever is responsible."""
 
-    def __init__(self, url: str, client: PeerClient) -> None:
+    def __init__(self, url: str, client: AdminClient) -> None:
         self.url = url
         self._client = client
 
     async def call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> Any:
         """The answer's JSON, None for none. `AdminRefused`, `AdminUnreachable`."""
-        try:
-            answer = await self._client.call(method, path, query=query, body=body, base_url=self.url)
-        except PeerRefused as error:
-            raise AdminRefused(error.status, str(error)) from None
-        except PeerUnreachable as error:
-            raise AdminUnreachable(str(error)) from None
+        answer = await self._client.call(method, self.url + path, query=query, body=body)
         try:
             return answer.json()
         except ValueError:
@@ -132,10 +130,10 @@ async def _first_that_answers(found: list[AdminApi]) -> AdminApi:
     return found[-1]
 
 
-def _client(access: AdminAccess, url: str) -> PeerClient:
+def _client(access: AdminAccess, url: str) -> AdminClient:
     tls = url.startswith("https:")
     if not access.plugin and not tls:
-        return PeerClient(url)
+        return AdminClient(LIMITS)
     from magnetar.broker.peers.access import PeerAccess
     from magnetar.broker.settings.access import PeerSettings
     from magnetar.net.tls import TlsSettings
@@ -147,9 +145,8 @@ def _client(access: AdminAccess, url: str) -> PeerClient:
         allow_insecure=access.allow_insecure,
         verify_host_name=access.verify_host_name,
     )
-    return PeerClient(
-        url, PeerAccess(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=settings))
-    )
+    shown = PeerAccess(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=settings))
+    return AdminClient(LIMITS, shown.credentials, shown.tls)
 
 
 def overlaid(access: AdminAccess, url: str | None, plugin: str | None, parameters: str | None) -> AdminAccess:

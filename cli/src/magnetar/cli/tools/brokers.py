@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.cli.tools.admin_api import AdminApi
-from magnetar.cli.tools.errors import AdminRefused, AdminUnreachable
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode

@@ -13,18 +13,6 @@ class CookieConflict(MagnetarError):
     """The cookie cannot be changed like this."""
 
 
-class AdminRefused(MagnetarError):
-    """A broker's admin API answered with an error."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason or f"status {status}")
-        self.status = status
-
-
-class AdminUnreachable(MagnetarError):
-    """No admin API answers."""
-
-
 class SmokeTestFailed(MagnetarError):
     """The cluster did not give back what was published; the text names the step."""
 

@@ -20,6 +20,7 @@ from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.core.transitions import Transitions
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
 from magnetar.ledger.bookie_client.pending_adds import AddBatch, PendingAdds
 from magnetar.net.connection import Connection
@@ -62,6 +63,19 @@ class LinkState(enum.Enum):
     CONNECTED = enum.auto()
     CLOSED = enum.auto()
 
+
+_S: Final = LinkState
+
+TRANSITIONS: Final = Transitions(
+    "the link to a bookie",
+    {
+        # The end of an attempt that timed out may be told while the next one is under way.
+        _S.IDLE: {_S.IDLE, _S.CONNECTING, _S.CONNECTED, _S.CLOSED},
+        _S.CONNECTING: {_S.IDLE, _S.CONNECTED, _S.CLOSED},
+        _S.CONNECTED: {_S.IDLE, _S.CONNECTED, _S.CLOSED},
+        _S.CLOSED: {_S.CLOSED},
+    },
+)
 
 HeldAdd: TypeAlias = tuple[AddBatch, bytes, Sequence[bytes], int]
 """(batch, master key, entries, flags) of an add that waits for another one of the same entries."""
@@ -273,7 +287,7 @@ class TcpBookie:
 
     async def close(self) -> None:
         """As the Protocol says. It cannot be used again."""
-        self._state = LinkState.CLOSED
+        self._become(LinkState.CLOSED)
         if self._timer is not None:
             self._timer.cancel()
         if self._connect_task is not None:
@@ -346,7 +360,7 @@ class TcpBookie:
             address = self._address(self.bookie_id)
             if address is None:
                 return False
-            self._state = LinkState.CONNECTING
+            self._become(LinkState.CONNECTING)
             self._connect_task = self._loop.create_task(self._connect(*address), name=f"connect to {self.bookie_id}")
         return self._state is not LinkState.CLOSED
 
@@ -357,14 +371,14 @@ class TcpBookie:
             )
         except (OSError, TimeoutError) as error:
             logger.warning("bookie %s cannot be reached at %s:%d: %s", self.bookie_id, host, port, error)
-            self._state = LinkState.IDLE
+            self._become(LinkState.IDLE)
             self._back_off()
             self._fail_all()
             return
         if connection.closed:
             return
         self._connection = connection
-        self._state = LinkState.CONNECTED
+        self._become(LinkState.CONNECTED)
         unsent, self._unsent = self._unsent, []
         connection.write_parts(unsent)
 
@@ -375,12 +389,15 @@ class TcpBookie:
         if self._connection is connection or self._connection is None:
             logger.warning("the connection to bookie %s is lost: %s", self.bookie_id, error or "closed by the peer")
             self._connection = None
-            self._state = LinkState.IDLE
+            self._become(LinkState.IDLE)
             self._back_off()
             if self._batch_reads and error is None:
                 # Bookies that do not know batch reads may answer one by closing.
                 self._pause_batch_reads()
             self._fail_all()
+
+    def _become(self, state: LinkState) -> None:
+        self._state = TRANSITIONS.step(self._state, state)
 
     def _back_off(self) -> None:
         self._not_before_seconds = self._clock.monotonic_seconds() + self._backoff.next_seconds()

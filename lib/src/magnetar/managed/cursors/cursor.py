@@ -54,10 +54,6 @@ class Cursor:
         """Confirmed entries that are not acknowledged."""
         return self.acks.backlog(self._ledger.last_confirmed)
 
-    def has_more(self) -> bool:
-        """Whether there are confirmed entries at or after the read position."""
-        return self.read_position <= self._ledger.last_confirmed
-
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
         """See the next entries that are not acknowledged, and move past them, without waiting.
 

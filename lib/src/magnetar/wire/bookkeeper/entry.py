@@ -158,15 +158,6 @@ class EntryCodec:
             raise self._wrong(entry)
         return payload
 
-    def decode_many(self, entries: Sequence[bytes], first_entry_id: int) -> list[bytes]:
-        """The payloads of entries with consecutive ids; as `decode`."""
-        payloads: list[bytes] = []
-        entry_id = first_entry_id
-        for entry in entries:
-            payloads.append(self.decode(entry, entry_id))
-            entry_id += 1
-        return payloads
-
     def decode_run(
         self, run: EntryRun, first_entry_id: int, count_max: int
     ) -> tuple[list[bytes], DigestMismatch | None]:

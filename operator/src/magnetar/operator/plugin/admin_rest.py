@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-import aiohttp
-import msgspec
-from magnetar.core.errors import PeerError, Unavailable
+from magnetar.admin_client.client import AdminAnswer, AdminClient, AdminLimits
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+from magnetar.auth.credentials import METHOD_TOKEN
+from magnetar.auth.plugin import ClientCredentials
+from magnetar.core.errors import Unavailable
 from magnetar.operator.children.access import BROKER_TOKEN_KEY
 from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
 from magnetar.operator.kubernetes.errors import NotAllowed
@@ -22,13 +24,7 @@ from magnetar.operator.plugin.views import ClusterView, PodView
 
 REDIRECTS_MAX: Final = 3
 """To the owner, whom a move may have changed meanwhile."""
-TIMEOUT_SECONDS: Final = 30.0
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_REASON_LENGTH_MAX: Final = 300
-
-
-class AdminRefused(PeerError):
-    """A broker says no, and why."""
+LIMITS: Final = AdminLimits(connections_max=1, connect_seconds=30.0, read_seconds=30.0)
 
 
 class AdminRest:
@@ -45,24 +41,22 @@ class AdminRest:
         pods = [pod for pod in self._view.of("broker") if pod.ready and not pod.deleting]
         if not pods:
             raise Unavailable(f"no broker of {self._view.name} is ready")
-        headers = {"Authorization": f"Bearer {token}"} if (token := await self._credentials()) else {}
+        token = await self._credentials()
+        shown = ClientCredentials(METHOD_TOKEN, token) if token else None
         pod, target = pods[0], path
         for _ in range(REDIRECTS_MAX):
-            async with self._client(pod) as client:
+            async with self._client(pod, shown) as (client, base):
                 try:
-                    async with client.request(method, target, headers=headers, allow_redirects=False) as answer:
-                        text = await answer.text()
-                except (aiohttp.ClientError, OSError) as error:
-                    raise Unavailable(f"{pod.name} does not answer: {error!r}") from None
-            if not (location := _redirected(answer)):
-                break
-            where = urlsplit(location)
+                    found = await client.send(method, base + target)
+                except AdminUnreachable as error:
+                    raise Unavailable(f"{pod.name} does not answer: {error}") from None
+            if isinstance(found, AdminAnswer):
+                _require_success(pod, found)
+                return
+            where = urlsplit(found)
             pod = self._pod_at(where.hostname or "", pods)
             target = f"{where.path}?{where.query}" if where.query else where.path
-        else:
-            raise Unavailable("the brokers do not agree who serves it: it is being moved")
-        if not answer.ok:
-            raise AdminRefused(f"{pod.name} answers {answer.status}: {_reason(answer, text)}")
+        raise Unavailable("the brokers do not agree who serves it: it is being moved")
 
     def _pod_at(self, host: str, pods: Sequence[PodView]) -> PodView:
         found = next((pod for pod in pods if pod.address == host or pod.name == host.partition(".")[0]), None)
@@ -85,7 +79,9 @@ class AdminRest:
         return base64.b64decode(found).decode().strip()
 
     @contextlib.asynccontextmanager
-    async def _client(self, pod: PodView) -> AsyncIterator[aiohttp.ClientSession]:
+    async def _client(self, pod: PodView, shown: ClientCredentials | None) -> AsyncIterator[tuple[AdminClient, str]]:
+        """For one pod, and what its URLs begin with."""
+
         async def only() -> Sequence[str]:
             return [pod.name]
 
@@ -98,29 +94,24 @@ class AdminRest:
             wait_seconds_max=0.0,
         )
         async with forwarded(forwarding, address=LOCALHOST, port=0):
-            base = f"{'https' if tls else 'http'}://{LOCALHOST}:{forwarding.port}"
-            connector = aiohttp.TCPConnector(ssl=_unnamed()) if tls else None
-            timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-            async with aiohttp.ClientSession(base, connector=connector, timeout=timeout) as client:
-                yield client
+            client = AdminClient(LIMITS, shown, Unnamed() if tls else None)
+            try:
+                yield client, f"{'https' if tls else 'http'}://{LOCALHOST}:{forwarding.port}"
+            finally:
+                await client.close()
 
 
-def _unnamed() -> ssl.SSLContext:
+class Unnamed:
     """The API server, which is verified, leads to the pod itself: its certificate tells nothing more."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+
+    def __init__(self) -> None:
+        self.context = ssl.create_default_context()
+        self.context.check_hostname = False
+        self.context.verify_mode = ssl.CERT_NONE
 
 
-def _redirected(answer: aiohttp.ClientResponse) -> str:
-    return answer.headers.get("Location", "") if answer.status in _REDIRECTS else ""
-
-
-def _reason(answer: aiohttp.ClientResponse, text: str) -> str:
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        text = text.strip()
-        return answer.reason or "" if not text or text.startswith("<") else text[:_REASON_LENGTH_MAX]
-    return str(found.get("reason") or found) if isinstance(found, dict) else str(found)
+def _require_success(pod: PodView, answer: AdminAnswer) -> None:
+    if answer.status >= 300:
+        reason = answer.reason.strip()
+        told = answer.phrase if not reason or reason.startswith("<") else reason
+        raise AdminRefused(answer.status, f"{pod.name} answers {answer.status}: {told}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+from magnetar.admin_client.client import AdminAnswer, AdminClient, AdminLimits
+from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.core.backoff import Backoff
 from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.spark.brokers.client_factory import credentials_of, tls_of
@@ -16,15 +17,7 @@ from magnetar.spark.brokers.errors import HOW_TO_SHOW
 from magnetar.spark.errors import AccessRefused, BadOption, ClusterUnreachable, TopicMissing
 from magnetar.spark.options.connection import ConnectionOptions
 
-if TYPE_CHECKING:
-    import aiohttp
-    from yarl import URL
-
 logger: Final = logging.getLogger(__name__)
-
-REDIRECTS: Final = (301, 302, 307, 308)
-REDIRECTS_MAX: Final = 10
-"""More than there are brokers that could each believe another to be the owner for a moment."""
 
 TRY_AGAIN_STATUSES: Final = (429, 500, 502, 503, 504)
 """Of brokers that start, stop or hand a topic over, of busy ones, and of proxies and load balancers before those."""
@@ -47,9 +40,6 @@ CONNECT_SECONDS_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 16
 """At a time; the driver asks about all topics of a table at once, and brokers serve others as well."""
 
-ANSWER_BYTES_MAX: Final = 256 << 20
-"""A namespace of a million topics answers with some 100 MB; more is a mistake."""
-
 
 class AdminApi:
     """Asks one cluster. Each host of `admin.url` (`http://a:8080,b:8080`) is tried, the one that answered last first.
@@ -62,12 +52,19 @@ class AdminApi:
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Raises `BadOption`."""
-        self._options = options
         self._urls = urls_of(options.admin_url)
         self._first = 0
-        self._credentials = credentials_of(options)
-        self._tls = tls_of(options, self._credentials) if self._urls[0].startswith("https:") else None
-        self._session: aiohttp.ClientSession | None = None
+        credentials = credentials_of(options)
+        self._client = AdminClient(
+            AdminLimits(
+                connections_max=CONNECTIONS_MAX,
+                connect_seconds=CONNECT_SECONDS_MAX,
+                read_seconds=options.operation_timeout_seconds,
+            ),
+            credentials,
+            tls_of(options, credentials) if self._urls[0].startswith("https:") else None,
+            _require_same_path,
+        )
 
     async def internal_configuration(self) -> dict[str, Any]:
         """Where the cluster's metadata is: `metadataStoreUrl`, `ledgersRootPath` and the like."""
@@ -117,9 +114,9 @@ class AdminApi:
         number = 0
         while True:
             number += 1
-            status, body, failures, may_pass = await self._ask_all(path)
-            if status:
-                return _checked(status, body, what)
+            answer, failures, may_pass = await self._ask_all(path)
+            if answer is not None:
+                return _checked(answer, what)
             seconds = loop.time() - begun_seconds
             if not may_pass or number >= rounds_max or seconds > ROUNDS_SECONDS_MAX:
                 times = "once" if number == 1 else f"{number} times"
@@ -130,98 +127,40 @@ class AdminApi:
             logger.debug("%s: asked again: %s", what, failures)
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _ask_all(self, path: str) -> tuple[int, bytes, list[str], bool]:
-        """Status and body of the first host that answers. If none does: 0, nothing, what each of them says, and whether
-        it may pass."""
-        import aiohttp
-
+    async def _ask_all(self, path: str) -> tuple[AdminAnswer | None, list[str], bool]:
+        """The answer of the first host that gives one. If none does: None, what each of them says, and whether it may
+        pass."""
         failures: list[str] = []
         may_pass = False
         for offset in range(len(self._urls)):
             index = (self._first + offset) % len(self._urls)
             address = self._urls[index] + path
             try:
-                status, body = await self._follow(address)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                failures.append(f"{address}: {str(error) or type(error).__name__}")
-                may_pass |= not isinstance(error, (_WrongWay, ValueError, aiohttp.ClientSSLError))
+                answer = await self._client.ask("GET", address)
+            except AdminUnreachable as error:
+                failures.append(str(error))
+                may_pass |= error.may_pass
                 continue
-            if status >= 500 or status in TRY_AGAIN_STATUSES:
-                failures.append(f"{address}: {status} {_reason(body)}".rstrip())
-                may_pass |= status in TRY_AGAIN_STATUSES
+            if answer.status >= 500 or answer.status in TRY_AGAIN_STATUSES:
+                failures.append(f"{address}: {answer.status} {answer.reason}".rstrip())
+                may_pass |= answer.status in TRY_AGAIN_STATUSES
                 continue
             self._first = index
-            return status, body, [], False
-        return 0, b"", failures, may_pass
-
-    async def _follow(self, address: str) -> tuple[int, bytes]:
-        from yarl import URL
-
-        url = URL(address, encoded=True)
-        for _ in range(REDIRECTS_MAX + 1):
-            async with self._opened().get(
-                url,
-                headers=self._headers(),
-                allow_redirects=False,
-                ssl=True if self._tls is None else self._tls.context,
-            ) as answer:
-                if answer.status not in REDIRECTS:
-                    return answer.status, await _body(answer)
-                url = _target(url, answer.headers)
-        raise OSError(f"more than {REDIRECTS_MAX} redirects")  # Brokers that do not agree yet whose a topic is.
-
-    def _headers(self) -> Mapping[str, str]:
-        return {"Accept": "application/json", **self._credentials.http_headers()}
-
-    def _opened(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
-                # For the whole of a call, the waiting for a free connection included: bounded by who asks.
-                timeout=aiohttp.ClientTimeout(
-                    total=None,
-                    sock_connect=CONNECT_SECONDS_MAX,
-                    sock_read=self._options.operation_timeout_seconds,
-                ),
-            )
-        return self._session
+            return answer, [], False
+        return None, failures, may_pass
 
     async def close(self) -> None:
         """Drop the connections. Twice is no error."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._client.close()
 
 
-class _WrongWay(OSError):
-    """What would be the same the next time."""
-
-
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size_bytes = 0
-    while part := await answer.content.read(1 << 20):
-        size_bytes += len(part)
-        if size_bytes > ANSWER_BYTES_MAX:
-            raise _WrongWay(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _target(asked: URL, headers: Mapping[str, str]) -> URL:
-    from yarl import URL
-
-    location = headers.get("Location", "")
-    if not location:
-        raise _WrongWay(f"{asked} redirects to nowhere")
-    url = asked.join(URL(location, encoded=True))
-    if url.scheme not in ("http", "https") or (asked.scheme == "https" and url.scheme != "https"):
-        raise _WrongWay(f"{asked} redirects to {url}, where credentials would be seen by others")
-    if url.raw_path != asked.raw_path:
-        raise _WrongWay(f"{asked} redirects to {url}, which is no broker: does admin.url name the brokers or a proxy?")
-    return url
+async def _require_same_path(asked: str, url: str) -> None:
+    """Brokers send whoever asks to the same path of another one."""
+    if urlsplit(url).path != urlsplit(asked).path:
+        raise AdminUnreachable(
+            f"{asked} redirects to {url}, which is no broker: does admin.url name the brokers or a proxy?",
+            may_pass=False,
+        )
 
 
 def urls_of(admin_url: str) -> list[str]:
@@ -237,22 +176,15 @@ def _path(topic: TopicName) -> str:
     return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}"
 
 
-def _checked(status: int, body: bytes, what: str) -> Any:
+def _checked(answer: AdminAnswer, what: str) -> Any:
+    status, reason = answer.status, answer.reason
     if status == 404:
-        raise TopicMissing(f"{what}: not there: {_reason(body)}")
+        raise TopicMissing(f"{what}: not there: {reason}")
     if status == 401:
-        raise AccessRefused(f"{what}: the admin API does not take the credentials ({HOW_TO_SHOW}): {_reason(body)}")
+        raise AccessRefused(f"{what}: the admin API does not take the credentials ({HOW_TO_SHOW}): {reason}")
     if status >= 400:
-        raise AccessRefused(f"{what}: the admin API refuses ({status}): {_reason(body)}")
+        raise AccessRefused(f"{what}: the admin API refuses ({status}): {reason}")
     try:
-        return json.loads(body) if body else None
+        return answer.json()
     except ValueError:
         raise ClusterUnreachable(f"{what}: admin.url is answered by something that is no broker") from None
-
-
-def _reason(body: bytes) -> str:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        return body.decode(errors="replace")[:200]
-    return str(document.get("reason", "")) if isinstance(document, dict) else ""

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
+from magnetar.admin_client.client import AdminAnswer
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
     METHOD_NOT_ALLOWED,
@@ -21,7 +23,6 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.peers.peer_client import PeerAnswer, PeerRefused
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import in_slices
 from magnetar.broker.topics.any_topic import Topic
@@ -30,7 +31,7 @@ from magnetar.core.topic_name import PERSISTENT, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 TopicWork: TypeAlias = Callable[[PersistentTopic], Awaitable[None]]
-Answers: TypeAlias = list[PeerAnswer | AdminError]
+Answers: TypeAlias = list[AdminAnswer | AdminError]
 
 NOT_SUPPORTED_ON_NON_PERSISTENT = "Not supported on a non-persistent topic"
 
@@ -128,7 +129,7 @@ class TopicAccess:
         """One request to whoever is responsible: the answer, or what was refused as a value."""
         try:
             return await self._context.peers.call(method, path, query=query or None, body=body)
-        except PeerRefused as refusal:
+        except AdminRefused as refusal:
             return AdminError(refusal.status, str(refusal))
 
 
@@ -141,9 +142,9 @@ def partition_path(request: web.Request, index: int) -> str:
     return "/".join(segments)
 
 
-def raise_first(answers: Answers) -> list[PeerAnswer]:
+def raise_first(answers: Answers) -> list[AdminAnswer]:
     """The answers, or the first refusal among them as an error."""
     for answer in answers:
         if isinstance(answer, AdminError):
             raise answer
-    return [answer for answer in answers if isinstance(answer, PeerAnswer)]
+    return [answer for answer in answers if isinstance(answer, AdminAnswer)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiohttp import web
+from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.admin.topics.access import TopicAccess
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
@@ -26,7 +27,6 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import check_members, map_of, text
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.peers.peer_client import PeerRefused
 from magnetar.broker.resources import Document
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.core.topic_name import PERSISTENT, TopicName
@@ -115,7 +115,7 @@ class PartitionHandlers:
         self._check_count(count)
         try:
             await self._partitioned.grow(name, count)
-        except PeerRefused as refusal:
+        except AdminRefused as refusal:
             raise AdminError(refusal.status, str(refusal)) from None
         except PulsarError as problem:
             if problem.code in GROWTH_REFUSALS:
@@ -140,7 +140,7 @@ class PartitionHandlers:
             raise AdminError(NOT_FOUND, f"Topic {name} not found.")
         try:
             await self._partitioned.delete(name, force=flag(request, "force"))
-        except PeerRefused as refusal:
+        except AdminRefused as refusal:
             raise AdminError(refusal.status, str(refusal)) from None
         await self._context.topic_policies.delete(name)
         return no_content()

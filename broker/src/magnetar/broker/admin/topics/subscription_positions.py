@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.admin.topics.access import TopicAccess, raise_first
 from magnetar.broker.admin.topics.stats import position_text
 from magnetar.broker.admin.topics.topics import ONE
@@ -26,7 +27,6 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.peers.peer_client import PeerAnswer
 from magnetar.broker.slices import Turn
 from magnetar.broker.subscriptions.screening import unacknowledged
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -202,7 +202,7 @@ class PositionHandlers:
         answers = await self._access.on_partitions(request, range(count))
         refusals = [one for one in answers if isinstance(one, AdminError)]
         if refusals and all(one.status == NOT_FOUND for one in refusals):
-            if not any(isinstance(one, PeerAnswer) for one in answers):
+            if not any(isinstance(one, AdminAnswer) for one in answers):
                 raise AdminError(NOT_FOUND, f"Subscription {subscription} not found for topic {name}")
             return no_content()
         raise_first([one for one in answers if not (isinstance(one, AdminError) and one.status == NOT_FOUND)])

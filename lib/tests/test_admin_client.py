@@ -1,0 +1,59 @@
+"""What every caller of the admin API relies on; who is let follow where is tested with the callers."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+from magnetar.admin_client import client as module
+from magnetar.admin_client.client import AdminAnswer, AdminClient, AdminLimits
+from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+
+LIMITS = AdminLimits(connections_max=2)
+
+
+async def answering(response: web.Response) -> tuple[web.ServerRunner, str]:
+    async def handler(request: web.BaseRequest) -> web.Response:
+        del request
+        return response
+
+    runner = web.ServerRunner(web.Server(handler))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 1000)
+    runner, url = await answering(web.Response(text="x" * 1001))
+    client = AdminClient(LIMITS)
+    try:
+        with pytest.raises(AdminUnreachable, match="more than 1000 bytes") as raised:
+            await client.call("GET", f"{url}/")
+        assert not raised.value.may_pass
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("reason", ["", "no such topic"])
+async def test_a_refusal_says_why(reason: str) -> None:
+    runner, url = await answering(web.json_response({"reason": reason}, status=404))
+    client = AdminClient(LIMITS)
+    try:
+        with pytest.raises(AdminRefused, match=reason or "Not Found") as raised:
+            await client.call("GET", f"{url}/")
+        assert raised.value.status == 404
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+async def test_credentials_are_not_shown_to_who_is_plain() -> None:
+    class Answers(AdminClient):
+        async def send(self, method: str, address: str, query: object = None, data: object = None) -> AdminAnswer | str:
+            return "http://b:8080/" if address.startswith("https:") else AdminAnswer(200, b"")
+
+    client = Answers(LIMITS)
+    with pytest.raises(AdminUnreachable, match="seen by others"):
+        await client.ask("GET", "https://b:8080/")
+    await client.close()
