@@ -78,7 +78,7 @@ async def test_a_token_that_cannot_be_read_is_no_mistake_of_ours(account: Path) 
     async with serving() as wire:
         wire.fails(401)
         client = KubernetesClient(replace(wire.login(), renew=renew))
-        with pytest.raises(ServerUnavailable, match="does not answer to get Pod: Service token file does not exist"):
+        with pytest.raises(ServerUnavailable, match=r"does not answer \(get Pod\): Service token file does not exist"):
             await client.get("Pod", "here", "p")
         await client.close()
 

@@ -90,7 +90,7 @@ async def test_what_is_not_there() -> None:
 
 async def test_no_server_at_all() -> None:
     kubernetes = HttpKubernetes(Login(configuration=Configuration(host="http://127.0.0.1:1")))
-    with pytest.raises(ServerUnavailable, match="does not answer to get the version: Cannot connect to host"):
+    with pytest.raises(ServerUnavailable, match=r"does not answer \(get the version\): Cannot connect to host"):
         await kubernetes.version()
     await kubernetes.close()
 

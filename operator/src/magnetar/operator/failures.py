@@ -39,7 +39,7 @@ def failure_of(error: Exception, passes: int) -> Failure:
             obstacle = Obstacle(reason="NamespaceTerminating", message=going, needs_person=False)
             return Failure(event=Tell("Warning", REFUSED, words), obstacle=obstacle)
         case Refused():
-            message = f"Kubernetes refuses what is to be done next: {words}"
+            message = f"Kubernetes refuses the next change: {words}"
             return Failure(event=Tell("Warning", REFUSED, words), obstacle=Obstacle(reason=REFUSED, message=message))
         case SettingError() | Misuse():
             return Failure(event=Tell("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
@@ -53,7 +53,9 @@ def failure_of(error: Exception, passes: int) -> Failure:
         case ServerUnavailable():
             if passes < OUTAGE_PASSES:
                 return Failure()
-            message = f"Kubernetes has failed {passes} times in a row, or a webhook that it asks: {words}"
+            message = (
+                f"the Kubernetes API server, or a webhook that it calls, has failed {passes} times in a row: {words}"
+            )
             return Failure(obstacle=Obstacle(reason="ServerUnavailable", message=message, needs_person=False))
         case MagnetarError():
             return Failure()

@@ -187,10 +187,10 @@ def wire_errors(call: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise ServerUnavailable(f"the Kubernetes API server does not answer to {call} in time") from None
+        raise ServerUnavailable(f"the Kubernetes API server does not answer in time ({call})") from None
     except WIRE_ERRORS as error:
         text = str(error) or type(error).__name__
-        raise ServerUnavailable(f"the Kubernetes API server does not answer to {call}: {text}") from None
+        raise ServerUnavailable(f"the Kubernetes API server does not answer ({call}): {text}") from None
 
 
 list_ = list

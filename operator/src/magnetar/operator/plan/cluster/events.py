@@ -47,7 +47,7 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
         if all(told.reason != new.reason for told in found):
             found.append(Tell("Warning", new.reason, new.message))
     elif old is not None and old.status == "True" and new is not None and new.status != "True":
-        found.append(Tell("Normal", "Recovered", f"it gets on again; before: {old.reason}"))
+        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {old.reason}"))
     if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
         found.append(Tell("Warning", ignored.reason, ignored.message))
     for type_, on, off in ((PAUSED, "Paused", "Resumed"), (HIBERNATED, "Hibernated", "Woken")):

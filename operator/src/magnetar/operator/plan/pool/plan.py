@@ -201,7 +201,7 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
     if replicas > view.desired:
         builder.waiting("ScalingOut", f"from {view.desired} to {replicas} bookies", busy=True)
     if stateful.template_hash != children.template_hash:
-        builder.tell("RolloutStarted", "bookies are restarted one by one to be as they should be by now")
+        builder.tell("RolloutStarted", "bookies are restarted one by one to match the spec")
     builder.do(*claims)
     if claims:
         builder.tell("VolumesDeleted", f"{named([claim.name for claim in claims])}: their bookies were drained")

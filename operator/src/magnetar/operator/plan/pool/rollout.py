@@ -46,7 +46,7 @@ def plan_rollout(view: PoolView, wanted_hash: str, builder: PlanBuilder) -> None
         builder.waiting("Updating", f"{done}; {gate or 'the last one is starting'}", busy=not order)
         return
     builder.do(Delete("Pod", pod.name, pod.uid, reason="it is of an older template"))
-    builder.tell("BookieRestarted", f"{pod.name} is restarted to be as it should be by now; {done}")
+    builder.tell("BookieRestarted", f"{pod.name} is restarted to match the spec; {done}")
     builder.waiting("Updating", f"{done}; {pod.name} is being restarted", busy=True)
     builder.restarted = True
 

@@ -128,7 +128,7 @@ def plan_drains(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     ]
     if cancelled:
         builder.ask(*map(CancelBookieDrain, cancelled))
-        builder.ask(Tell("Normal", "DrainCancelled", f"to stay, and to take writes again: {named(cancelled)}"))
+        builder.ask(Tell("Normal", "DrainCancelled", f"they stay and take writes again: {named(cancelled)}"))
     going = [member for member in view.leaving if member.ordinal < replicas and not member.drained]
     if not going:
         return
@@ -148,7 +148,7 @@ def plan_drains(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     if silent:
         builder.waiting(
             "WaitingForBookies",
-            f"to go, but without an answer, and so not drained: {named([member.name for member in silent])}. Each goes "
+            f"these do not answer, so they cannot be drained: {named([member.name for member in silent])}. Each goes "
             "when it answers and is drained, or when another bookie says that no ledger names it",
         )
 

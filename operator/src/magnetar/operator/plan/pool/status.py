@@ -113,7 +113,7 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
     if new is not None and new.status == "True" and new.reason != was:
         found.append(Tell("Warning", new.reason, new.message))
     elif was and new is not None and new.status != "True":
-        found.append(Tell("Normal", "Recovered", f"it gets on again; before: {was}"))
+        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {was}"))
     if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
         found.append(Tell("Warning", ignored.reason, ignored.message))
     old, new = condition(before.conditions, READY), condition(now.conditions, READY)
@@ -130,7 +130,7 @@ def _healing(before: BookieStatus, now: BookieStatus) -> list[Tell]:
         if member.limbo_ledgers and not lacked.get(member.name):
             found.append(Tell("Warning", "InLimbo", f"{member.name}: {member.message}"))
         elif lacked.get(member.name) and not member.limbo_ledgers:
-            found.append(Tell("Normal", "Healed", f"{member.name} is in limbo no more"))
+            found.append(Tell("Normal", "Healed", f"{member.name} is out of limbo"))
     return found
 
 
