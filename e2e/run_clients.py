@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
+from typing import Final
 
 from e2e import checkers, corpus, history, processes
 from e2e.clients import builds
@@ -23,7 +24,7 @@ from e2e.history import Acknowledged, Received
 from e2e.server import Server, new_server
 from e2e.workload import Workload, matrix
 
-LOG = logging.getLogger("e2e")
+logger: Final = logging.getLogger("e2e")
 # The share of messages that has a receipt, and that has been consumed, when a restart in the middle happens.
 RESTART_AT = 0.4
 # A workload with a restart is spread over this time, so that its middle is not over before it is seen.
@@ -194,7 +195,7 @@ def verdict(this: Run) -> list[str]:
     problems = checkers.check(sent, got, expected)
     told = sum(isinstance(event, Acknowledged) for event in sent)
     arrived = sum(isinstance(event, Received) for event in got)
-    LOG.info("%s: %d acknowledged, %d received, %d deaths", this.workload.name, told, arrived, len(this.deaths_ms))
+    logger.info("%s: %d acknowledged, %d received, %d deaths", this.workload.name, told, arrived, len(this.deaths_ms))
     if this.workload.count and told < this.workload.count and not this.stop_file.exists():
         problems.append(f"only {told} of {this.workload.count} messages were acknowledged")
     return problems
@@ -235,12 +236,12 @@ def main() -> int:
             except (Failure, processes.NotReady) as failure:
                 problems = [str(failure)]
             failures += bool(problems)
-            LOG.info("%s %s (%.1f s)", "FAIL" if problems else "OK  ", workload.name, time.monotonic() - started)
+            logger.info("%s %s (%.1f s)", "FAIL" if problems else "OK  ", workload.name, time.monotonic() - started)
             for problem in problems:
-                LOG.info("     %s", problem)
+                logger.info("     %s", problem)
     finally:
         server.stop()
-    LOG.info("%d failed; histories and logs are in %s", failures, folder)
+    logger.info("%d failed; histories and logs are in %s", failures, folder)
     return min(failures, 1)
 
 

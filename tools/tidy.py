@@ -53,6 +53,7 @@ _TEXT_NAMES: Final = frozenset({"Makefile", "Dockerfile", ".importlinter", "run"
 _LEFTOVER: Final = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(work|root|home)/")
 _BARE_IGNORE: Final = re.compile(r"#\s*type:\s*ignore(?!\[)")
+_LOGGER: Final = re.compile(r"(?P<target>[\w.]+)(?P<type>: [\w.]+)? = (logging\.)?getLogger\((?P<named>[^()]*)\)")
 _MODULE_NAME: Final = re.compile(r"magnetar(\.\w+)+")
 _TARGETS: Final = re.compile(r"^TARGETS := ((?:.*\\\n)*.*)", re.MULTILINE)
 _TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
@@ -347,6 +348,18 @@ def check_compiled(tree: Tree) -> Iterator[Violation]:
                     yield Violation(module.path, node.lineno, f"{kind} in a compiled module", "wait in a plain module")
 
 
+def check_loggers(tree: Tree) -> Iterator[Violation]:
+    """A module's logger looks the same everywhere. Another name than the module's own is for who has a reason: what is
+    run by itself is called `__main__`."""
+    for module in tree.written_modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and (given := _LOGGER.fullmatch(ast.unparse(node))):
+                of_module = given["named"] == "__name__" or given["target"].strip("_").lower() in ("log", "logger")
+                if of_module and given["target"] + (given["type"] or "") != "logger: Final":
+                    what = f"the module's logger is spelled `{ast.unparse(node)}`"
+                    yield Violation(module.path, node.lineno, what, "logger: Final = logging.getLogger(__name__)")
+
+
 CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_sizes,
     check_folders,
@@ -362,6 +375,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_order,
     check_test_names,
     check_compiled,
+    check_loggers,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Final
 
 import pytest
 from magnetar.broker.bundles.ownership import ownership_path
@@ -14,7 +15,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 TOPIC = "persistent://public/default/t"
 SEND, PRODUCER = pb.BaseCommand.SEND, pb.BaseCommand.PRODUCER

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import pulsar
 
@@ -32,7 +33,7 @@ from e2e.disturbing.storms import (
 from e2e.history import Acknowledged
 from e2e.run_clients import Run
 
-LOG = logging.getLogger("e2e.cluster")
+logger: Final = logging.getLogger(__name__)
 
 FAULTS = ("clock", "stall", "answers", "stops")
 LONG_SESSION_MS = 10_000
@@ -194,7 +195,7 @@ def missing(cluster: LocalCluster, run: Run) -> list[str]:
     finally:
         client.close()
     lost = sorted(acknowledged - found)
-    LOG.info("%s: %d entries acknowledged, %d in the topic", run.workload.name, len(acknowledged), len(found))
+    logger.info("%s: %d entries acknowledged, %d in the topic", run.workload.name, len(acknowledged), len(found))
     return [f"{len(lost)} entries were acknowledged and are not there, such as {lost[:5]}"] if lost else []
 
 

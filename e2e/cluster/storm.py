@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from e2e import corpus, processes, run_clients
 from e2e.cluster import admin, disturbed
@@ -39,7 +40,7 @@ from e2e.disturbing.storms import LostAnswers, Trouble
 from e2e.run_clients import ENDLESS, Failure, Run, Tail
 from e2e.workload import CLIENTS, SubscriptionType, Workload
 
-LOG = logging.getLogger("e2e.cluster")
+logger: Final = logging.getLogger("e2e.cluster")
 
 FAULTS = ("owner", "proxy", "zookeeper", "session", "pause", "unloads", "rolling", "bookie", "mixed", *disturbed.FAULTS)
 SIZE = Size(zookeepers=3, bookies=4, brokers=3, proxies=1)
@@ -216,7 +217,7 @@ def _disturb(disturb: Callable[[], str], runs: list[Run], which: str) -> None:
     for run in runs:
         run.deaths_ms += [began_ms, time.time_ns() // 1_000_000]
         run.beginnings_ms.append(began_ms)
-    LOG.info("%s: %s (%.1f s)", which, what, (time.time_ns() // 1_000_000 - began_ms) / 1000)
+    logger.info("%s: %s (%.1f s)", which, what, (time.time_ns() // 1_000_000 - began_ms) / 1000)
 
 
 def _wait_for_flow(runs: list[Run]) -> None:
@@ -229,7 +230,7 @@ def _wait_for_flow(runs: list[Run]) -> None:
             stuck = [run.workload.name for run, t, c in zip(runs, tails, before, strict=True) if t.count <= c]
             raise Failure(f"no receipt for {FLOW_SECONDS_MAX:.0f} s: {', '.join(stuck)}")
         time.sleep(0.05)
-    LOG.info("receipts for all after %.1f s; %s", time.monotonic() - began, [tail.count for tail in tails])
+    logger.info("receipts for all after %.1f s; %s", time.monotonic() - began, [tail.count for tail in tails])
 
 
 def main() -> int:
@@ -246,7 +247,7 @@ def main() -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
     replay = f"python -m e2e.cluster.storm --fault {fault} --count {count} --seed {seed}"
     replay += f" --mistake {mistake}" if mistake else ""
-    LOG.info("replay: %s", replay)
+    logger.info("replay: %s", replay)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-cluster-storm-"))
     rng = random.Random(seed)
     processes.leave_nothing_behind()
@@ -264,11 +265,11 @@ def main() -> int:
         except Failure as failure:
             problems = [str(failure), *(trouble.problems if trouble is not None else [])]
     for problem in problems:
-        LOG.info("FAIL %s", problem)
+        logger.info("FAIL %s", problem)
     if mistake:
-        LOG.info("%s: %s", mistake, "found" if problems else "NOT FOUND")
+        logger.info("%s: %s", mistake, "found" if problems else "NOT FOUND")
         return 0 if problems else 1
-    LOG.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
+    logger.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
     return 1 if problems else 0
 
 

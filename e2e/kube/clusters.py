@@ -14,7 +14,7 @@ from magnetar.operator.children.naming import FIELD_MANAGER
 
 from e2e.kube.kubectl import Kubernetes, Manifest, Namespace, condition, is_ready, name_of, wait_for
 
-LOG: Final = logging.getLogger("e2e.kube")
+logger: Final = logging.getLogger(__name__)
 
 API_VERSION: Final = "pulsar.magnetar.dev/v1alpha1"
 READY_SECONDS_MAX: Final = 240.0

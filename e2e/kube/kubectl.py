@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-LOG: Final = logging.getLogger("e2e.kube")
+logger: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def wait_for(what: str, found: Callable[[], T | None], seconds_max: float, poll_
     while True:
         try:
             if result := found():
-                LOG.info("%s: after %.1f s", what, time.monotonic() - began)
+                logger.info("%s: after %.1f s", what, time.monotonic() - began)
                 return result
         except CommandFailed as error:
             last = str(error)

@@ -22,7 +22,7 @@ from e2e.kube.clusters import DeployedCluster
 from e2e.run_clients import ENDLESS, Run, Tail
 from e2e.workload import SubscriptionType, Workload
 
-LOG: Final = logging.getLogger("e2e.kube")
+logger: Final = logging.getLogger(__name__)
 
 MESSAGES_PER_SECOND: Final = 200
 CORPUS_LINES: Final = 10_000
@@ -140,7 +140,7 @@ def under_load(
         load._over.set()  # noqa: SLF001  (what ends the threads, whatever they found)
         raise
     load.finish()
-    LOG.info("the longest wait for a receipt: %.2f s", load.longest_wait_seconds())
+    logger.info("the longest wait for a receipt: %.2f s", load.longest_wait_seconds())
 
 
 class StoredBytes:

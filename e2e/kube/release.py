@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from e2e.kube.kubectl import Namespace, is_ready, name_of, wait_for
 
-LOG: Final = logging.getLogger("e2e.kube")
+logger: Final = logging.getLogger(__name__)
 
 CHART: Final = Path(__file__).resolve().parents[2] / "charts" / "magnetar-operator"
 RELEASE: Final = "magnetar-operator"

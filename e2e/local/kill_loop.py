@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from e2e import corpus, processes, run_clients
 from e2e.run_clients import ENDLESS, Failure, Run, Tail, finish_endless
 from e2e.server import new_server
 from e2e.workload import CLIENTS, COMPRESSIONS, SubscriptionType, Workload
 
-LOG = logging.getLogger("e2e")
+logger: Final = logging.getLogger("e2e")
 # From killing during start to killing in full flow.
 ALIVE_MIN_S, ALIVE_MAX_S = 0.0, 3.0
 # Enough to keep the topic busy all the time, little enough that histories stay readable.
@@ -50,7 +51,7 @@ def kill_again_and_again(this: Run, kills: int, random_source: random.Random) ->
     for kill in range(1, kills + 1):
         time.sleep(random_source.uniform(ALIVE_MIN_S, ALIVE_MAX_S))
         this.kill_and_restart()
-        LOG.info("kill %d of %d, %d acknowledged so far", kill, kills, acked.poll())
+        logger.info("kill %d of %d, %d acknowledged so far", kill, kills, acked.poll())
     finish_endless(this)
 
 
@@ -66,7 +67,7 @@ def main() -> int:
     random_source = random.Random(seed)
     workload = draw(random_source, arguments.client)
     replay = f"python -m e2e.local.kill_loop --kills {arguments.kills} --client {arguments.client} --seed {seed}"
-    LOG.info("%s\nreplay: %s", workload.name, replay)
+    logger.info("%s\nreplay: %s", workload.name, replay)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-kill-loop-"))
     corpus.write(folder / "corpus.txt", CORPUS_LINES)
     processes.leave_nothing_behind()
@@ -83,8 +84,8 @@ def main() -> int:
     finally:
         server.stop()
     for problem in problems:
-        LOG.info("FAIL %s", problem)
-    LOG.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
+        logger.info("FAIL %s", problem)
+    logger.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
     return 1 if problems else 0
 
 

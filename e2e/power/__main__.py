@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from e2e import processes
 from e2e.disturbing.building import NoCompiler
@@ -22,7 +22,9 @@ from e2e.power.bookie import BookieSubject
 from e2e.power.mistakes import CODE, FORGOTTEN, OPTIONS
 from e2e.power.recording import build
 from e2e.power.standalone import StandaloneSubject
-from e2e.power.trial import LOG, Trial, nothing_forgotten
+from e2e.power.trial import Trial, nothing_forgotten
+
+logger: Final = logging.getLogger("e2e.power")
 
 
 def main() -> int:
@@ -38,18 +40,18 @@ def main() -> int:
     parser.add_argument("--mistake", choices=sorted([*FORGOTTEN, *CODE, *OPTIONS]), help="plant it; it must be found")
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    LOG.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
     processes.leave_nothing_behind()
     try:
         failed = sum(_run(seed, options) for seed in range(first, first + options.seeds))
     except NoCompiler as problem:
-        LOG.info("FAIL %s", problem)
+        logger.info("FAIL %s", problem)
         return 1
     if options.mistake:
-        LOG.info("%s: %s", options.mistake, "found" if failed else "NOT FOUND")
+        logger.info("%s: %s", options.mistake, "found" if failed else "NOT FOUND")
         return 0 if failed else 1
-    LOG.info("FAIL" if failed else "OK")
+    logger.info("FAIL" if failed else "OK")
     return 1 if failed else 0
 
 
@@ -70,7 +72,7 @@ def _run(seed: int, options: argparse.Namespace) -> bool:
     outcome = trial.run(options.seconds, options.cuts, options.cut, options.focus)
     repeat = f"python -m e2e.power --subject {options.subject} --seed {seed} --cuts {options.cuts}"
     repeat += f' --focus "{options.focus}"' if options.focus else ""
-    LOG.info(
+    logger.info(
         "%s, seed %d: %d changes, %d cuts (%d with a second one), %d failed, %.0f s",
         *(
             options.subject,
@@ -83,7 +85,7 @@ def _run(seed: int, options: argparse.Namespace) -> bool:
         ),
     )
     if outcome.failures:
-        LOG.info("states and logs: %s\nrepeat: %s", folder, repeat + (f" --mistake {mistake}" if mistake else ""))
+        logger.info("states and logs: %s\nrepeat: %s", folder, repeat + (f" --mistake {mistake}" if mistake else ""))
     else:
         shutil.rmtree(folder)
     return bool(outcome.failures)

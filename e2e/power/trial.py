@@ -17,7 +17,7 @@ from e2e.power.mistakes import Forget
 from e2e.power.recording import Recording
 from e2e.power.replaying import Beginning, Replay, differences
 
-LOG: Final = logging.getLogger("e2e.power")
+logger: Final = logging.getLogger(__name__)
 SECOND_CUT_SHARE: Final = 0.3
 FIRST_START_EVERY: Final = 6
 """One of so many cuts falls into the very first start, when nothing was confirmed and nothing may be in the way."""
@@ -108,7 +108,7 @@ class Trial(Generic[_History]):
         unseen = differences(Replay(beginning).until(events, recording.now()), self.disk)
         if unseen:
             outcome.failures.append(f"the recording is not complete: {unseen[:3]}")
-            LOG.info("%s", outcome.failures[-1])
+            logger.info("%s", outcome.failures[-1])
             return outcome
         rng = random.Random(self._seed)
         first_start = [event for event in events if event.begin <= ready]
@@ -151,7 +151,7 @@ class Trial(Generic[_History]):
         if problems:
             outcome.failed_cuts += 1
             failures = [f"cut {number} ({cut}; {state}): {problem}" for problem in problems]
-            LOG.info("%s", "\n".join(failures))
+            logger.info("%s", "\n".join(failures))
             outcome.failures += failures
             (state.with_suffix(".log")).write_text(self._subject.log_text())
         else:

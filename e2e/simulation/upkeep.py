@@ -57,7 +57,7 @@ RETRY_SECONDS: Final = 0.3
 DRAIN_SETTLE_SECONDS: Final = 3.0
 """Clients hear of a read-only bookie much sooner than that, unless they do not reach the metadata service."""
 
-log: Final = logging.getLogger("magnetar.simulation")
+logger: Final = logging.getLogger("magnetar.simulation")
 
 
 class Recovery:
@@ -114,7 +114,7 @@ class Recovery:
         try:
             await self.drain.start_drain()
         except (OperationRefused, Unavailable) as error:
-            log.info("no drain: %s", error)
+            logger.info("no drain: %s", error)
 
 
 class Upkeep:

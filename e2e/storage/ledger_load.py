@@ -17,7 +17,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions, LedgerWriter
 from magnetar.ledger.client import BookKeeperClient
 
-LOG = logging.getLogger("e2e.storage")
+logger: Final = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 200
 """Entries on their way per writer: enough to be in the middle of something whenever a bookie dies."""
@@ -93,7 +93,7 @@ class LedgerLoad:
             try:
                 writer = await self._client.create(self._options, listener)
             except MagnetarError as error:
-                LOG.info("writer %d: no new ledger: %s", number, error)
+                logger.info("writer %d: no new ledger: %s", number, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             history = listener.history = LedgerHistory(writer.ledger_id)

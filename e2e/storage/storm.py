@@ -26,6 +26,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import uvloop
 from magnetar.core.clock import SystemClock
@@ -44,7 +45,7 @@ from e2e.interchange.ours import OurBookie
 from e2e.storage import disturbed
 from e2e.storage.ledger_load import LedgerLoad, check
 
-LOG = logging.getLogger("e2e.storage")
+logger: Final = logging.getLogger("e2e.storage")
 
 BOOKIES = 4
 WRITERS = 4
@@ -157,7 +158,7 @@ async def _disturb(
     for number in range(1, count + 1):
         await asyncio.sleep(rng.uniform(0.0, 2.0))
         what = await disturb() if disturb else await asyncio.to_thread(trouble.disturb) if trouble else ""
-        LOG.info("%d of %d: %s; %d ledgers, %d confirmed", number, count, what, len(load.histories), load.confirmed)
+        logger.info("%d of %d: %s; %d ledgers, %d confirmed", number, count, what, len(load.histories), load.confirmed)
     if trouble is None:
         return []
     await asyncio.to_thread(trouble.finish)
@@ -184,7 +185,7 @@ async def _check_all(client: BookKeeperClient, seed: int, load: LedgerLoad) -> l
     found = await asyncio.gather(*(one(number) for number in range(len(load.histories))))
     await client.close()
     confirmed = load.confirmed
-    LOG.info("read %d ledgers with %d confirmed entries", len(load.histories), confirmed)
+    logger.info("read %d ledgers with %d confirmed entries", len(load.histories), confirmed)
     return [problem for problems in found for problem in problems] + ([] if confirmed else ["nothing was confirmed"])
 
 
@@ -198,26 +199,26 @@ def main() -> int:
     parser.add_argument("--mistake", choices=sorted([FORGETFUL_DISK, *MISTAKES]), default="")
     given = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    LOG.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
     course = Course(given.fault, given.count, seed, given.pause_seconds, given.mistake)
     replay = f"python -m e2e.storage.storm --fault {course.fault} --count {course.count} --seed {seed}"
     replay += f" --mistake {course.mistake}" if course.mistake else ""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-storm-"))
-    LOG.info("replay: %s", replay)
+    logger.info("replay: %s", replay)
     processes.leave_nothing_behind()
     with Cluster(folder) as cluster:
         problems = uvloop.run(ride_out(cluster, course))
     for problem in problems:
-        LOG.info("FAIL %s", problem)
+        logger.info("FAIL %s", problem)
     if course.mistake:
-        LOG.info("%s: %s", course.mistake, "found" if problems else "NOT FOUND")
+        logger.info("%s: %s", course.mistake, "found" if problems else "NOT FOUND")
         return 0 if problems else 1
     if problems:
-        LOG.info("FAIL\ndata and logs: %s\nreplay: %s", folder, replay)
+        logger.info("FAIL\ndata and logs: %s\nreplay: %s", folder, replay)
         return 1
     shutil.rmtree(folder)
-    LOG.info("OK\nreplay: %s", replay)
+    logger.info("OK\nreplay: %s", replay)
     return 0
 
 

@@ -310,7 +310,7 @@ def test_words_are_completed_as_kubectl_asks(
 ) -> None:
     for name in ("_KUBECTL_PULSAR_COMPLETE", "_TYPER_COMPLETE_FISH_ACTION", "_TYPER_COMPLETE_ARGS"):
         monkeypatch.setenv(name, "")
-    completions(application, words)
+    completions(words, application)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("\t")[0] for line in lines[:-1]] == found
     assert lines[-1] == ":4"

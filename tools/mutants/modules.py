@@ -236,7 +236,7 @@ PARTS: Final = (
     Part(
         "expiry",
         _BROKER,
-        ("topics/expiry",),
+        ("topics/expiry", "topics/backlog"),
         _files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
     ),
     Part(
@@ -308,7 +308,7 @@ PARTS: Final = (
 
 
 def part_of(module: str) -> Part:
-    """The part that a module belongs to; of one that stands in none the first part with the nearest folder above it."""
+    """The part that a module belongs to; of one that stands in none the first part in the nearest folder with one."""
     named = (part for part in PARTS if module in part.paths())
-    above = (part for part in PARTS if module.startswith(f"{part.folder}/"))
-    return next(named, None) or max(above, key=lambda part: len(part.folder))
+    around = (part for part in PARTS if module.startswith(f"{part.folder}/"))
+    return next(named, None) or max(around, key=lambda part: len(part.folder))

@@ -32,6 +32,7 @@ LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX
 COMPILED = HOT_MODULES[0]
 TYPES = "if TYPE_CHECKING:\n"
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
+
 CASES = [
     (tidy.check_sizes, {"tools/a.py": GOOD + "x = 1\n" * tidy.MODULE_LINES_MAX}, "tools/a.py:500"),
     (tidy.check_sizes, {"tools/a.py": f"{GOOD}def f() -> None:\n{LONG}"}, "tools/a.py:2"),
@@ -81,6 +82,10 @@ CASES = [
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
+    (tidy.check_loggers, {"tools/a.py": "log = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
+    (tidy.check_loggers, {"tools/a.py": "logger = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
+    (tidy.check_loggers, {"tools/a.py": "\nLOG: Final = logging.getLogger('tools')\n"}, "tools/a.py:2"),
+    (tidy.check_loggers, {"tools/a.py": "_own: Final = getLogger(__name__)\n"}, "tools/a.py:1"),
     (tidy.check_test_names, {"a/test_x.py": "", "b/test_x.py": ""}, "b/test_x.py:1"),
 ]
 

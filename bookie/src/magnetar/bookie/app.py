@@ -37,7 +37,7 @@ from magnetar.metadata.store import MetadataStore
 if TYPE_CHECKING:
     from magnetar.bookie.server.bookie_server import BookieServer
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class RunningBookie:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("%s has died; the bookie turns read-only", task.get_name(), exc_info=error)
+            logger.critical("%s has died; the bookie turns read-only", task.get_name(), exc_info=error)
             self.mode.add_reason(f"{task.get_name()} has died")
 
 
@@ -328,7 +328,7 @@ class _Opening:
         loop = asyncio.get_running_loop()
         if limbo.stage is not LimboStage.NONE and settings.on_loss is OnLoss.ACCEPT:
             left = await loop.run_in_executor(None, leave_limbo, replay.storage, states)
-            log.error("%d ledgers leave limbo as they are: what is missing of them is denied from now on", left)
+            logger.error("%d ledgers leave limbo as they are: what is missing of them is denied from now on", left)
             await checkpointer.flush(replay.marks)
             limbo.end()
         elif limbo.stage is LimboStage.ENTERING:
@@ -352,4 +352,4 @@ class _Opening:
         for path in replay.damaged_files:
             disk.rename(path, path.with_name(f"{path.name}.damaged"))
             disk.sync_directory(path.parent)
-            log.warning("%s is kept as %s.damaged", path, path.name)
+            logger.warning("%s is kept as %s.damaged", path, path.name)

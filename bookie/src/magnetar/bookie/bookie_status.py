@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.disk import Disk
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 STATUS_FILE: Final = "BOOKIE_STATUS"
 LAYOUT_VERSION: Final = "1"
@@ -61,7 +61,7 @@ def read_status(disk: Disk, directories: Sequence[Path]) -> BookieStatus | None:
         content = disk.read_whole(directory / STATUS_FILE)
         status = decode_status(content) if content is not None else None
         if content is not None and status is None:
-            log.warning("%s is damaged and is left out", directory / STATUS_FILE)
+            logger.warning("%s is damaged and is left out", directory / STATUS_FILE)
         if status is not None and (newest is None or status.updated_ms > newest.updated_ms):
             newest = status
     return newest
@@ -99,7 +99,7 @@ class StatusKeeper:
             try:
                 await self.save()
             except OSError as error:
-                log.warning("the bookie's status could not be stored: %s", error)
+                logger.warning("the bookie's status could not be stored: %s", error)
 
     async def save(self) -> None:
         """Write the status of this moment, durably, unless it is written already. OSError when no directory took it."""
@@ -121,4 +121,4 @@ class StatusKeeper:
         if len(failures) == len(self._directories):
             raise failures[0]
         for failure in failures:
-            log.warning("the bookie's status could not be stored everywhere: %s", failure)
+            logger.warning("the bookie's status could not be stored everywhere: %s", failure)

@@ -19,7 +19,7 @@ from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """After a failed checkpoint. The entries stay readable and in the journal; adds stop when the other half is full."""
@@ -102,7 +102,7 @@ class Checkpointer:
             except OSError as failure:
                 error = failure
                 if self._failures_in_a_row % FAILURES_PER_LOG_LINE == 0:
-                    log.error("a checkpoint failed and is tried again: %s", failure)  # noqa: TRY400  (no stack needed)
+                    logger.error("a checkpoint failed and is tried again: %s", failure)  # noqa: TRY400  (no stack needed)
                 self._failures_in_a_row += 1
             else:
                 self._failed_marks = None

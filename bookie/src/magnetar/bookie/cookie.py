@@ -24,7 +24,7 @@ from magnetar.wire.bookkeeper.generated.bookie_cookie_pb2 import CookieFormat
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse_text, to_text
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 COOKIE_FILE: Final = "VERSION"
 COOKIE_VERSION: Final = 5
@@ -119,7 +119,7 @@ async def check_cookies(
             CookieProblem.RETIRED,
         )
     if moved:
-        log.info(
+        logger.info(
             "the bookie's folder was moved or copied to %s: its cookies say so from now on", settings.movable_folder
         )
     # Each copy is right by itself, the old one and the new one, so that a stop in between is none.

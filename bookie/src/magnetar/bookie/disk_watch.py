@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from magnetar.bookie.settings import DiskSettings
 from magnetar.core.sizes import human_bytes
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 REASON_DISK_FULL: Final = "the disk is full"
 REASON_WRITE_FAILED: Final = "a write failed"
@@ -119,7 +119,7 @@ class WriteMode:
             return
         self._reasons[reason] = manual
         if len(self._reasons) == 1:
-            log.warning("the bookie turns read-only: %s", reason)
+            logger.warning("the bookie turns read-only: %s", reason)
         self._tell()
 
     def remove_reason(self, reason: str) -> None:
@@ -127,7 +127,7 @@ class WriteMode:
         if self._reasons.pop(reason, None) is None:
             return
         if not self._reasons:
-            log.warning("the bookie takes writes again: %s", _OVER.get(reason, f'no longer "{reason}"'))
+            logger.warning("the bookie takes writes again: %s", _OVER.get(reason, f'no longer "{reason}"'))
         self._tell()
 
     def remove_manual_reasons(self) -> None:
@@ -138,7 +138,7 @@ class WriteMode:
     def write_failed(self, error: OSError) -> None:
         """Journal or checkpoint could not write: read-only until a check finds room again."""
         if REASON_WRITE_FAILED not in self._reasons:
-            log.error("a write to the bookie's disk failed: %s", error)
+            logger.error("a write to the bookie's disk failed: %s", error)
         self.add_reason(REASON_WRITE_FAILED)
 
     def check(self) -> None:
@@ -183,7 +183,7 @@ class WriteMode:
             words = {DiskState.USABLE: "has room again", DiskState.ALMOST_FULL: "is almost full"}
             text = "the disk of %s %s: %s are free, %s are kept for checkpoints and deletions"
             kept = human_bytes(self._settings.free_bytes_min + self._pending_bytes)
-            log.log(level, text, directory, words.get(state, "is full"), human_bytes(free_bytes), kept)
+            logger.log(level, text, directory, words.get(state, "is full"), human_bytes(free_bytes), kept)
 
     def _tell(self) -> None:
         for listener in self._listeners:

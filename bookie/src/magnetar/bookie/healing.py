@@ -24,7 +24,7 @@ from magnetar.ledger.recovery_driver import codec_for
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ENTRIES_AT_A_TIME: Final = 100
 """As AutoRecovery copies (BookKeeper: rereplicationEntryBatchSize)."""
@@ -64,9 +64,9 @@ class Healer:
                     return
                 state = self._limbo.state()
                 named = [f"ledger {ledger_id}: {why}" for ledger_id, why in state.problems[:PROBLEMS_NAMED_MAX]]
-                log.error("%d ledgers stay in limbo for now: %s", state.ledgers, "; ".join(named))
+                logger.error("%d ledgers stay in limbo for now: %s", state.ledgers, "; ".join(named))
             except (OSError, ValueError) as error:
-                log.error("the bookie cannot be healed for now: %s", error)  # noqa: TRY400  (no stack needed)
+                logger.error("the bookie cannot be healed for now: %s", error)  # noqa: TRY400  (no stack needed)
             await asyncio.sleep(max(retry_seconds, (loop.time() - began) / RETRY_SHARE))
 
     async def heal_once(self) -> bool:
@@ -93,14 +93,16 @@ class Healer:
         if limbo.unhealed or not await self._parts.checkpointer.checkpoint(self._parts.journals.marks):
             return False
         await loop.run_in_executor(None, limbo.end)
-        log.warning("the bookie is whole again: %d ledgers, %d entries fetched", len(ledger_ids), limbo.entries_fetched)
+        logger.warning(
+            "the bookie is whole again: %d ledgers, %d entries fetched", len(ledger_ids), limbo.entries_fetched
+        )
         return True
 
     async def _heal(self, ledger_id: int) -> Unhealed | None:
         try:
             missed = await self._fetch_missing(ledger_id)
         except LedgerNotFound:
-            log.info("ledger %d was deleted meanwhile", ledger_id)
+            logger.info("ledger %d was deleted meanwhile", ledger_id)
             missed = Reading()
         if missed.unreadable:
             unreadable = EntriesUnreadable(ledger_id, missed.unreadable[:ENTRIES_NAMED_MAX], missed.cause)

@@ -14,7 +14,7 @@ from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEDGER_STATES_MAX: Final = 20_000
 """Ledgers whose state stays in memory, some 400 bytes each; others are read again from the index."""
@@ -201,5 +201,5 @@ class LedgerStates:
 
 def unreadable_state(ledger_id: int, error: Exception) -> BookieError:
     """The answer when the index cannot give a ledger's state."""
-    log.error("the state of ledger %d cannot be read: %s", ledger_id, error)
+    logger.error("the state of ledger %d cannot be read: %s", ledger_id, error)
     return BookieError(BookieCode.EIO, f"ledger {ledger_id}: {error}")

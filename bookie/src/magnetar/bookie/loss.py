@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.core.errors import Unavailable
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 WHAT_TO_DO: Final = (
     "Put a copy back that is not damaged. Or start without what is lost: `magnetar bookie run --set "
@@ -54,4 +54,4 @@ class Losses:
         if self.on_loss is OnLoss.HEAL and not self.told:
             self._begin_healing()
         self.told.append(without_advice(str(damage)))
-        log.error("going on without what is lost: %s", self.told[-1])
+        logger.error("going on without what is lost: %s", self.told[-1])

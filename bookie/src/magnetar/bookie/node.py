@@ -38,7 +38,7 @@ from magnetar.metadata.store import MetadataStore
 if TYPE_CHECKING:
     from magnetar.control.server import ControlServer
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DEFAULT_CONTROL_PORT: Final = 3182
 """The one behind the bookie's own."""
@@ -212,7 +212,7 @@ class RunningNode:
                     async with asyncio.timeout_at(max(deadline, loop.time() + PART_CLOSE_SECONDS_MIN)):
                         await part.close()
                 except TimeoutError:
-                    log.warning("%s does not end; going on without", type(part).__name__)
+                    logger.warning("%s does not end; going on without", type(part).__name__)
         # However long these take: RocksDB cannot be closed while it compacts for them.
         for worker in (self._collectors, self._local):
             if worker is not None:
@@ -248,4 +248,4 @@ def _drain_replicator(settings: NodeSettings, recovery: RunningAutoRecovery, clo
 async def _tell_of_death(recovery: RunningAutoRecovery) -> None:
     """Storage goes on without AutoRecovery; other bookies' workers take its share."""
     death = await recovery.wait_until_died()
-    log.critical("AutoRecovery of this bookie has died, its storage goes on: %s", death, exc_info=death)
+    logger.critical("AutoRecovery of this bookie has died, its storage goes on: %s", death, exc_info=death)

@@ -11,7 +11,7 @@ from magnetar.core.errors import Unavailable
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, NodeNotFound, SessionEvent, VersionConflict
 from magnetar.wire.bookkeeper.generated.bookie_service_info_pb2 import BookieServiceInfoFormat
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 AVAILABLE_PATH: Final = "/ledgers/available"
 READ_ONLY_PATH: Final = "/ledgers/available/readonly"
@@ -70,7 +70,7 @@ class Registration:
             try:
                 await self._register()
             except (Unavailable, VersionConflict) as error:
-                log.warning("bookie %s cannot register now: %s", self._bookie_id, error)
+                logger.warning("bookie %s cannot register now: %s", self._bookie_id, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wanted.set()
 
@@ -88,7 +88,7 @@ class Registration:
                 await self._remove(AVAILABLE_PATH)
                 await self._remove(READ_ONLY_PATH)
         except (Unavailable, TimeoutError) as error:
-            log.info("bookie %s could not be unregistered: %s", self._bookie_id, str(error) or "no answer in time")
+            logger.info("bookie %s could not be unregistered: %s", self._bookie_id, str(error) or "no answer in time")
 
     async def _register(self) -> None:
         here, there = (READ_ONLY_PATH, AVAILABLE_PATH) if self._read_only else (AVAILABLE_PATH, READ_ONLY_PATH)
@@ -101,7 +101,7 @@ class Registration:
             node = None
         if node is None:
             await self._store.put(path, self._service_info, MUST_NOT_EXIST, ephemeral=True)
-            log.info("bookie %s registered as %s", self._bookie_id, "read-only" if self._read_only else "writable")
+            logger.info("bookie %s registered as %s", self._bookie_id, "read-only" if self._read_only else "writable")
         await self._remove(there)
 
     async def _remove(self, parent: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.journal import format as journal_format
@@ -17,7 +18,7 @@ from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Replay:
@@ -65,7 +66,7 @@ class Replay:
             if flush is not None:
                 await flush
         if self.entries or self.meta_records:
-            log.info("replayed %d entries and %d other records from the journal", self.entries, self.meta_records)
+            logger.info("replayed %d entries and %d other records from the journal", self.entries, self.meta_records)
 
     def _fill_caches(self, groups: Iterator[list[bytes]]) -> bool:
         """Take groups until a cache should be written out (True) or there are no more (False)."""
@@ -108,10 +109,10 @@ class Replay:
             elif kind == journal_format.EXPLICIT_LAC_RECORD:
                 state.take_explicit_lac(journal_format.record_value(record))
             else:
-                log.warning("a journal record of unknown kind %d for ledger %d is left out", kind, ledger_id)
+                logger.warning("a journal record of unknown kind %d for ledger %d is left out", kind, ledger_id)
                 return
         except ValueError as error:
-            log.error("a journal record for ledger %d is left out: %s", ledger_id, error)  # noqa: TRY400
+            logger.error("a journal record for ledger %d is left out: %s", ledger_id, error)  # noqa: TRY400
             return
         self._states.touch(state)
         self.meta_records += 1

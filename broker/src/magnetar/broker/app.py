@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.admin.server import AdminServer
 from magnetar.broker.bundles.lookup import Lookup
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from magnetar.broker.auth.access import AccessControl
     from magnetar.broker.peers.access import PeerAccess
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEAVE_SECONDS_MAX = 5.0
 """How long a stopping broker tries to be shown as draining: what matters, its unregistration, comes first."""

@@ -15,7 +15,7 @@ from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import PeerError, SettingError, Unavailable
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
 """Probes have no token, and health tells nothing that a connection does not tell. Its `Watch` goes on for ever, and
@@ -109,7 +109,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], method: str, error: Exception) -> None:
     code, text = status_of(error)
     if code is grpc.StatusCode.INTERNAL:
-        log.error("%s failed", method, exc_info=error)
+        logger.error("%s failed", method, exc_info=error)
     await context.abort(code, text)
 
 

@@ -23,7 +23,7 @@ from magnetar.core.errors import Misuse, SettingError
 from magnetar.core.limits import KIB
 from magnetar.net.descriptors import open_files_max
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 OVERALL: Final = ""
 """The component as a whole, in the health service's words."""
@@ -104,7 +104,7 @@ class ControlServer:
         self.port = self._bind(server)
         await server.start()
         self._server = server
-        log.info("the control port is %d", self.port)
+        logger.info("the control port is %d", self.port)
 
     async def set_serving(self, name: str, *, serving: bool) -> None:
         """The health of one of the services. The component as a whole is healthy when all of them are."""
@@ -176,5 +176,5 @@ class _CertificateFiles:
             return self.read()
         except (OSError, SettingError) as error:
             # Half written: the old certificate serves until the next handshake finds the new one whole.
-            log.warning("the control port keeps its certificate: %s", error)
+            logger.warning("the control port keeps its certificate: %s", error)
             return None

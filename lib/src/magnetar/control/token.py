@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class ControlToken:
@@ -41,9 +41,9 @@ class ControlToken:
             try:
                 self._token = _read(self._file)
             except SettingError as error:
-                log.warning("the control port keeps its token: %s", error)
+                logger.warning("the control port keeps its token: %s", error)
             else:
-                log.info("the control port has a new token")
+                logger.info("the control port has a new token")
         return self._token
 
 

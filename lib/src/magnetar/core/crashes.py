@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Final
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DIRECTORY_VARIABLE: Final = "MAGNETAR_CRASH_DIRECTORY"
 """The environment variable that names the folder for processes without a data folder of their own."""
@@ -62,7 +62,7 @@ class Crashes:
                 self._tell(directory, trace)
             file = trace.open("wb", buffering=0)
         except OSError as error:
-            log.warning("crashes are not recorded in %s: %s", directory, error)
+            logger.warning("crashes are not recorded in %s: %s", directory, error)
             return
         previous, self._file = self._file, file
         faulthandler.enable(file, all_threads=True)
@@ -77,7 +77,7 @@ class Crashes:
         (directory / KEPT_NAME.format(number=self.count - KEPT_MAX)).unlink(missing_ok=True)
         with kept.open("rb") as file:
             stacks = file.read(TRACE_BYTES_MAX).decode(errors="replace")
-        log.error(
+        logger.error(
             "the process before this one crashed, number %d here; please report %s:\n%s", self.count, kept, stacks
         )
 

@@ -17,7 +17,7 @@ from magnetar.core.errors import PeerError
 if TYPE_CHECKING:
     from types import ModuleType
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 REPEATING: Final = ("*", "+", "?", "{")
 

@@ -30,7 +30,7 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import TRANSITIONS, LedgerState
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 NOT_SENT: Final = -1
 
@@ -201,7 +201,7 @@ class AppendPath:
         writer = self._writer
         if writer is None or writer.ledger_id != ledger_id:
             return
-        log.warning("%s: ledger %d failed: %s", self.name, ledger_id, error)
+        logger.warning("%s: ledger %d failed: %s", self.name, ledger_id, error)
         if self.state is LedgerState.LEDGER_OPENED:
             self.failed_in_a_row += 1
             self.start_rollover()

@@ -26,7 +26,7 @@ from magnetar.managed.states import LedgerState
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.sure_writes import put_surely
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL_SECONDS: Final = 120.0
 """Trimming by time, as often as Pulsar's own check."""
@@ -191,7 +191,7 @@ class ManagedLedgerFactory:
         try:
             reader = await self._shared.ledgers.open(last.ledger_id, password=settings.password, recover=True)
         except LedgerNotFound:
-            log.warning("the last ledger, %d, is gone", last.ledger_id)
+            logger.warning("the last ledger, %d, is gone", last.ledger_id)
             info.records.pop()
             return
         last.entries = reader.last_add_confirmed + 1

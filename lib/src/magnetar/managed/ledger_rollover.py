@@ -24,7 +24,7 @@ from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
 from magnetar.managed.states import LedgerState
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 FAILING_LEDGER_DELAY_SECONDS: Final[tuple[float, ...]] = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits before the next ledger while ledgers fail without a single confirmed entry; the last one repeats."""
@@ -169,7 +169,7 @@ class LedgerRollover:
         try:
             await writer.close()
         except MagnetarError as error:
-            log.warning("%s: ledger %d is not closed: %s", self._appends.name, writer.ledger_id, error)
+            logger.warning("%s: ledger %d is not closed: %s", self._appends.name, writer.ledger_id, error)
         self._appends.let_go_of_writer()
 
     async def _next_ledger(self) -> bool:
@@ -202,7 +202,7 @@ class LedgerRollover:
     def _creation_failed(self, error: MagnetarError | TimeoutError) -> None:
         """With appends waiting they all fail, and more will until producers are gone; else the next append tries."""
         appends = self._appends
-        log.warning("%s: no new ledger: %r", appends.name, error)
+        logger.warning("%s: no new ledger: %r", appends.name, error)
         known = error if isinstance(error, MagnetarError) else Unavailable(f"no ledger within the time: {error!r}")
         appends.last_creation_error = known
         if appends.state is not LedgerState.CREATING_LEDGER:

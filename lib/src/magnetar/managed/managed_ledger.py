@@ -31,7 +31,7 @@ from magnetar.managed.states import LedgerState
 from magnetar.managed.stats import LedgerStats, ManagedLedgerStats
 from magnetar.managed.trim import ledgers_to_delete
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 CURSORS_LOADED_AT_ONCE: Final = 64
 """Enough to hide the store's round trips, few enough not to flood bookies when a topic has thousands."""
@@ -409,7 +409,7 @@ class ManagedLedger:
         try:
             await self._rollover.close()
         except MagnetarError as error:
-            log.warning("%s: not closed: %r", self.name, error)
+            logger.warning("%s: not closed: %r", self.name, error)
         if self._trim_task is not None:
             await asyncio.wait((self._trim_task,))
         if with_cursors and self._node.unsure:
@@ -443,7 +443,7 @@ class ManagedLedger:
             if cursor.storage is not None and cursor.storage.deleting:
                 await cursor.storage.delete()
         except MagnetarError as error:
-            log.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
+            logger.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
 
     async def _write_info(self, records: Sequence[LedgerRecord], properties: dict[str, str] | None = None) -> None:
         appends = self._appends
@@ -461,7 +461,7 @@ class ManagedLedger:
             try:
                 await self._write_info(self.ledgers.records())
             except MagnetarError as error:
-                log.warning("%s: nobody knows what its node names: %r", self.name, error)
+                logger.warning("%s: nobody knows what its node names: %r", self.name, error)
 
     async def _check_owner(self) -> None:
         """Before what no compare-and-set guards: whoever took over since has changed the node."""
@@ -476,7 +476,7 @@ class ManagedLedger:
         try:
             await self.trim()
         except MagnetarError as error:
-            log.warning("%s: not trimmed: %r", self.name, error)
+            logger.warning("%s: not trimmed: %r", self.name, error)
         finally:
             self._trim_task = None
 

@@ -14,7 +14,7 @@ from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_SECONDS: Final = 0.25
 """How often changed cursors are looked at; each is written at its own rate. Armed only while there are some."""
@@ -93,14 +93,14 @@ class Shared:
         try:
             await self.ledgers.delete(ledger_id)
         except MagnetarError as error:
-            log.warning("ledger %d is not deleted, its space is lost: %r", ledger_id, error)
+            logger.warning("ledger %d is not deleted, its space is lost: %r", ledger_id, error)
 
     def left_over(self, name: str, ledger_ids: Iterable[int]) -> None:
         """Nobody knows whether the nodes of this managed ledger name these: whoever opens or deletes it next in this
         process finds out, and else they take space for ever, which is told."""
         doubtful = self.unsettled.pop(name, set()).union(ledger_ids)
         for ledger_id in sorted(ledger_ids):
-            log.warning("%s: ledger %d may be left over, and its space lost", name, ledger_id)
+            logger.warning("%s: ledger %d may be left over, and its space lost", name, ledger_id)
         if doubtful:
             self.unsettled[name] = doubtful
         if len(self.unsettled) > UNSETTLED_MAX:
@@ -122,7 +122,7 @@ class Shared:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background work failed", exc_info=error)
+            logger.error("background work failed", exc_info=error)
 
 
 def ledger_options(settings: ManagedLedgerSettings, name: str, cursor: str | None = None) -> LedgerOptions:

@@ -27,7 +27,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.metadata.sure_writes import Attempts
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX: Final = 20
 """How often a claim starts again because others changed the node meanwhile."""
@@ -272,9 +272,9 @@ class NodeKeeper:
                 self._take_session_event(SessionEvent.SESSION_LOST)
                 return
             except StoreUnavailable as error:
-                _logger.warning("%s is not settled, trying again: %s", self._path, error)
+                logger.warning("%s is not settled, trying again: %s", self._path, error)
             except Exception:
-                _logger.exception("%s is not settled, trying again", self._path)
+                logger.exception("%s is not settled, trying again", self._path)
             await asyncio.sleep(RETRY_DELAY_SECONDS)
             self._wake_up.set()
 
@@ -330,10 +330,10 @@ async def give_up(store: MetadataStore, path: str) -> None:
             try:
                 await attempts.again(error)
             except StoreUnavailable:
-                _logger.info("%s was not removed: %s", path, error)
+                logger.info("%s was not removed: %s", path, error)
                 return
         except (NodeNotFound, VersionConflict) as error:
-            _logger.info("%s was not removed: %s", path, error)
+            logger.info("%s was not removed: %s", path, error)
             return
         else:
             return
@@ -344,6 +344,6 @@ async def _take_back(store: MetadataStore, path: str, value: bytes) -> None:
     try:
         await claim(store, path, value)
     except StoreUnavailable as error:
-        _logger.warning("%s may stay ours until the session ends: %s", path, error)
+        logger.warning("%s may stay ours until the session ends: %s", path, error)
         return
     await give_up(store, path)

@@ -14,7 +14,7 @@ from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.patience import Patience
 from magnetar.metadata.store import StoreClosed, StoreUnavailable
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_DELAY_SECONDS: Final = 0.1
 """Between attempts to find a server that can be reached; the caller's time bounds their number."""
@@ -160,7 +160,7 @@ class EtcdClient:
         return self._channels[self._current]
 
     def _give_up(self) -> None:
-        _logger.warning("etcd says nothing; the stop goes on without")
+        logger.warning("etcd says nothing; the stop goes on without")
         for call in self._calls:
             call.cancel()
 
@@ -191,7 +191,7 @@ class EtcdClient:
                 self.check_open()
                 if not _may_repeat(error, repeatable=repeatable) or loop.time() > give_up:
                     raise StoreUnavailable(f"etcd: {error.code().name}: {error.details()}") from error
-                _logger.info("etcd cannot be reached, trying another server: %s", error.details())
+                logger.info("etcd cannot be reached, trying another server: %s", error.details())
             except asyncio.CancelledError:
                 self.check_open()  # A channel that closes cancels its calls, and so does the end of patience.
                 raise

@@ -11,7 +11,7 @@ from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.store import SessionEvent, StoreClosed, StoreUnavailable
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE: Final = 3
 """Two renewals may fail before the lease is in danger."""
@@ -64,7 +64,7 @@ class EtcdSession:
             try:
                 await self._client.revoke(lease)
             except StoreUnavailable as error:
-                _logger.warning("the lease was not revoked, its nodes stay until it ends: %s", error)
+                logger.warning("the lease was not revoked, its nodes stay until it ends: %s", error)
 
     async def _grant(self) -> None:
         asked = asyncio.get_running_loop().time()
@@ -84,7 +84,7 @@ class EtcdSession:
             except StoreUnavailable as error:
                 if connected:
                     connected = False
-                    _logger.warning("%s", error)
+                    logger.warning("%s", error)
                     self._on_session_event(SessionEvent.CONNECTION_LOST)
                 alive = asyncio.get_running_loop().time() < self._ends_at_seconds
                 if alive:
@@ -119,7 +119,7 @@ class EtcdSession:
             except StoreClosed:
                 return
             except StoreUnavailable as error:
-                _logger.warning("no new lease yet: %s", error)
+                logger.warning("no new lease yet: %s", error)
                 await asyncio.sleep(RETRY_DELAY_SECONDS)
         self._on_session_event(SessionEvent.SESSION_RESTARTED)
 
@@ -131,7 +131,7 @@ class EtcdSession:
                 async for answer in self._client.watch(create):
                     if answer.canceled:
                         revision = max(revision, answer.compact_revision, answer.header.revision + 1)
-                        _logger.warning("etcd ended the watch (%s): changes may have been missed", answer.cancel_reason)
+                        logger.warning("etcd ended the watch (%s): changes may have been missed", answer.cancel_reason)
                         self._on_session_event(SessionEvent.RECONNECTED)
                         break
                     for event in answer.events:
@@ -140,7 +140,7 @@ class EtcdSession:
             except StoreClosed:
                 return
             except StoreUnavailable as error:
-                _logger.info("watching again: %s", error)
+                logger.info("watching again: %s", error)
             await asyncio.sleep(RETRY_DELAY_SECONDS)
 
 

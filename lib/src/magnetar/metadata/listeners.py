@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 Event = TypeVar("Event")
 
@@ -46,4 +46,4 @@ class Listeners(Generic[Event]):
                 try:
                     listener(event)
                 except Exception:
-                    _logger.exception("a listener failed on %r", event)
+                    logger.exception("a listener failed on %r", event)

@@ -20,7 +20,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.metadata.tree import NodeTable, Outcome, TreeRules
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class LocalTree:
@@ -73,7 +73,7 @@ class LocalTree:
             try:
                 session.expire_session()
             except StoreUnavailable as error:
-                _logger.warning("a session begins anew, but the store refused to end the one before: %s", error)
+                logger.warning("a session begins anew, but the store refused to end the one before: %s", error)
                 session.begin_anew()
 
     async def close(self) -> None:
@@ -197,7 +197,7 @@ class LocalStore:
             await self._commit(self._tree.rules.end_session(self._session))
         except StoreUnavailable as error:
             # Whoever wrote was told already, and what is left of the session vanishes when the tree is opened again.
-            _logger.warning("a session's ephemeral nodes were not removed: %s", error)
+            logger.warning("a session's ephemeral nodes were not removed: %s", error)
         finally:
             await self._tree.leave(self)
 

@@ -36,7 +36,7 @@ from magnetar.metadata.store import Notification, StoreUnavailable
 from magnetar.metadata.tree import NO_OWNER, Outcome, Record
 from rocksdict import BlockBasedOptions, Cache, Options, WriteBatch
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -193,7 +193,7 @@ class RocksdbTable:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreUnavailable:
-        _logger.error("the metadata in %s cannot be read: %s", self._directory, error)
+        logger.error("the metadata in %s cannot be read: %s", self._directory, error)
         return MetadataDamaged(f"the metadata in {self._directory} cannot be read: {error}. {_DAMAGE_ADVICE}")
 
 
@@ -311,7 +311,7 @@ class RocksdbTree(LocalTree):
         try:
             disk = os.statvfs(self._directory)
         except OSError as error:
-            _logger.warning("the metadata's disk cannot be looked at: %s", error)
+            logger.warning("the metadata's disk cannot be looked at: %s", error)
             return False
         return disk.f_bavail * disk.f_frsize >= _ROOM_BYTES_MIN
 
@@ -332,9 +332,9 @@ class RocksdbTree(LocalTree):
                 await loop.run_in_executor(self._syncer, self._rocksdb_table.reopen)
                 break
             except StoreUnavailable as error:
-                _logger.warning("%s", error)
+                logger.warning("%s", error)
         self._failure, self._refused, self._recovering = None, False, None
-        _logger.warning("the metadata was read again from the disk; sessions begin anew")
+        logger.warning("the metadata was read again from the disk; sessions begin anew")
         self.expire_sessions()
 
 

@@ -18,7 +18,7 @@ from magnetar.core.disk import SystemDisk
 from magnetar.core.errors import Unavailable
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DATABASE: Final = "rocksdb"
 """The directory of a metadata store's database, below its own; made durably, as RocksDB makes it without a sync of its
@@ -57,7 +57,7 @@ class SyncedNumber:
         except OSError as error:
             problem = str(error)
         if problem and not self._failed:
-            log.warning("%s cannot be kept up: %s", self._path, problem)
+            logger.warning("%s cannot be kept up: %s", self._path, problem)
         self._failed = bool(problem)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ def open_database(directory: Path, options: Options) -> Rdict:
     number = noted_number(directory)
     _refuse_without_current(directory, number)
     if (directory / "CURRENT").exists() and not (directory / SYNCED_FILE).exists():
-        log.warning(
+        logger.warning(
             "%s is missing, as it is where BookKeeper has written: whether the newest changes are all there, nobody "
             "can tell; it is made anew",
             directory / SYNCED_FILE,
@@ -88,7 +88,9 @@ def open_database(directory: Path, options: Options) -> Rdict:
         said = " ".join(str(error).split()).rstrip(".")  # Of several lines, for the most part.
         if not _holds_what_was_synced(directory, options, number):
             raise DatabaseDamaged(f"{directory} is damaged: {said}") from error
-        log.warning("%s ends with changes that were never said to be durable; they are left out: %s", directory, said)
+        logger.warning(
+            "%s ends with changes that were never said to be durable; they are left out: %s", directory, said
+        )
         options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
         database = Rdict(str(directory), options)
     found = database.latest_sequence_number()
@@ -114,7 +116,7 @@ def _holds_what_was_synced(directory: Path, options: Options, number: int) -> bo
         found = database.latest_sequence_number()
         database.close()
     except Exception as error:  # noqa: BLE001  (the binding's errors have no class of their own)
-        log.info("%s cannot be read at all: %s", directory, error)
+        logger.info("%s cannot be read at all: %s", directory, error)
         return False
     return found >= number
 
@@ -149,7 +151,7 @@ def noted_number(directory: Path) -> int:
         _, number, _ = _SYNCED.unpack(content)
         if content == _pack(number):
             return int(number)
-    log.warning("%s is damaged and left out: the database itself is checked all the same", path)
+    logger.warning("%s is damaged and left out: the database itself is checked all the same", path)
     return 0
 
 

@@ -35,7 +35,7 @@ from magnetar.metadata.patience import Patience
 from magnetar.metadata.store import Change, Notification, SessionEvent, StoreClosed, StoreUnavailable
 from magnetar.metadata.zookeeper_handler import Handler, Result
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 REQUESTS_IN_FLIGHT_MAX: Final = 128
 """kazoo wakes its thread through a socket pair that holds about 280 wake-ups; past that the loop would block."""
@@ -239,9 +239,9 @@ class ZookeeperSession:
             return
         self._handler.hang_up()
         if await _happens(stopped, LEAVE_SECONDS_MAX):
-            _logger.info("ZooKeeper at %s did not answer; it ends the session in time", self._hosts)
+            logger.info("ZooKeeper at %s did not answer; it ends the session in time", self._hosts)
         else:
-            _logger.info("ZooKeeper at %s did not answer, and its client hangs; both are left alone", self._hosts)
+            logger.info("ZooKeeper at %s did not answer, and its client hangs; both are left alone", self._hosts)
 
     def _new_client(self, hosts: str) -> KazooClient:
         handler, longest = self._handler, RECONNECT_DELAY_SECONDS_MAX
@@ -256,12 +256,12 @@ class ZookeeperSession:
             self._client.stop()
             self._client.close()
         except (KazooException, OSError) as error:
-            _logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
+            logger.warning("the ZooKeeper session at %s was not ended: %s", self._hosts, error)
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
             self._loop.call_soon_threadsafe(stopped.set)
 
     def _give_up(self) -> None:
-        _logger.warning("ZooKeeper at %s says nothing; the stop goes on without", self._hosts)
+        logger.warning("ZooKeeper at %s says nothing; the stop goes on without", self._hosts)
         self._fail_pending(ConnectionLoss())
         self._connected.set()
 

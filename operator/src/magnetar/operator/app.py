@@ -33,7 +33,7 @@ STOP_SECONDS_MAX: Final = 3.0
 """How long watches may take to end."""
 TOKEN_BYTES: Final = 32
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Operator:
@@ -71,7 +71,7 @@ class Operator:
         stop = asyncio.Event()
         _listen(stop)
         port = await self._pages.start(self._settings.host, self._settings.port)
-        _logger.info("probes and metrics are served on port %d", port)
+        logger.info("probes and metrics are served on port %d", port)
         try:
             return await self._lead(stop)
         finally:
@@ -131,7 +131,7 @@ class Operator:
         if not why and watched.done() and (error := watched.exception()) is not None:
             why = f"watching has failed: {error}"
         if why:
-            _logger.error("stopped: %s", why)
+            logger.error("stopped: %s", why)
             return EXIT_FAILED
         return EXIT_STOPPED
 
@@ -175,8 +175,8 @@ async def serve(settings: OperatorSettings) -> int:
     try:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:
-        _logger.error("the operator has failed: %s", error)  # noqa: TRY400  (The text says it all.)
+        logger.error("the operator has failed: %s", error)  # noqa: TRY400  (The text says it all.)
     except Exception:
         # Told here, or it would be told without the form of log lines.
-        _logger.exception("the operator has failed by a mistake of its own")
+        logger.exception("the operator has failed by a mistake of its own")
     return EXIT_FAILED

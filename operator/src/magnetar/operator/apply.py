@@ -23,7 +23,7 @@ from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plans import BundleAction
 from magnetar.operator.resources.quantities import format_bytes
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 _NO_DRY_RUN: Final = "does not support dry run"
@@ -150,7 +150,7 @@ class Hands:
                     address, token, action.bundle, algorithm=action.algorithm, boundaries=action.boundaries
                 )
         except (ControlUnavailable, PeerError) as error:
-            _logger.warning("%s stays as it is: %s", action.bundle, error)
+            logger.warning("%s stays as it is: %s", action.bundle, error)
             return str(error)
         return ""
 
@@ -226,7 +226,7 @@ class Hands:
             await self._api.create(token_secret(self._subject.cluster, make_token()))
         except AlreadyExists:
             # Made by a pass whose answer was lost, or that this one's view is older than.
-            _logger.debug("the token of %s is there already", self._subject.owner.name)
+            logger.debug("the token of %s is there already", self._subject.owner.name)
 
     async def _grow(self, action: actions.GrowVolume) -> bool:
         wanted = {"resources": {"requests": {"storage": format_bytes(action.size_bytes)}}}

@@ -18,7 +18,7 @@ TRIED_MAX: Final = 2
 Answer = TypeVar("Answer")
 Ask: TypeAlias = Callable[[str, str], Awaitable[Answer]]
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Asker:
@@ -47,7 +47,7 @@ class Asker:
             async with self._turns:
                 return await ask(candidate, self.token)
         except (ControlUnavailable, PeerError) as error:
-            _logger.debug("no answer: %s", error)
+            logger.debug("no answer: %s", error)
             return None
 
 

@@ -28,7 +28,7 @@ REFILL_SECONDS: Final = 10.0
 MESSAGE_BYTES_MAX: Final = 1000
 """The API server takes 1024."""
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class ApiEvents:
             if now_seconds - told.written_seconds < COUNT_EVERY_SECONDS:
                 return
         if not resource.may_write(now_seconds):
-            _logger.info("%s %s/%s: %s: %s", owner.kind, owner.namespace, owner.name, event.reason, event.message)
+            logger.info("%s %s/%s: %s: %s", owner.kind, owner.namespace, owner.name, event.reason, event.message)
             return
         try:
             if told is not None and await self._count_up(owner, told, now_seconds):
@@ -96,10 +96,10 @@ class ApiEvents:
             made = await self._api.create(self._manifest(owner, event))
         except (NamespaceTerminating, NotFound) as error:
             # Whoever deletes a namespace wants no more of it, and there is nowhere to write to.
-            _logger.debug("an Event is lost with its namespace: %s: %s", event.message, error)
+            logger.debug("an Event is lost with its namespace: %s: %s", event.message, error)
             return
         except API_ERRORS as error:
-            _logger.warning("an Event is lost: %s: %s", event.message, error)
+            logger.warning("an Event is lost: %s: %s", event.message, error)
             return
         metadata = made["metadata"]
         resource.told[what] = _Told(metadata["name"], metadata.get("uid", ""), 1, now_seconds, now_seconds)

@@ -30,7 +30,7 @@ RELEASE_SECONDS_MAX: Final = 3.0
 LOOK_EVERY_SECONDS: Final = 2.0
 """Of those that wait."""
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Leader:
@@ -70,15 +70,15 @@ class Leader:
             try:
                 holder = await self._try()
             except MagnetarError as error:
-                _logger.warning("the Lease cannot be had: %s", error)
+                logger.warning("the Lease cannot be had: %s", error)
             else:
                 self._answered_seconds = self._clock.monotonic_seconds()
                 if self._held is not None:
-                    _logger.info("this operator leads (%s)", self._identity)
+                    logger.info("this operator leads (%s)", self._identity)
                     return
                 if holder != waits_for:
                     waits_for = holder
-                    _logger.info("waiting: %s leads", holder)
+                    logger.info("waiting: %s leads", holder)
             self._tried_seconds = self._clock.monotonic_seconds()
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
@@ -95,7 +95,7 @@ class Leader:
             except (MagnetarError, TimeoutError) as error:
                 if self._since_renewal() + 1.0 >= RENEW_WITHIN_SECONDS:
                     return f"the Lease could not be renewed: {str(error) or 'no answer in time'}"
-                _logger.warning("the Lease is not renewed yet: %s", error)
+                logger.warning("the Lease is not renewed yet: %s", error)
                 await asyncio.sleep(1.0)
             else:
                 await asyncio.sleep(RENEW_EVERY_SECONDS)
@@ -111,7 +111,7 @@ class Leader:
                 if found is not None and self._is_holder(found):
                     await self._write(found, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except (MagnetarError, TimeoutError) as error:
-            _logger.debug("the Lease is left to run out: %s", error)
+            logger.debug("the Lease is left to run out: %s", error)
 
     def _since_renewal(self) -> float:
         return self._clock.monotonic_seconds() - self._renewed_seconds

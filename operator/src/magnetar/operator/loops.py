@@ -32,7 +32,7 @@ LOOPS_MAX: Final = 1000
 PASSES_AT_ONCE_MAX: Final = 4
 """Each holds all that it has seen of a resource in memory, and asks up to 16 pods."""
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class PassCounter(Protocol):
@@ -91,7 +91,7 @@ class Loops:
         if self._stopped:
             return
         if len(self._loops) >= LOOPS_MAX:
-            _logger.error("%s is left alone: %d resources are looked after already", key, LOOPS_MAX)
+            logger.error("%s is left alone: %d resources are looked after already", key, LOOPS_MAX)
             return
         if not self._loops:
             self._ended_seconds = self._clock.monotonic_seconds()
@@ -174,9 +174,9 @@ class Loops:
         if error is None:
             return (None if wait_seconds is None else min(wait_seconds, WAIT_SECONDS_MAX)), False
         if isinstance(error, MagnetarError):
-            _logger.warning("%s: %s", key, error)
+            logger.warning("%s: %s", key, error)
         else:
-            _logger.error("%s: a pass failed", key, exc_info=error)
+            logger.error("%s: a pass failed", key, exc_info=error)
         most_seconds = BACKOFF_REFUSED_SECONDS_MAX if isinstance(error, Refused) else BACKOFF_SECONDS_MAX
         longest_seconds = doubled(BACKOFF_SECONDS_FIRST, most_seconds, failures)
         pause_seconds = longest_seconds * self._chance.uniform(0.5, 1.0)

@@ -39,7 +39,7 @@ MOVES_SECONDS_MAX: Final = 60.0
 """How long a pass moves and splits bundles, half of what it may take: each may take 30 s if a broker hangs, and the
 status comes after them. What is left over is decided anew."""
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -165,7 +165,7 @@ class Reconciler:
             else:
                 wait_seconds = await self._pool(key, manifest, memory)
         except (NotFound, AlreadyExists, Conflict) as error:
-            _logger.debug("%s: %s", key, error)
+            logger.debug("%s: %s", key, error)
             if memory.failed("interrupted") < INTERRUPTIONS_MAX:
                 return LOOK_AGAIN_SECONDS
             stays = Refused(_in_the_way(error))
@@ -189,7 +189,7 @@ class Reconciler:
         try:
             return await self._world.api.patch(key.kind, key.namespace, key.name, patch, uid=metadata["uid"])
         except Refused as error:
-            _logger.info("%s: its spec is not kept for other processes: %s", key, error)
+            logger.info("%s: its spec is not kept for other processes: %s", key, error)
             return manifest
 
     async def _tell_failure(self, key: Key, manifest: Manifest, memory: _Memory, error: Exception) -> None:
@@ -207,7 +207,7 @@ class Reconciler:
             await self._write_status(key, manifest, status, failure.obstacle)
         except (NotFound, Conflict, Refused, ServerUnavailable) as unwritten:
             # The next pass says it.
-            _logger.debug("%s: its status is not written: %s", key, unwritten)
+            logger.debug("%s: its status is not written: %s", key, unwritten)
 
     async def _cluster(self, key: Key, manifest: Manifest, memory: _Memory) -> float:
         spec = (manifest.get("spec") or {}).get("balance")

@@ -14,7 +14,7 @@ from magnetar.operator.reconcile import Key
 
 SWEEP_SECONDS: Final = 60.0
 
-_logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Sweep:
@@ -46,7 +46,7 @@ class Sweep:
                 try:
                     manifests = await self._api.list(kind, namespace)
                 except MagnetarError as error:
-                    _logger.warning("%s could not be listed in %s: %s", kind, namespace or "all namespaces", error)
+                    logger.warning("%s could not be listed in %s: %s", kind, namespace or "all namespaces", error)
                     continue
                 for manifest in manifests:
                     found.update(self._wakers.behind(kind, manifest))

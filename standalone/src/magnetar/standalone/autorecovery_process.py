@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
@@ -23,7 +24,7 @@ from magnetar.standalone.bookie_process import (
 )
 from magnetar.standalone.process import STORE_SILENCE_SECONDS_MAX
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class AutoRecoveryProcess:
 
     async def _end_with_it(self) -> None:
         self._death = await self.running.wait_until_died()
-        log.critical("AutoRecovery has died: %s", self._death)
+        logger.critical("AutoRecovery has died: %s", self._death)
         # As an operator would: whoever runs this process starts it again when it exits with an error.
         signal.raise_signal(signal.SIGTERM)
 

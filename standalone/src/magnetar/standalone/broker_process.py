@@ -41,7 +41,7 @@ from magnetar.standalone.protection import refuse_protection
 if TYPE_CHECKING:
     from magnetar.broker.admin.brokers.control import BrokerControlPort
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
 """What this broker cannot do yet; see `refuse_protection`."""
@@ -110,7 +110,7 @@ def _tell_load_manager(given: GivenSettings) -> None:
     """There is one load manager; who asks for another must not believe that it runs."""
     name = given.text("loadManagerClassName") or LOAD_MANAGER_CLASS
     if name != LOAD_MANAGER_CLASS:
-        log.warning(
+        logger.warning(
             "loadManagerClassName is %s, which is not here: this broker shares bundles by the rules of %s. Apache's "
             "brokers must run that one to stand beside it, as others may keep elsewhere who owns a bundle",
             name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from typing import Final
 
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.gc.collectors import Collectors
@@ -25,7 +26,7 @@ from magnetar.standalone.folder_checks import check_metadata_is_newest, check_me
 from magnetar.standalone.process import request_stop
 from magnetar.standalone.settings import StandaloneSettings
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 CLUSTER_NAME = "standalone"
 

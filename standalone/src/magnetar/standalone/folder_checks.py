@@ -18,7 +18,7 @@ from magnetar.metadata.paths import parent_of
 from magnetar.metadata.rocksdb_files import DATABASE, holds_database
 from magnetar.standalone.settings import StandaloneSettings
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 _JOURNALS: Final = "*/current/*.txn"
 _ENTRY_LOGS: Final = "*/current/*.log"
@@ -65,7 +65,7 @@ def check_metadata_is_newest(settings: StandaloneSettings, store: LocalStore, bo
             "got after this copy was made."
         )
     store.leave_out_numbers(parent, greatest_id + 1)
-    log.error(
+    logger.error(
         "going on without what is lost: %s. What there is of %s is deleted soon, as no topic names it: messages that "
         "topics got after this copy was made. New ledgers begin with %d",
         found,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import uvloop
 from magnetar.core.crashes import CRASHES
@@ -24,7 +24,7 @@ from magnetar.standalone.process import (
     serve_until_told,
 )
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Closable)
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
         show_error(str(error), "Correct the setting and start again.")
         return EXIT_USAGE
     except MagnetarError as error:
-        log.debug("%s cannot run", service.name, exc_info=error)
+        logger.debug("%s cannot run", service.name, exc_info=error)
         show_error(f"{type(error).__name__}: {error}", service.hint(error))
         return service.exit_code(error)
     return EXIT_STOPPED
@@ -119,19 +119,19 @@ async def _serve(service: Service[T, S], settings: T) -> None:
     await serve_until_told(
         lambda: service.start(settings),
         lambda started: say(f"{service.name} ready: {service.describe(started)}"),
-        lambda: log.info("%s stops", service.name),
+        lambda: logger.info("%s stops", service.name),
         service.stop_seconds_max(settings),
     )
-    log.info("%s has stopped", service.name)
+    logger.info("%s has stopped", service.name)
 
 
 def tell_about(given: GivenSettings) -> None:
     """One line about settings without effect, and one about those that a file gives twice."""
     without_effect = given.without_effect()
     if without_effect:
-        log.warning("settings without effect here: %s", ", ".join(without_effect))
+        logger.warning("settings without effect here: %s", ", ".join(without_effect))
     if given.repeated:
-        log.warning("settings given more than once, the last one counts: %s", ", ".join(given.repeated))
+        logger.warning("settings given more than once, the last one counts: %s", ", ".join(given.repeated))
 
 
 def say(line: str) -> None:

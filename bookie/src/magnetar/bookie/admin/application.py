@@ -29,7 +29,7 @@ from magnetar.bookie.operations import BookieOperations, OperationRefused
 from magnetar.core.errors import MagnetarError
 from magnetar.net.http_connections import HttpConnections
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 256 * 1024
 """The largest body has some settings or bookie ids in it; a longer one is answered 413."""
@@ -112,9 +112,9 @@ def _answering(handler: Handler, operations: BookieOperations) -> WebHandler:
         except OperationRefused as refusal:
             return text_answer(str(refusal), BAD_REQUEST)
         except (Failed, MagnetarError, OSError) as problem:
-            log.warning("%s %s failed: %s", request.method, request.path_qs, problem)
+            logger.warning("%s %s failed: %s", request.method, request.path_qs, problem)
         except Exception:
-            log.exception("%s %s failed", request.method, request.path_qs)
+            logger.exception("%s %s failed", request.method, request.path_qs)
         # As BookKeeper: whoever asked hears nothing of why.
         return text_answer("Internal Server Error", INTERNAL_ERROR)
 

@@ -25,7 +25,7 @@ from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import MetadataStore
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class AutoRecoveryDied(MagnetarError):
@@ -109,7 +109,7 @@ class AutoRecoveryDaemon:
         try:
             await self.underreplicated.close()
         except Unavailable as error:
-            log.info("locks were not released, the end of the session does it: %s", error)
+            logger.info("locks were not released, the end of the session does it: %s", error)
 
     @property
     def running(self) -> bool:
@@ -163,7 +163,7 @@ class AutoRecoveryDaemon:
         if task.cancelled() or self._closed:
             return
         cause = task.exception()
-        log.critical("the %s has died; AutoRecovery of this process ends", task.get_name(), exc_info=cause)
+        logger.critical("the %s has died; AutoRecovery of this process ends", task.get_name(), exc_info=cause)
         if not self.died.done():
             death = AutoRecoveryDied(f"the {task.get_name()} has died: {cause or 'it ended'}")
             death.__cause__ = cause

@@ -33,7 +33,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.wire.bookkeeper.under_replication import decode_vote, encode_vote
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Between attempts to take part in the second of two elections while the store cannot be reached."""
@@ -115,7 +115,7 @@ class VoteElection:
             for vote in await self._own_votes(await self._store.children(paths.VOTES)):
                 await self._withdraw(vote)
         except StoreUnavailable as error:
-            log.info("the vote was not withdrawn, the end of the session does it: %s", error)
+            logger.info("the vote was not withdrawn, the end of the session does it: %s", error)
 
     async def _settle(self) -> None:
         doubts = self._keeper.doubts
@@ -221,7 +221,7 @@ class DoubleElection:
                 try:
                     await leader.start()
                 except StoreUnavailable as error:
-                    log.warning("the election of the auditor cannot go on: %s", error)
+                    logger.warning("the election of the auditor cannot go on: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
                     self._wake_up.set()
                     continue

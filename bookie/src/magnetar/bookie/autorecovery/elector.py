@@ -11,7 +11,7 @@ from magnetar.bookie.autorecovery.auditor.auditor import Auditor
 from magnetar.bookie.autorecovery.election import Election
 from magnetar.core.errors import MagnetarError, Unavailable
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 """Between attempts to take part in the election while the store cannot be reached."""
@@ -55,7 +55,7 @@ class AuditorElector:
             try:
                 await self._election.start()
             except Unavailable as error:
-                log.warning("the election of the auditor cannot be joined yet: %s", error)
+                logger.warning("the election of the auditor cannot be joined yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
@@ -63,7 +63,7 @@ class AuditorElector:
     async def _audit(self) -> None:
         self.terms += 1
         self.auditor = self._make_auditor()
-        log.info("elected: this process audits")
+        logger.info("elected: this process audits")
         task = self._task = asyncio.create_task(self.auditor.run(), name="auditor")
         try:
             await asyncio.wait([task])
@@ -73,7 +73,7 @@ class AuditorElector:
             await asyncio.wait([task])
         if not task.cancelled():
             raise AuditorEnded("the auditor has died") from task.exception()
-        log.info("not elected any more: this process audits no longer")
+        logger.info("not elected any more: this process audits no longer")
 
     def _election_changed(self) -> None:
         self._changed.set()

@@ -21,7 +21,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.wire.bookkeeper.under_replication import decode_lock, encode_lock
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class ReplicationLock:
@@ -116,7 +116,7 @@ class LockTable:
             async with self._one_request:
                 await self._remove_leftovers()
         except StoreUnavailable as error:
-            log.warning("the lock of ledger %d is not released yet: %s", lock.ledger_id, error)
+            logger.warning("the lock of ledger %d is not released yet: %s", lock.ledger_id, error)
 
     async def close(self) -> None:
         """Release all."""
@@ -150,7 +150,7 @@ class LockTable:
             try:
                 await self._store.delete(path, node.stat.version)
             except (NodeNotFound, VersionConflict) as error:
-                log.info("the lock of ledger %d is gone already: %s", ledger_id, error)
+                logger.info("the lock of ledger %d is gone already: %s", ledger_id, error)
 
     def _take_notification(self, notification: Notification) -> None:
         if notification.change is Change.DELETED and notification.path.startswith(f"{paths.LOCKS}/"):
@@ -165,7 +165,7 @@ class LockTable:
                 self._lose(ledger_id)
 
     def _lose(self, ledger_id: int) -> None:
-        log.warning("the lock of ledger %d is lost", ledger_id)
+        logger.warning("the lock of ledger %d is lost", ledger_id)
         self._held.pop(ledger_id).lose()
         # The node may be ours all the same: a notification may have meant that of the holder before us.
         self._leftovers.add(ledger_id)

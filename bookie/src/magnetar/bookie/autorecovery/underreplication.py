@@ -42,7 +42,7 @@ from magnetar.wire.bookkeeper.under_replication import (
     encode_underreplicated,
 )
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
 """How often a write starts again because others changed the node meanwhile."""
@@ -217,7 +217,7 @@ class UnderreplicatedLedgers:
                 await self._store.delete(path)
             await self._create(path, value, ephemeral=True)
         except StoreUnavailable as error:
-            log.info("why ledger %d is not whole is told to nobody: %s", ledger_id, error)
+            logger.info("why ledger %d is not whole is told to nobody: %s", ledger_id, error)
 
     async def problem(self, ledger_id: int) -> str:
         """Who could not replicate the ledger when it was tried last, and why; empty when nobody has said so."""
@@ -329,7 +329,7 @@ class UnderreplicatedLedgers:
         try:
             return await self.get(ledger_id)
         except PeerError as error:
-            log.warning("the mark of ledger %d cannot be read: %s", ledger_id, error)
+            logger.warning("the mark of ledger %d cannot be read: %s", ledger_id, error)
             return None
 
     async def _try(self, ledger_id: int) -> tuple[UnderreplicatedLedger, ReplicationLock] | None:
@@ -377,10 +377,10 @@ class UnderreplicatedLedgers:
         try:
             await self._store.delete(paths.mark_path(task.ledger_id), task.version)
         except VersionConflict:
-            log.info("ledger %d was marked again while it was replicated", task.ledger_id)
+            logger.info("ledger %d was marked again while it was replicated", task.ledger_id)
             return
         except NodeNotFound:
-            log.info("the mark of ledger %d is gone already", task.ledger_id)
+            logger.info("the mark of ledger %d is gone already", task.ledger_id)
         await self._remove_folders(task.ledger_id)
 
     async def _remove_folders(self, ledger_id: int) -> None:

@@ -11,7 +11,7 @@ from magnetar.bookie.drain.paths import intention_path
 from magnetar.core.errors import PeerError
 from magnetar.metadata.store import MetadataStore, VersionConflict
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 async def finish_departure(store: MetadataStore, bookie_id: str, now_ms: int) -> None:
@@ -29,7 +29,7 @@ async def finish_departure(store: MetadataStore, bookie_id: str, now_ms: int) ->
     try:
         intention = decode_intention(node.value)
     except PeerError as error:
-        log.warning(
+        logger.warning(
             "the drain of bookie %s cannot be read, so the bookie starts as if there were none: %s", bookie_id, error
         )
         return
@@ -39,6 +39,6 @@ async def finish_departure(store: MetadataStore, bookie_id: str, now_ms: int) ->
     try:
         await store.put(path, encode_intention(done), node.stat.version)
     except VersionConflict:
-        log.info("another process has noted just now how far the drain of bookie %s is", bookie_id)
+        logger.info("another process has noted just now how far the drain of bookie %s is", bookie_id)
     else:
-        log.warning("the drain of bookie %s is done: its cookie is removed", bookie_id)
+        logger.warning("the drain of bookie %s is done: its cookie is removed", bookie_id)

@@ -41,7 +41,7 @@ from magnetar.metadata.store import (
     VersionConflict,
 )
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 THE_BOOKIE: Final = -1
 """In the place of a ledger: the bookie itself holds the drain up."""
@@ -138,7 +138,7 @@ class Drain:
         try:
             await self._store.put(path, encode_intention(intention), self._known[1] if self._known else MUST_NOT_EXIST)
         except VersionConflict:
-            log.info("another has begun to drain bookie %s just now", self._bookie_id)
+            logger.info("another has begun to drain bookie %s just now", self._bookie_id)
 
     async def wanted(self) -> bool:
         """Whether the bookie is to leave, and has not left yet."""
@@ -319,9 +319,9 @@ class Drain:
             try:
                 await self._store.delete(self._cookie_path, cookie.stat.version)
             except (VersionConflict, NodeNotFound) as error:
-                log.info("the cookie of bookie %s is looked at again: %s", self._bookie_id, error)
+                logger.info("the cookie of bookie %s is looked at again: %s", self._bookie_id, error)
                 return
-            log.warning("bookie %s has left the cluster: its cookie is removed", self._bookie_id)
+            logger.warning("bookie %s has left the cluster: its cookie is removed", self._bookie_id)
 
     async def _write(self, intention: Intention, phase: Phase) -> bool:
         """Take the intention further; False when somebody has changed it, which the next round sees to."""

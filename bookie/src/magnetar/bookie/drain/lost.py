@@ -41,7 +41,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.metadata.sure_writes import put_surely
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 MARKS_IN_FLIGHT: Final = 64
 """Ledgers that are marked at a time; as many as are read."""
@@ -159,7 +159,7 @@ class LostBookies:
             try:
                 await self._parts.underreplicated.mark(ledger_id, (bookie_id,))
             except PeerError as error:
-                log.warning("ledger %d cannot be marked: %s", ledger_id, error)
+                logger.warning("ledger %d cannot be marked: %s", ledger_id, error)
 
         readable = [ledger_id for ledger_id in naming.ledger_ids if ledger_id not in naming.unreadable]
         await for_each(_each(readable), one, MARKS_IN_FLIGHT)
@@ -218,14 +218,14 @@ class LostBookies:
         except OperationRefused:
             await self._restore(path, now.value)
             raise
-        log.warning("bookie %s is forgotten: no ledger names it, and its cookie is removed", bookie_id)
+        logger.warning("bookie %s is forgotten: no ledger names it, and its cookie is removed", bookie_id)
         return ""
 
     async def _restore(self, path: str, cookie: bytes) -> None:
         try:
             await put_surely(self._store, path, cookie, MUST_NOT_EXIST)
         except VersionConflict:
-            log.info("%s was written by the bookie itself", path)
+            logger.info("%s was written by the bookie itself", path)
 
     async def _refuse_registered(self, bookie_id: str) -> None:
         if await self._registered(bookie_id):

@@ -22,7 +22,7 @@ from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 SAMPLES_MAX: Final = 100
 """Moved fragments that are looked at once more before the cookie goes, chosen at random from all of them."""
@@ -100,7 +100,7 @@ class LedgerMover:
             return f"{FAILED_BEFORE} {problem}" if problem else LOCKED
         except MagnetarError as error:
             # A quorum or the store is away, or the metadata is damaged: named, and tried again.
-            log.warning("ledger %d cannot leave bookie %s now: %s", ledger_id, self._bookie_id, error)
+            logger.warning("ledger %d cannot leave bookie %s now: %s", ledger_id, self._bookie_id, error)
             return str(error)
         finally:
             if lock is not None:

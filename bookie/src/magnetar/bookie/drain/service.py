@@ -11,7 +11,7 @@ from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.core.errors import MagnetarError, Unavailable
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 REASON_DRAIN: Final = "it is being drained"
@@ -91,7 +91,7 @@ class DrainService:
             except MagnetarError as error:
                 # Another process may have the lock until its session ends; the store comes back; an operator mends
                 # what nobody can read.
-                log.warning("the drain goes on later: %s", error)
+                logger.warning("the drain goes on later: %s", error)
                 await asyncio.sleep(self._retry_seconds)
             else:
                 return

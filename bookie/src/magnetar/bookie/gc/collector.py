@@ -15,7 +15,7 @@ import random
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.ledger_collection import LedgerCollection, without
@@ -32,7 +32,7 @@ from magnetar.core.sizes import human_bytes
 if TYPE_CHECKING:
     from magnetar.bookie.operations import CollectionState
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class GarbageCollector:
@@ -90,7 +90,7 @@ class GarbageCollector:
                 await self._collect(request)
             except Exception:  # Whatever it was, space must be collected again tomorrow.
                 self.counters.failures += 1
-                log.exception("garbage collection of %s failed", self._storage.directory)
+                logger.exception("garbage collection of %s failed", self._storage.directory)
             if self._request is request:
                 self._request = None
 
@@ -196,7 +196,7 @@ class GarbageCollector:
             try:
                 await self._collect_into(report, request)
             except (OSError, MagnetarError) as error:
-                log.error("garbage collection of %s: %s", self._storage.directory, error)  # noqa: TRY400
+                logger.error("garbage collection of %s: %s", self._storage.directory, error)  # noqa: TRY400
                 report.problems.append(str(error))
             self._last_ms = self._clock.now_ms()
             self._last_seconds = self._clock.monotonic_seconds() - begun
@@ -235,7 +235,7 @@ class GarbageCollector:
                 gone = await self._ledgers.delete_over_replicated(alive, self._bookie_id, self._locks, report)
                 alive = without(alive, gone)
         except (MagnetarError, OSError) as error:
-            log.warning("no ledgers of %s are deleted now: %s", self._storage.directory, error)
+            logger.warning("no ledgers of %s are deleted now: %s", self._storage.directory, error)
             report.problems.append(f"no ledgers are deleted: {error}")
         return alive
 
@@ -278,7 +278,7 @@ class GarbageCollector:
         level = disk_level(total_bytes, free_bytes, self._settings)
         if level is not DiskLevel.ROOM:
             free = human_bytes(free_bytes)
-            log.info("%s has %s free; compaction pauses unless it is forced", storage.directory, free)
+            logger.info("%s has %s free; compaction pauses unless it is forced", storage.directory, free)
         return level
 
     def _location_delay(self) -> float:
@@ -294,7 +294,7 @@ class GarbageCollector:
         counters.reclaimed_by_deletion_bytes += report.reclaimed_by_deletion_bytes
         counters.reclaimed_by_compaction_bytes += report.reclaimed_by_compaction_bytes
         if report.ledgers_deleted or report.logs_deleted or report.logs_compacted:
-            log.info(
+            logger.info(
                 "collected %s: %d ledgers, %d entry logs deleted, %d compacted",
                 self._storage.directory,
                 report.ledgers_deleted,

@@ -34,7 +34,7 @@ from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
 from magnetar.bookie.storage.index_api import LedgerIndex
 from magnetar.core.disk import Disk
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 COMPACTING_SUFFIX: Final = ".log.compacting"
 COMPACTED_SUFFIX: Final = ".compacted"
@@ -114,7 +114,7 @@ class LogCopy:
         try:
             self._disk.delete(self._directory / compacting_name(self._new_log_id))
         except OSError as error:
-            log.warning("an unfinished compaction stays until the next one: %s", error)
+            logger.warning("an unfinished compaction stays until the next one: %s", error)
 
     def _wanted(self, records: Sequence[Record]) -> list[Record]:
         alive, sizes = self._expected_bytes, self._scanned_bytes
@@ -239,12 +239,12 @@ def unfinished_compactions(disk: Disk, directory: Path) -> list[tuple[int, int]]
         if logs is not None:
             found.append(logs)
         elif name.endswith(COMPACTING_SUFFIX):
-            log.info("deleting the unfinished compaction %s", directory / name)
+            logger.info("deleting the unfinished compaction %s", directory / name)
             try:
                 disk.delete(directory / name)
             except OSError as error:
                 # It is in nobody's way: no other copy gets its number.
-                log.warning("%s stays until the next time: %s", directory / name, error)
+                logger.warning("%s stays until the next time: %s", directory / name, error)
     return sorted(found)
 
 
@@ -254,7 +254,7 @@ def finish_compactions(disk: Disk, directory: Path, index: LedgerIndex) -> int:
     OSError. A complete copy that cannot be read stays beside the old log, and so do the places that name either."""
     count = 0
     for logs in unfinished_compactions(disk, directory):
-        log.info("finishing the compaction of entry log %x into %x", logs[1], logs[0])
+        logger.info("finishing the compaction of entry log %x into %x", logs[1], logs[0])
         switch = SwitchOver(disk, directory, index, logs)
         try:
             while switch.step():
@@ -263,7 +263,7 @@ def finish_compactions(disk: Disk, directory: Path, index: LedgerIndex) -> int:
             count += 1
         except EntryDamaged as error:
             if not switch.give_up():
-                log.error("the compaction of %x into %x cannot be finished: %s", logs[1], logs[0], error)  # noqa: TRY400
+                logger.error("the compaction of %x into %x cannot be finished: %s", logs[1], logs[0], error)  # noqa: TRY400
         finally:
             switch.close()
     return count

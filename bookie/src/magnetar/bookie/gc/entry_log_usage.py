@@ -17,7 +17,7 @@ from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.entry_log_format import SIZE_BYTES, EntryDamaged
 from magnetar.core.disk import Disk
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 USAGE_BUCKETS: Final = 10
 """The shares of usage that BookKeeper counts logs by: below 10 %, 20 % …"""
@@ -111,7 +111,7 @@ class EntryLogUsages:
         try:
             sizes_bytes = scan.read_map()
         except EntryDamaged as error:
-            log.info("%s is read as a whole: %s", self.path(log_id), error)
+            logger.info("%s is read as a whole: %s", self.path(log_id), error)
             return False
         finally:
             scan.close()

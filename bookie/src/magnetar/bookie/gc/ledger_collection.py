@@ -17,7 +17,7 @@ from magnetar.bookie.gc.status import CollectionReport
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.core.clock import Clock
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEDGERS_PER_LOOK: Final = 64
 """Ledgers read from the index at once: two milliseconds where many were deleted before, less elsewhere."""
@@ -88,7 +88,7 @@ class LedgerCollection:
             there = await self._ask(self._live.exists, missing)
             for ledger_id, exists in zip(missing, there, strict=True):
                 if exists:
-                    log.warning("ledger %d is not in the listing but has metadata; it stays", ledger_id)
+                    logger.warning("ledger %d is not in the listing but has metadata; it stays", ledger_id)
             missing = [ledger_id for ledger_id, exists in zip(missing, there, strict=True) if not exists]
         for ledger_ids in _parts(missing, LEDGERS_PER_STEP):
             try:
@@ -146,7 +146,7 @@ class LedgerCollection:
                 return False
             if self._storage.cache.last_entry_id(ledger_id) >= 0:
                 return False
-            log.info("deleting ledger %d, which other bookies have", ledger_id)
+            logger.info("deleting ledger %d, which other bookies have", ledger_id)
             await self._delete([ledger_id], report)
             report.over_replicated_deleted += 1
             return True

@@ -21,7 +21,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.disk import write_all
 from magnetar.core.sizes import human_bytes
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ENTRIES_PER_LOOK: Final = 512
 """Places of the index looked at in one step, when it is asked what it needs of a damaged log."""
@@ -151,7 +151,7 @@ class LogCollection:
                 usage.damage = ""
             else:
                 where = f"{path} from {reading.position} on"
-                log.error("%s cannot be read, but entry %d:%d is there: %s", where, *wanted, usage.damage)
+                logger.error("%s cannot be read, but entry %d:%d is there: %s", where, *wanted, usage.damage)
         self.usages.keep(usage)
 
     async def _wanted_behind(self, log_id: int, position: int) -> tuple[int, int] | None:
@@ -200,7 +200,7 @@ class LogCollection:
         except OSError:
             self._counters.delete_failures += 1
             raise
-        log.info("deleted entry log %x, of which nothing was wanted", usage.log_id)
+        logger.info("deleted entry log %x, of which nothing was wanted", usage.log_id)
         self.usages.remove(usage.log_id)
         report.logs_deleted += 1
         report.reclaimed_by_deletion_bytes += usage.total_bytes
@@ -208,7 +208,7 @@ class LogCollection:
     async def _empty(self, usage: LogUsage, report: CollectionReport) -> None:
         if not await step(self._storage, partial(self._empty_file, usage.log_id)):
             return
-        log.info("emptied entry log %x, of which nothing is wanted; the index may name it still", usage.log_id)
+        logger.info("emptied entry log %x, of which nothing is wanted; the index may name it still", usage.log_id)
         report.reclaimed_by_deletion_bytes += usage.total_bytes
         emptied = LogUsage(usage.log_id)
         emptied.set_ledgers({})
@@ -226,7 +226,7 @@ class LogCollection:
                 file.sync()
             except OSError as error:
                 # Where files are copied on each write it does. The room is worth more than what a start is told.
-                log.warning(
+                logger.warning(
                     "%s is emptied without its mark, so a start that heals takes it for damage: %s",
                     self.usages.path(log_id),
                     error,
@@ -274,7 +274,7 @@ class LogCollection:
         usage = await step(storage, partial(self.usages.evaluate, log_id, self._alive, keep=True))
         assert usage.ledger_ids is not None
         new_log_id = await step(storage, storage.logs.allocate_log_id)
-        log.info("compacting entry log %x, %.0f %% of it live, into %x", log_id, 100 * usage.share(), new_log_id)
+        logger.info("compacting entry log %x, %.0f %% of it live, into %x", log_id, 100 * usage.share(), new_log_id)
         sizes_bytes = dict(zip(usage.ledger_ids, usage.sizes_bytes, strict=True))
         copy = await step(
             storage, partial(LogCopy, storage.disk, storage.directory, storage.index, log_id, sizes_bytes, new_log_id)
@@ -326,5 +326,5 @@ class LogCollection:
             switch.close()
 
     def _problem(self, report: CollectionReport, what: str, error: Exception) -> None:
-        log.error("%s: %s: %s", self._storage.directory, what, error)
+        logger.error("%s: %s: %s", self._storage.directory, what, error)
         report.problems.append(f"{what}: {error}")

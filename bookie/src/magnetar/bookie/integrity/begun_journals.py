@@ -19,7 +19,7 @@ from magnetar.bookie.loss import WHAT_TO_DO, Losses
 from magnetar.core.disk import Disk
 from magnetar.metadata.store import MetadataStore, NodeNotFound
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BEGUN_JOURNALS_PATH: Final = "/magnetar/begun-journals"
 
@@ -42,12 +42,12 @@ async def begun_by_last_start(store: MetadataStore, bookie_id: str, *, holds_dat
         try:
             await store.delete(path)
         except NodeNotFound:
-            log.debug("%s is gone already", path)
+            logger.debug("%s is gone already", path)
         return []
     try:
         return [int(file_id, 16) for file_id in node.value.split()]
     except ValueError:
-        log.warning("%s is damaged and left out: %r", path, node.value[:100])
+        logger.warning("%s is damaged and left out: %r", path, node.value[:100])
         return []
 
 

@@ -13,7 +13,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEDGERS_TOLD_MAX: Final = 1_000
 """A line each; how many there are more is told besides."""
@@ -35,12 +35,12 @@ async def tell_given_up(storage: LedgerStorage, store: MetadataStore, bookie_id:
             count += 1
             if count <= LEDGERS_TOLD_MAX:
                 owner = metadata.custom_metadata.get(OWNER_KEY, b"").decode("utf-8", "replace")
-                log.error("given up of ledger %d%s: %s", ledger_id, f" of {owner}" if owner else "", text)
+                logger.error("given up of ledger %d%s: %s", ledger_id, f" of {owner}" if owner else "", text)
     except MagnetarError as error:
-        log.error("what was given up cannot be listed: %s", error)  # noqa: TRY400  (no stack needed)
+        logger.error("what was given up cannot be listed: %s", error)  # noqa: TRY400  (no stack needed)
         return count
     more = f"; {LEDGERS_TOLD_MAX} are named above" if count > LEDGERS_TOLD_MAX else ""
-    log.error("entries of %d ledgers were given up%s; readers stop at them, until they are skipped", count, more)
+    logger.error("entries of %d ledgers were given up%s; readers stop at them, until they are skipped", count, more)
     return count
 
 

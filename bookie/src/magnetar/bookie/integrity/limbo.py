@@ -28,7 +28,7 @@ from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LIMBO_FILE: Final = "limbo"
 """In the first ledger directory: what is left to be done, while anything is. The stage; then since when, in
@@ -120,7 +120,7 @@ class Limbo:
         await flush()
         self._write(LimboStage.HEALING, self._since_ms, count)
         self.ledgers = count
-        log.warning("%d ledgers are in limbo: what is missing of them is fetched from the other bookies", count)
+        logger.warning("%d ledgers are in limbo: what is missing of them is fetched from the other bookies", count)
         return count
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ import logging
 import queue
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from magnetar.bookie.counters import JournalCounters
 from magnetar.bookie.journal import format as journal_format
@@ -35,7 +35,7 @@ from magnetar.core.disk import Disk, DiskFile
 from magnetar.core.errors import Misuse
 from magnetar.wire.bookkeeper.codes import BookieCode
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 Mark: TypeAlias = tuple[int, int]
 """(file id, offset): everything before it is durable."""
@@ -76,7 +76,7 @@ class JournalFile:
             disk.replace_whole(directory / journal_header.NEWEST_FILE, journal_header.encode_newest(file_id))
         except OSError as error:
             # The file is good; only a start would not miss it.
-            log.warning("the newest journal file could not be noted in %s: %s", directory, error)
+            logger.warning("the newest journal file could not be noted in %s: %s", directory, error)
 
     def write_group(self, record_lists: list[list[bytes]]) -> None:
         """Write one group, durably if the settings say so. OSError: this file must not be used again."""
@@ -254,7 +254,7 @@ class Journal:
             self._loop.call_soon_threadsafe(self._complete, group, size, error, (started, ended))
         except RuntimeError:
             # The loop is gone (a process that ends without close): nobody is left to be told.
-            log.warning("journal group of %d appends finished after the event loop's end", len(group))
+            logger.warning("journal group of %d appends finished after the event loop's end", len(group))
         if error is None and ended - self._noted_seconds >= NOTE_SECONDS:
             self._note_end(ended)
 
@@ -280,7 +280,7 @@ class Journal:
         try:
             file.close()
         except OSError as error:
-            log.warning("journal file %x could not be closed well: %s", file.file_id, error)
+            logger.warning("journal file %x could not be closed well: %s", file.file_id, error)
 
     def _complete(self, group: list[_Item], size: int, error: OSError | None, times: tuple[float, float]) -> None:
         self.queued_bytes -= size
@@ -297,13 +297,13 @@ class Journal:
             self.written_bytes += size
         else:
             code = int(BookieCode.EIO)
-            log.error("journal write of %d bytes failed, %d appends refused: %s", size, len(group), error)
+            logger.error("journal write of %d bytes failed, %d appends refused: %s", size, len(group), error)
             self._on_failure(error)
         for _, _, done, context in group:
             try:
                 done(code, context)
             except Exception:  # One listener's mistake must not leave the others, and what is held back, unanswered.
-                log.exception("telling of an append to the journal failed")
+                logger.exception("telling of an append to the journal failed")
         self._on_progress(waited)
 
 

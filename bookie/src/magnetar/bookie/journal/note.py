@@ -16,7 +16,7 @@ from typing import Final
 import google_crc32c
 from magnetar.core.disk import Disk, DiskFile
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 NOTE_FILE: Final = "durableEnd"
 NOTE_SECONDS: Final = 0.1
@@ -44,7 +44,7 @@ def read_note(disk: Disk, directory: Path) -> tuple[int, int]:
         _, file_id, offset = _NOTE.unpack_from(content)
         if content == encode_note((file_id, offset)):
             return (int(file_id), int(offset))
-    log.warning("%s is damaged and left out: it does not match its checksum", directory / NOTE_FILE)
+    logger.warning("%s is damaged and left out: it does not match its checksum", directory / NOTE_FILE)
     return (0, 0)
 
 
@@ -94,5 +94,5 @@ class EndNote:
 
     def _tell(self, problem: str) -> None:
         if not self._failed:
-            log.warning("%s cannot be kept up: %s", self._path, problem)
+            logger.warning("%s cannot be kept up: %s", self._path, problem)
         self._failed = True

@@ -22,7 +22,7 @@ from magnetar.bookie.journal.note import NOTE_FILE, read_note
 from magnetar.bookie.loss import WHAT_TO_DO, Losses, OnLoss
 from magnetar.core.disk import Disk, DiskFile
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 REFUSING: Final = OnLoss.REFUSE
 SECTOR_BYTES: Final = 512
@@ -83,7 +83,7 @@ class JournalReplay:
             return journal_header.decode_newest(content)
         except ValueError as error:
             path = self._directory / journal_header.NEWEST_FILE
-            log.warning("%s is damaged and left out: %s", path, error)
+            logger.warning("%s is damaged and left out: %s", path, error)
             return 0
 
     def _file_groups(self, file_id: int) -> Iterator[list[bytes]]:
@@ -95,7 +95,7 @@ class JournalReplay:
             if isinstance(header, str):
                 self._damaged.add(file_id)
                 if reading.empty and file_id not in (self._newest_id, self._noted[0]):
-                    log.info("journal file %s was just being made; nothing in it", path.name)
+                    logger.info("journal file %s was just being made; nothing in it", path.name)
                     self._damaged.discard(file_id)
                     self._ends[file_id] = 0
                     return
@@ -156,13 +156,13 @@ class JournalReplay:
             following = journal_damage.next_whole_group(reading.read_at, scan.end_offset + 1)
             if following is None or not header.has_marks:
                 break
-            log.error("%s is read on at %d, the bytes from %d are lost", path, following, scan.end_offset)
+            logger.error("%s is read on at %d, the bytes from %d are lost", path, following, scan.end_offset)
             start = following
         if file_id == self._noted[0] and scan.end_offset < self._noted[1] and file_id not in self._damaged:
             self._damaged.add(file_id)
             self._tell(path, f"it ends at {scan.end_offset}, and was durable up to {self._noted[1]}", scan.end_offset)
         if scan.ending is not Ending.CLEAN and file_id not in self._damaged:
-            log.warning(
+            logger.warning(
                 "journal file %s ends at %d: %s; nobody was told it is safe", path.name, scan.end_offset, scan.problem
             )
 
@@ -172,7 +172,7 @@ class JournalReplay:
             f"{WHAT_TO_DO}"
         )
         if not self._synced:
-            log.error("%s; the journal is written without sync, so this goes on", damage)
+            logger.error("%s; the journal is written without sync, so this goes on", damage)
             return
         self._losses.tell(damage)
 

@@ -18,7 +18,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.codes import BookieError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 READ_ENTRIES_AT_ONCE: Final = 100
 """Of one read; 500 MB if each is of the largest size, which the client's own bound on a read's bytes prevents."""
@@ -95,7 +95,7 @@ class ClusterClient:
                 try:
                     total, free = await self._queries.disk_space(bookie_id)
                 except BookieError as error:
-                    log.info("bookie %s does not tell of its disks: %s", bookie_id, error)
+                    logger.info("bookie %s does not tell of its disks: %s", bookie_id, error)
                     return None
             return BookieSpace(bookie_id=bookie_id, total_bytes=total, free_bytes=free)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.disk_watch import REASON_MANUAL, DiskState, WriteMode
@@ -38,7 +38,7 @@ from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.bookie.storage.entry_log_note import list_logs
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LOCATIONS: str = "locations"
 """The database below an index directory that holds places of entries (BookKeeper's name)."""
@@ -153,7 +153,7 @@ class LocalOperations:
         """See `StateOperations`. None of ours can change while the bookie runs, nor has any of BookKeeper's that its
         HTTP server is given an effect before a restart: they are shown, no more."""
         self._shown_settings.update(changes)
-        log.warning("settings were changed over HTTP, without effect: %s", ", ".join(sorted(changes)))
+        logger.warning("settings were changed over HTTP, without effect: %s", ", ".join(sorted(changes)))
 
     # StorageOperations.
 
@@ -268,7 +268,7 @@ class LocalOperations:
     def _compacted(self, task: asyncio.Task[None]) -> None:
         self._compactions.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the index could not be compacted: %s", error)
+            logger.error("the index could not be compacted: %s", error)
 
     # CollectionOperations.
 

@@ -22,7 +22,7 @@ from magnetar.bookie.operations import (
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MetadataStore
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DEPARTURES_MAX: Final = 8
 """Bookies that are taken out of the cluster from here at the same time; each walks all ledgers' metadata."""
@@ -143,11 +143,13 @@ class RecoveryAdmin:
     async def _leave(self, parts: DrainParts, bookie_id: str, *, remove_cookie: bool) -> None:
         try:
             drain = Drain(parts, bookie_id)
-            log.info("the recovery of bookie %s begins", bookie_id)
+            logger.info("the recovery of bookie %s begins", bookie_id)
             await drain.start(remove_cookie=remove_cookie)
             state = await drain.run()
-            log.info("bookie %s is %s", bookie_id, "recovered" if state.step is DrainStep.DONE else "to stay after all")
+            logger.info(
+                "bookie %s is %s", bookie_id, "recovered" if state.step is DrainStep.DONE else "to stay after all"
+            )
         except (MagnetarError, OSError) as error:
-            log.error("bookie %s could not be recovered: %s", bookie_id, error)  # noqa: TRY400  (no stack needed)
+            logger.error("bookie %s could not be recovered: %s", bookie_id, error)  # noqa: TRY400  (no stack needed)
         finally:
             del self._leaving[bookie_id]

@@ -16,7 +16,7 @@ from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, Bo
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.metadata.store import MetadataStore
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ENTRIES: Final = 10
 """As `bookkeeper shell bookiesanity` writes by default."""
@@ -75,7 +75,7 @@ async def write_and_read_back(store: MetadataStore, connections: BookieConnectio
         async with asyncio.timeout(SECONDS_MAX):
             await check_bookie(store, connections, bookie_id, ENTRIES)
     except (MagnetarError, TimeoutError) as error:
-        log.warning("bookie %s fails its sanity test: %s", bookie_id, error)
+        logger.warning("bookie %s fails its sanity test: %s", bookie_id, error)
         return False
     return True
 

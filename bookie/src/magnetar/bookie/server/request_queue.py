@@ -14,7 +14,7 @@ from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
 from magnetar.wire.bookkeeper import v2, v3
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1_000
 """Of one connection: requests other than adds that wait; reading stops at it and goes on at half of it."""
@@ -86,7 +86,7 @@ class RequestQueue:
                 await asyncio.sleep(0)
         except Exception:
             # The edge of a connection: an error of ours must not leave its client waiting for ever.
-            log.exception("closing the connection from %s", self._connection.peer_address)
+            logger.exception("closing the connection from %s", self._connection.peer_address)
             self._connection.abort()
 
     async def _answer(self, batch: list[QueuedRequest]) -> None:

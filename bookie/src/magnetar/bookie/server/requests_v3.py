@@ -19,7 +19,7 @@ from magnetar.wire.bookkeeper import v3
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES, MASTER_KEY_BYTES
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LONG_POLL_SECONDS_MAX: Final = 300.0
 """However long a client wants to wait; it asks again anyway."""

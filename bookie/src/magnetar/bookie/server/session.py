@@ -23,7 +23,7 @@ from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.framing import FrameSplitter
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
 """Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
@@ -124,7 +124,7 @@ class BookieSession:
                 self._give_up(error)
             except Exception:
                 # The edge of a connection: an error of ours must not leave its client waiting for ever.
-                log.exception("closing the connection from %s", self._connection.peer_address)
+                logger.exception("closing the connection from %s", self._connection.peer_address)
                 self._unserved.clear()
                 self._connection.abort()
         if self._unserved:
@@ -134,7 +134,7 @@ class BookieSession:
         self._tell_what_is_held()
 
     def _give_up(self, error: PeerError) -> None:
-        log.warning("closing the connection from %s: %s", self._connection.peer_address, error)
+        logger.warning("closing the connection from %s: %s", self._connection.peer_address, error)
         self._unserved.clear()
         self._connection.abort()
 

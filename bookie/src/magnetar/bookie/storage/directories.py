@@ -15,7 +15,7 @@ from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage.entry_log_note import list_logs
 from magnetar.core.disk import Disk
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 CURRENT: Final = "current"
 LAST_MARK_FILE: Final = "lastMark"
@@ -67,13 +67,13 @@ class BookieDirectories:
             try:
                 found.append(decode_mark(content))
             except ValueError as error:
-                log.warning("%s is damaged and left out: %s", directory / name, error)
+                logger.warning("%s is damaged and left out: %s", directory / name, error)
         if found:
             return max(found)
         if not any(list_logs(self.disk, directory) for directory in self.ledgers):
             return (0, 0)
         oldest = min(journal_files.list_files(self.disk, self.journals[journal_index]), default=0)
-        log.warning("no directory has a %s that can be read: the journal counts from file %x on", name, oldest)
+        logger.warning("no directory has a %s that can be read: the journal counts from file %x on", name, oldest)
         return (oldest, 0)
 
     def write_last_marks(self, marks: Marks) -> None:
@@ -89,7 +89,7 @@ class BookieDirectories:
                 written += 1
             except OSError as error:
                 failure = error
-                log.warning("the journal's mark could not be stored in %s: %s", directory, error)
+                logger.warning("the journal's mark could not be stored in %s: %s", directory, error)
         if failure is not None and not written:
             raise failure
 
@@ -103,7 +103,7 @@ class BookieDirectories:
         for directory, mark in zip(self.journals, marks, strict=True):
             deleted = journal_files.trim(self.disk, directory, mark, backups_max)
             if deleted:
-                log.info("deleted %d journal files up to %x in %s", len(deleted), deleted[-1], directory)
+                logger.info("deleted %d journal files up to %x in %s", len(deleted), deleted[-1], directory)
 
     def spaces(self) -> list[tuple[Path, int, int]]:
         """(directory, total, free bytes) of the file system of each directory. OSError."""

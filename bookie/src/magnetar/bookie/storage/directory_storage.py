@@ -23,7 +23,7 @@ from magnetar.core.disk import Disk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 READ_COUNT_MAX: Final = 1_000
 """Entries of one batch read, whatever the caller allows (BookKeeper's read-ahead of Pulsar's configuration)."""
@@ -195,7 +195,7 @@ class DirectoryStorage:
         try:
             self.index.close()
         except OSError as error:
-            log.warning("the index in %s could not be closed well: %s", self.directory, error)
+            logger.warning("the index in %s could not be closed well: %s", self.directory, error)
 
     def _write(self, half: WriteCacheHalf | None, states: Sequence[State]) -> None:
         # In the flush thread. States come first, since they cost least to write once more. Entries come before places:
@@ -368,5 +368,5 @@ def _portions(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _unreadable(error: Exception, ledger_id: int, entry_id: int) -> BookieError:
-    log.error("entry %d:%d cannot be read from %s", ledger_id, entry_id, error)
+    logger.error("entry %d:%d cannot be read from %s", ledger_id, entry_id, error)
     return BookieError(BookieCode.EIO, f"{ledger_id}:{entry_id}: {error}")

@@ -14,7 +14,7 @@ from magnetar.bookie.storage.entry_log_reader import EntryLogReader
 from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
 from magnetar.core.disk import Disk
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LAST_ID_FILE: Final = "lastId"
 LOG_ID_MAX: Final = 2**31 - 1
@@ -85,7 +85,7 @@ class EntryLogs:
                 self._note((self._noted - {log_id}) | ({copy_id} if copy_id is not None else set()))
             except OSError as error:
                 # The next start asks the index, and finds that nothing is wanted of it.
-                log.warning("the note of the entry logs in %s could not be kept up: %s", self.directory, error)
+                logger.warning("the note of the entry logs in %s could not be kept up: %s", self.directory, error)
 
     def close(self) -> None:
         """Finish the current log and close all."""
@@ -93,7 +93,7 @@ class EntryLogs:
             self.writer.close()
         except OSError as error:
             # Its entries were synced by the checkpoint; only the ledgers map is missing, which a scan replaces.
-            log.warning("the current entry log could not be closed well: %s", error)
+            logger.warning("the current entry log could not be closed well: %s", error)
             self.writer.abandon()
         self.reader.close()
 
@@ -117,7 +117,7 @@ class EntryLogs:
         except ValueError:
             last_id = LOG_ID_MAX + 1
         if last_id > LOG_ID_MAX:
-            log.warning("%s is damaged and left out: the logs that are there count", path)
+            logger.warning("%s is damaged and left out: the logs that are there count", path)
             return -1
         return last_id
 

@@ -19,7 +19,7 @@ from magnetar.bookie.storage.index_api import LedgerIndex
 from magnetar.core.disk import Disk
 from magnetar.core.errors import Unavailable
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 NOTE_FILE: Final = "entryLogs"
 PLACES_PER_LOOK: Final = 10_000
@@ -51,7 +51,7 @@ def read_note(disk: Disk, directory: Path) -> frozenset[int]:
     except ValueError:
         log_ids = frozenset()
     if content != _encode(log_ids):
-        log.warning("%s is damaged and left out: the logs that are there count", directory / NOTE_FILE)
+        logger.warning("%s is damaged and left out: the logs that are there count", directory / NOTE_FILE)
         return frozenset()
     return log_ids
 

@@ -10,7 +10,7 @@ from typing import Final
 from magnetar.bookie.storage import entry_log_format
 from magnetar.core.disk import Disk, DiskFile, write_all
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PIECES_MAX: Final = 1024
 """Buffers of one `pwritev`: the kernel's IOV_MAX."""
@@ -79,7 +79,7 @@ class EntryLogWriter:
             else:
                 self._disk.delete(path)
         except OSError as error:
-            log.warning("the unfinished end of %s stays: %s", path, error)
+            logger.warning("the unfinished end of %s stays: %s", path, error)
         self._let_go()
 
     def close(self) -> None:

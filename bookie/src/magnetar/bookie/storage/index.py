@@ -24,7 +24,7 @@ from magnetar.core.disk import SystemDisk
 from magnetar.metadata.rocksdb_files import DatabaseDamaged
 from rocksdict import Cache, RdictIter, WriteBatch
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEDGERS_DIRECTORY: Final = "ledgers"
 LOCATIONS_DIRECTORY: Final = "locations"
@@ -319,7 +319,7 @@ def repair_rocksdb_index(directory: Path) -> None:
         path = directory / name
         if not (damage := _read_all(path, cache)):
             continue
-        log.warning("the index is repaired: %s", without_advice(damage))
+        logger.warning("the index is repaired: %s", without_advice(damage))
         try:
             repair(path, cache)
             damage = _read_all(path, cache)
@@ -327,7 +327,7 @@ def repair_rocksdb_index(directory: Path) -> None:
             damage = str(error)
         if damage:
             aside = _free_name(path)
-            log.error("%s cannot be repaired and is kept as %s: %s", path, aside.name, damage)
+            logger.error("%s cannot be repaired and is kept as %s: %s", path, aside.name, damage)
             path.rename(aside)
             _open(path, cache).close()
 

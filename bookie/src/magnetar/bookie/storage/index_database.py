@@ -20,7 +20,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.metadata.rocksdb_files import SyncedNumber, check_iterator, open_database, repair_database
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, RdictIter, WriteBatch
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
 """Per database, taken as it fills. Of 4 MiB RocksDB makes so many small tables that merging them costs half as much
@@ -146,12 +146,12 @@ class Database:
                 raise
 
     def _reopen(self) -> None:
-        log.warning("the index in %s is opened again after a write that failed", self._path)
+        logger.warning("the index in %s is opened again after a write that failed", self._path)
         try:
             self._rdict.close()
         except Exception as error:  # noqa: BLE001  (the binding's errors have no class of their own)
             # It still has the failure in its throat, or an earlier attempt has closed it; closed it is all the same.
-            log.info("the index in %s could not be closed well: %s", self._path, error)
+            logger.info("the index in %s could not be closed well: %s", self._path, error)
         self._rdict = self._open()
         self._failed = False
         self._doubtful |= self._unsynced

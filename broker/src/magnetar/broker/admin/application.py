@@ -60,7 +60,7 @@ from magnetar.net.http_connections import SERVER_LOG, HttpConnections
 from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.wire.pulsar.errors import PulsarError
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 1 * MIB
 """The largest request body. What it says has to fit into a node of the metadata store, or is a schema. JSON of this

@@ -15,7 +15,7 @@ from magnetar.net.tls import ServerTls
 if TYPE_CHECKING:
     from aiohttp import web
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LISTEN_BACKLOG: Final = 1024
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 TOPICS_CLOSED_AT_ONCE_MAX: Final = 32
 """Enough to hide the store's and the bookies' round trips, few enough for one turn of the event loop: each has about a

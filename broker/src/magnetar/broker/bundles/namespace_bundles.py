@@ -16,7 +16,7 @@ from magnetar.core.topic_name import FULL_RANGE, NamespaceName, TopicName
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, StoreUnavailable, VersionConflict
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 NAMESPACES_KEPT_MAX: Final = 10_000
 """Namespaces whose cuts are kept in memory, some 30 bytes per bundle; others are read again."""

@@ -34,7 +34,7 @@ from magnetar.metadata.store import (
     VersionConflict,
 )
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 OWNERS_KEPT_MAX: Final = 20_000
 """Bundles whose owners are kept in memory, about 1 kB each; others are read again."""

@@ -16,7 +16,7 @@ from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.core.errors import PeerError
 from magnetar.metadata.store import MetadataStore, NodeNotFound
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BUNDLES_PATH: Final = "/loadbalance/bundle-data"
 BROKERS_PATH: Final = "/loadbalance/broker-time-average"

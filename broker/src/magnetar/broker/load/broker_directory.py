@@ -13,7 +13,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent, StoreClosed
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 """After a read that the store could not answer."""

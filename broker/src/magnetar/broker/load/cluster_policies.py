@@ -16,7 +16,7 @@ from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import MetadataStore
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DYNAMIC_PATH: Final = "/admin/configuration"
 """The cluster's dynamic settings, a map of texts."""

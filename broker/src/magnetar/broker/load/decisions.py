@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from magnetar.balance.model import Decision, Placement, Split, Unload
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 DECISIONS_KEPT_MAX: Final = 1_000
 PLACEMENTS_KEPT_MAX: Final = 1_000

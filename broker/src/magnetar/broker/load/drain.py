@@ -15,7 +15,7 @@ from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 8
 """Bundles on their way: each has its topics closed here and loaded elsewhere."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from magnetar.client.client import PulsarClient
     from magnetar.client.producer import Producer
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ROUNDS_WAITING_MAX: Final = 12
 """An hour of the usual interval, so that a topic that moves or a store that is away leaves no hole; at most some

@@ -23,7 +23,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MetadataStore, StoreClosed
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PREFERENCE_SECONDS_MIN: Final = 60.0
 """How long a moved bundle that nobody owns goes where it was meant to; longer where unloads may take longer."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from magnetar.broker.load.leader import Balancing
     from magnetar.client.client import PulsarClient
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEADER_PATH: Final = "/loadbalance/leader"
 

@@ -13,7 +13,7 @@ from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
 from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreClosed, StoreUnavailable, VersionConflict
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
 

@@ -20,7 +20,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import Notification, SessionEvent
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 POLICIES_PATH: Final = Resources.tenant_path("")
 """Below it: `<tenant>/<namespace>`."""

@@ -38,7 +38,7 @@ _HISTORIES_AT_ONCE_MAX: Final = 8
 _JUDGED_BY_NEWEST: Final = frozenset({Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL})
 """Strategies under which a consumer only needs to read what the newest schema writes."""
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class SchemaRegistry:
@@ -117,7 +117,7 @@ class SchemaRegistry:
                 try:
                     return await self._storage.append(stored, schema.hash(), located)
                 except VersionConflict:
-                    _log.debug("schema %s was changed by another broker, looking again", schema_id)
+                    logger.debug("schema %s was changed by another broker, looking again", schema_id)
         raise Unavailable(f"Schema of {schema_id} is being changed too often")
 
     async def _version_of(
@@ -224,7 +224,7 @@ class SchemaRegistry:
                     )
                     return await self._storage.append(tombstone, TOMBSTONE_HASH, located)
                 except VersionConflict:
-                    _log.debug("schema %s was changed by another broker, looking again", schema_id)
+                    logger.debug("schema %s was changed by another broker, looking again", schema_id)
         raise Unavailable(f"Schema of {schema_id} is being changed too often")
 
     async def close(self) -> None:
@@ -249,7 +249,7 @@ class SchemaRegistry:
         try:
             return await self._storage.read(position)
         except (LedgerNotFound, EntryNotFound) as error:
-            _log.warning("version %d of schema %s is lost: %s", position.version, schema_id, error)
+            logger.warning("version %d of schema %s is lost: %s", position.version, schema_id, error)
             return None
 
     def _lock(self, schema_id: str) -> asyncio.Lock:

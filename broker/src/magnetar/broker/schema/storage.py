@@ -50,7 +50,7 @@ _READS_AT_ONCE_MAX: Final = 16
 _IN_DOUBT_MAX: Final = 1_000
 """Schemas with ledgers in doubt. Of one that is forgotten the log tells the ledgers."""
 
-_log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class _Append:
@@ -210,14 +210,14 @@ class SchemaStorage:
             await writer.close()
         except MagnetarError as error:
             # The entry is on its quorum; the first reader closes the ledger.
-            _log.warning("ledger %d of schema %s was left open: %s", writer.ledger_id, schema_id, error)
+            logger.warning("ledger %d of schema %s was left open: %s", writer.ledger_id, schema_id, error)
         return writer.ledger_id, entry_id
 
     async def _discard(self, ledger_id: int) -> None:
         try:
             await self._ledgers.delete(ledger_id)
         except MagnetarError as error:
-            _log.warning("ledger %d of a schema was not deleted: %s", ledger_id, error)
+            logger.warning("ledger %d of a schema was not deleted: %s", ledger_id, error)
 
     def _doubt(self, schema_id: str, ledger_ids: Iterable[int]) -> None:
         """The locator may name these or not; the next write that is sure tells."""
@@ -225,7 +225,9 @@ class SchemaStorage:
         if len(self._in_doubt) > _IN_DOUBT_MAX:
             forgotten = next(iter(self._in_doubt))
             self._unsure_deletions.discard(forgotten)
-            _log.warning("ledgers of schema %s may be left over: %s", forgotten, sorted(self._in_doubt.pop(forgotten)))
+            logger.warning(
+                "ledgers of schema %s may be left over: %s", forgotten, sorted(self._in_doubt.pop(forgotten))
+            )
 
     async def _settle(self, schema_id: str, positions: Iterable[SchemaPosition]) -> None:
         """The locator names these positions for sure: what was in doubt beside them goes."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.broker.session.api import Session
 from magnetar.wire.pulsar.command import PING_FRAME
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class ConnectingSession(Session, Protocol):

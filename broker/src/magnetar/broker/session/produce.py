@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.notes import Note, producer_bytes
@@ -28,7 +28,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class Opening:

@@ -50,7 +50,7 @@ from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_ME
 if TYPE_CHECKING:
     from magnetar.broker.session.access import SessionAccess
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
 """The newest protocol version served; Pulsar 4.x."""

@@ -17,7 +17,7 @@ from magnetar.broker.settings.load import SWITCHES
 from magnetar.core.errors import MagnetarError, PeerError, SettingError
 from magnetar.metadata.store import MetadataStore, NodeNotFound, Notification, SessionEvent, VersionConflict
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PATH: Final = "/admin/configuration"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
-LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 0.1
 """Short enough not to be seen when a bookie restarts."""
@@ -230,7 +230,7 @@ class EntryReader:
             entries = await self._cursor.read(count_max, size_bytes_max)
             self.read_backoff.succeeded()
         except MagnetarError as error:
-            LOG.warning("%s: reading failed: %s", self._label, error)
+            logger.warning("%s: reading failed: %s", self._label, error)
             failure = error
         finally:
             wanted = self._finish()
@@ -247,7 +247,7 @@ class EntryReader:
             entries = await self._cursor.read_positions(positions)
             self.replay_backoff.succeeded()
         except MagnetarError as error:
-            LOG.warning("%s: reading %d entries again failed: %s", self._label, len(positions), error)
+            logger.warning("%s: reading %d entries again failed: %s", self._label, len(positions), error)
             failure = error
         finally:
             wanted = self._finish()

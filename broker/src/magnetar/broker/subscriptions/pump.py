@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
-LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 TURN_BYTES_MAX: Final = 8 * MIB
 """What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
@@ -305,7 +305,7 @@ class Pump:
         delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
         screened = screen(entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
         for (ledger_id, entry_id), error in screened.unreadable:
-            LOG.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
+            logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if screened.markers:
             self._cursor.acknowledge(screened.markers)
         if screened.delayed:

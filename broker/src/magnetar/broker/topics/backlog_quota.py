@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.managed.cursors.cursor import Cursor
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 EVICTION_TARGET: Final = 0.9
 """What is left of the limit after an eviction, so that it is not needed again at once."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from magnetar.managed.entry import Entry
     from magnetar.managed.managed_ledger import ManagedLedger
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 CURSOR_NAME: Final = "pulsar.dedup"
 REPLAY_ENTRIES: Final = 500

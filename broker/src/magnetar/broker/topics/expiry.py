@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.slices import Turn
 from magnetar.broker.topics.backlog import ExpirySearch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from magnetar.broker.topics.topic import PersistentTopic
     from magnetar.core.ids import Position
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | None:

@@ -19,7 +19,7 @@ from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 WATCHED_NAMES_MAX: Final = 4_000_000
 """Of one broker: names in the lists of all watchers, those of the same pattern counted once. 8 bytes each, beside the

@@ -36,7 +36,7 @@ from magnetar.metadata.coordination import NameGenerator
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 PRODUCER_NAMES_PATH: Final = "/counters/producer-name"
 """Where brokers of a cluster keep the names they generate apart (Pulsar `DistributedIdGenerator`)."""

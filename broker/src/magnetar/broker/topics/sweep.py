@@ -17,7 +17,7 @@ from magnetar.core.errors import MagnetarError
 if TYPE_CHECKING:
     from magnetar.core.clock import CallLater, Clock, TimerHandle
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 

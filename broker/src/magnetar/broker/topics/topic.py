@@ -43,7 +43,7 @@ from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 """Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""

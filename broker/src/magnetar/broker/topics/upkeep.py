@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RATE_UPDATE_SECONDS: Final = 10.0
 """How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""

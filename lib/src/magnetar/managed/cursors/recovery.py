@@ -24,7 +24,7 @@ from magnetar.managed.shared import Shared
 from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
 """How often a cursor is read again because a former owner, still at work, has given it another ledger meanwhile."""
@@ -77,7 +77,7 @@ async def recover_cursor(
             again = await shared.store.get(owned.path, watch=False)
             if again is None or again.stat.version != node.stat.version:
                 continue
-            log.warning("%s: the ledger of cursor %s is lost: %r", appends.name, name, error)
+            logger.warning("%s: the ledger of cursor %s is lost: %r", appends.name, name, error)
             position = None
         return _restored(appends, owned, info, position)
     raise LedgerUnavailable(f"cursor {name} of {appends.name} changed under {ATTEMPTS_MAX} attempts to read it")

@@ -32,7 +32,7 @@ from magnetar.managed.owned_node import NodeTaken, OwnedNode
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
 from magnetar.managed.states import LedgerState
 
-log = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 CLOSE_ATTEMPTS_MAX: Final = 3
 """Each waits for a connection to the metadata store as long as the store itself does."""
@@ -223,7 +223,7 @@ class CursorStorage:
             _settle(self._next.first_entry, error)
         elif self._writer is not None and self._writer.ledger_id == ledger_id:
             writer, self._writer = self._writer, None
-            log.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
+            logger.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
             self._shared.start(_close_quietly(writer))
             if self._busy and not self._by_node:
                 self._start_by_node()
@@ -325,7 +325,7 @@ class CursorStorage:
             except Unavailable as error:
                 if attempt == CLOSE_ATTEMPTS_MAX - 1:
                     raise
-                log.info("%s: cursor %s is closed once more: %r", self._appends.name, self.name, error)
+                logger.info("%s: cursor %s is closed once more: %r", self._appends.name, self.name, error)
             else:
                 return
 
@@ -394,4 +394,4 @@ async def _close_quietly(writer: LedgerWriter) -> None:
     try:
         await writer.close()
     except MagnetarError as error:
-        log.info("cursor ledger %d is not closed: %r", writer.ledger_id, error)
+        logger.info("cursor ledger %d is not closed: %r", writer.ledger_id, error)

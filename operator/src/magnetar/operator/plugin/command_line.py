@@ -55,11 +55,11 @@ for command in (
     application.command(rich_help_panel="Steer")(command)
 
 
+def complete() -> None:
+    """`kubectl_complete-pulsar`."""
+    completions(sys.argv[1:], application)
+
+
 def main() -> None:
     """`kubectl-pulsar`."""
     application(prog_name=NAME)
-
-
-def complete() -> None:
-    """`kubectl_complete-pulsar`."""
-    completions(application, sys.argv[1:])

@@ -20,10 +20,8 @@ exec kubectl-pulsar completion --words -- "$@"
 """
 
 
-def completions(command: Callable[..., object], words: Sequence[str]) -> None:
-    """Print what may come in place of the last word, which may be empty, one a line with its help after a tab.
-
-    `command` is the whole of `kubectl pulsar`."""
+def completions(words: Sequence[str], application: Callable[..., object]) -> None:
+    """Print what may come in place of the last word, which may be empty, one a line with its help after a tab."""
     from typer.completion import completion_init  # type: ignore[attr-defined]  # Its own module takes it from there.
 
     # The same questions that fish asks: its answers have the form that kubectl reads.
@@ -32,5 +30,5 @@ def completions(command: Callable[..., object], words: Sequence[str]) -> None:
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join([PROGRAM, *words])
     completion_init()
     with contextlib.suppress(SystemExit):
-        command(prog_name=NAME, complete_var="_KUBECTL_PULSAR_COMPLETE", args=[])
+        application(prog_name=NAME, complete_var="_KUBECTL_PULSAR_COMPLETE", args=[])
     sys.stdout.write(f":{NO_FILES}\n")

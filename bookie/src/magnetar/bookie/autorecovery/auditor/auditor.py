@@ -30,7 +30,7 @@ from magnetar.core.errors import PeerError, Unavailable
 from magnetar.metadata.store import Notification, SessionEvent
 from magnetar.wire.bookkeeper.under_replication import CheckKind
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
 """Before an audit or a check that failed is tried again."""
@@ -119,7 +119,7 @@ class Auditor:
                     await self._audit()
                     check_due = clock.monotonic_seconds() + interval if interval > 0 else float("inf")
             except (Unavailable, PeerError) as error:
-                log.warning("lost bookies cannot be looked for now: %s", error)
+                logger.warning("lost bookies cannot be looked for now: %s", error)
                 await self._nap(RETRY_SECONDS)
                 continue
             # While a loss is given time, the periodic look waits as well: it may be due already.
@@ -147,7 +147,7 @@ class Auditor:
         self._parts.counters.delayed_audits_cancelled += losses.cancelled - before[1]
         if losses.delayed > before[0]:
             lost = ", ".join(sorted(losses.lost))
-            log.info("%s is lost; it has %d s to come back", lost, self._delay_seconds)
+            logger.info("%s is lost; it has %d s to come back", lost, self._delay_seconds)
 
     async def _read_delay(self) -> bool | None:
         """None if nobody wrote the delay since the last call, else whether it became another one."""
@@ -165,7 +165,7 @@ class Auditor:
         clock, counters = self._parts.clock, self._parts.counters
         started = clock.monotonic_seconds()
         if self._losses.lost:
-            log.info("lost bookies: %s", ", ".join(sorted(self._losses.lost)))
+            logger.info("lost bookies: %s", ", ".join(sorted(self._losses.lost)))
         # What is lost from here on is news, and so is what anybody asks for.
         self._triggered = False
         succeeded = False
@@ -178,7 +178,7 @@ class Auditor:
         self._losses.audited()
         self.audits += 1
         counters.underreplicated_marked.record(marked)
-        log.info("audited all ledgers: %d name a bookie that is not there", marked)
+        logger.info("audited all ledgers: %d name a bookie that is not there", marked)
 
     async def _wait_until_enabled(self) -> None:
         underreplicated = self._parts.underreplicated
@@ -251,7 +251,7 @@ class Auditor:
         except ReplicationDisabled:
             return
         except (Unavailable, PeerError) as error:
-            log.warning("the %s was not finished: %s", check.kind.value, error)
+            logger.warning("the %s was not finished: %s", check.kind.value, error)
             await asyncio.sleep(RETRY_SECONDS)
             return
         finally:
@@ -263,7 +263,7 @@ class Auditor:
             try:
                 await attempt()
             except (Unavailable, PeerError) as error:
-                log.warning("the auditor cannot %s now: %s", what, error)
+                logger.warning("the auditor cannot %s now: %s", what, error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -32,7 +32,7 @@ from magnetar.ledger.recovery_driver import codec_for
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BATCH_LEDGERS: Final = 1000
 """Ledgers whose metadata one step of an audit holds: a few MB."""
@@ -73,7 +73,7 @@ class AuditorParts:
         except LedgerNotFound:
             return None
         except PeerError as error:
-            log.warning("ledger %d cannot be audited: %s", ledger_id, error)
+            logger.warning("ledger %d cannot be audited: %s", ledger_id, error)
             return None
         return metadata
 
@@ -87,7 +87,7 @@ class AuditorParts:
         try:
             await self.underreplicated.mark(ledger_id, sorted(missing_replicas))
         except PeerError as error:
-            log.warning("ledger %d cannot be marked: %s", ledger_id, error)
+            logger.warning("ledger %d cannot be marked: %s", ledger_id, error)
 
 
 class BookieCheck:
@@ -162,7 +162,7 @@ class AllLedgersCheck:
                 raise NoBookies("no bookie is registered, so none is called lost")
             bad, _ = await self._look(ledger_id, available, last_entry_id)
         if bad:
-            log.warning("ledger %d lacks entries on %s", ledger_id, ", ".join(sorted(bad)))
+            logger.warning("ledger %d lacks entries on %s", ledger_id, ", ".join(sorted(bad)))
             await self._parts.mark(ledger_id, bad)
             self.marked += 1
 
@@ -179,7 +179,7 @@ class AllLedgersCheck:
         except LedgerNotFound:
             return set(), NO_ENTRY
         except (Unavailable, LedgerUnauthorized) as error:
-            log.warning("ledger %d cannot be checked: %s", ledger_id, error)
+            logger.warning("ledger %d cannot be checked: %s", ledger_id, error)
             self.failed += 1
             return set(), NO_ENTRY
         if up_to_entry_id is not None:
@@ -251,7 +251,7 @@ class PlacementCheck:
         if all(adheres(bookies, metadata.write_quorum) is Adherence.STRICT for _, bookies in metadata.ensembles):
             return
         self.not_adhering += 1
-        log.warning("ledger %d does not adhere to the placement policy", ledger_id)
+        logger.warning("ledger %d does not adhere to the placement policy", ledger_id)
         if self._parts.settings.repair_placement:
             # No bookie is missing: the mark names none, as Apache's.
             await self._parts.mark(ledger_id, ())

@@ -22,7 +22,7 @@ from magnetar.ledger.striping import kept_entries
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 LEDGERS_IN_FLIGHT_MAX: Final = 8
 """Ledgers at a time: each holds the ids of all its entries, once for each bookie."""
@@ -75,7 +75,7 @@ class ReplicasCheck:
         if not missing:
             return
         left = metadata.write_quorum - missing
-        log.error("ledger %d has an entry with %d of %d replicas", ledger_id, left, metadata.write_quorum)
+        logger.error("ledger %d has an entry with %d of %d replicas", ledger_id, left, metadata.write_quorum)
         if left <= 0:
             self.without_replica += 1
         elif left < metadata.ack_quorum:
@@ -94,9 +94,9 @@ class ReplicasCheck:
                 return frozenset()
             if error.code is BookieCode.UNREACHABLE:
                 self._silent.add(bookie_id)
-            log.warning("the entries of ledger %d on %s are not known: %s", ledger_id, bookie_id, error)
+            logger.warning("the entries of ledger %d on %s are not known: %s", ledger_id, bookie_id, error)
         except (ValueError, PeerError) as error:
-            log.warning("%s told the entries of ledger %d in an unknown form: %s", bookie_id, ledger_id, error)
+            logger.warning("%s told the entries of ledger %d in an unknown form: %s", bookie_id, ledger_id, error)
         return None
 
 

@@ -44,7 +44,7 @@ from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ROUNDS_MAX: Final = 10
 """How often a ledger is looked at again because something was moved or its metadata changed meanwhile."""
@@ -123,7 +123,7 @@ class LedgerReplicator:
             if not open_segment_is_bad(metadata, lost):
                 return
             why = "a bookie of its open segment is lost, leaves or has lost entries"
-            log.warning("ledger %d is fenced and closed, as %s", ledger_id, why)
+            logger.warning("ledger %d is fenced and closed, as %s", ledger_id, why)
             reader = await self._client.open(ledger_id, password=metadata.password, recover=True)
             await reader.close()
         except LedgerNotFound:
@@ -160,7 +160,7 @@ class LedgerReplicator:
         try:
             reader = await self._client.open(ledger_id, password=metadata.password, recover=False)
         except LedgerUnauthorized as error:
-            log.warning("the open end of ledger %d cannot be checked: %s", ledger_id, error)
+            logger.warning("the open end of ledger %d cannot be checked: %s", ledger_id, error)
             return None
         last_entry_id = reader.last_add_confirmed
         await reader.close()
@@ -224,7 +224,7 @@ class LedgerReplicator:
 
     def target_failed(self, error: TargetFailed) -> None:
         """Avoid it for a while."""
-        log.warning("%s", error)
+        logger.warning("%s", error)
         self._client.chooser.report_failure(error.bookie_id)
 
     async def record(self, ledger_id: int, move: Move) -> bool:
@@ -241,7 +241,7 @@ class LedgerReplicator:
                 await self._client.metadata.write(ledger_id, changed, version)
             except VersionConflict:
                 continue
-            log.info(
+            logger.info(
                 "ledger %d has new bookies from entry %d on: %s",
                 ledger_id,
                 move.segment.first_entry_id,

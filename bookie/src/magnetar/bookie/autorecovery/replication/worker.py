@@ -26,7 +26,7 @@ from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError, Unavailable
 
-log: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 FAILED_LEDGERS_MAX: Final = 2_000
 """Ledgers whose failures are counted and whose locks are kept for a while, as in BookKeeper. What is beyond may be
@@ -160,7 +160,7 @@ class ReplicationWorker:
                     return True
                 self._begin(*found)
         except Unavailable as error:
-            log.warning("work for replication cannot be looked for: %s", error)
+            logger.warning("work for replication cannot be looked for: %s", error)
             return False
         return True
 
@@ -175,10 +175,10 @@ class ReplicationWorker:
         try:
             well = await self._replicate(task, lock)
         except Unavailable as error:
-            log.warning("ledger %d could not be replicated now: %s", ledger_id, error)
+            logger.warning("ledger %d could not be replicated now: %s", ledger_id, error)
         except MagnetarError as error:
             # Its metadata cannot be read, for example: others may be repaired all the same.
-            log.warning("ledger %d could not be replicated: %s", ledger_id, error)
+            logger.warning("ledger %d could not be replicated: %s", ledger_id, error)
             await self._underreplicated.tell_problem(ledger_id, str(error))
             self._defer_failed(ledger_id, lock)
         finally:
@@ -200,17 +200,17 @@ class ReplicationWorker:
         )
         result = await unless_lost(lock, replication)
         if result is None:
-            log.warning("ledger %d is left to others: its lock was lost", ledger_id)
+            logger.warning("ledger %d is left to others: its lock was lost", ledger_id)
             return True
         self._count(result, started)
         if result.complete:
             self._failures.pop(ledger_id, None)
             await self._underreplicated.replicated(task, lock)
             self._ledgers_done += 1
-            log.info("ledger %d is whole: %s", ledger_id, _summary(result))
+            logger.info("ledger %d is whole: %s", ledger_id, _summary(result))
             return True
         self._ledgers_failed += 1
-        log.warning("ledger %d is not whole: %s (%s)", ledger_id, result.reason, _summary(result))
+        logger.warning("ledger %d is not whole: %s (%s)", ledger_id, result.reason, _summary(result))
         await self._underreplicated.tell_problem(ledger_id, result.reason)
         if result.has(ProblemKind.OPEN):
             self._defer(ledger_id, lock, self._close_later(ledger_id, lock, result.open_damage))
@@ -263,7 +263,7 @@ class ReplicationWorker:
             del self._deferred[ledger_id]
         task = held.task
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a later attempt on ledger %d failed", ledger_id, exc_info=error)
+            logger.error("a later attempt on ledger %d failed", ledger_id, exc_info=error)
 
     async def _close_later(self, ledger_id: int, lock: ReplicationLock, damage: OpenDamage | None) -> None:
         """Give the writer time to replace its lost bookie, then close the ledger; the next attempt copies the rest."""
@@ -273,7 +273,7 @@ class ReplicationWorker:
                 return
             await unless_lost(lock, self._close(ledger_id, damage))
         except MagnetarError as error:
-            log.warning("ledger %d could not be closed for its replication: %s", ledger_id, error)
+            logger.warning("ledger %d could not be closed for its replication: %s", ledger_id, error)
             await unless_lost(lock, asyncio.sleep(self._settings.failure_backoff_seconds, result=True))
         finally:
             await lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.owners import AUTHORITATIVE, is_authoritative, redirect, url_for
@@ -12,7 +13,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import PERSISTENT, TopicName
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BASE = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 

@@ -16,7 +16,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document, Resources
 from magnetar.metadata.store import VersionConflict
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 BASE: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
 ONE: Final = BASE + "/{policy}"

@@ -18,7 +18,7 @@ from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import NodeHasChildren, NodeNotFound
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
 """How often it starts again because topics were made meanwhile, as often as Apache's broker does."""

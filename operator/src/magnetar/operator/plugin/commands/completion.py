@@ -23,6 +23,6 @@ def completion(
     from magnetar.operator.plugin.completion import SCRIPT, completions
 
     if words:
-        completions(context.find_root().command, arguments or [""])
+        completions(arguments or [""], context.find_root().command)
     else:
         typer.echo(SCRIPT, nl=False)
