@@ -32,6 +32,7 @@ LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX
 COMPILED = HOT_MODULES[0]
 TYPES = "if TYPE_CHECKING:\n"
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
+
 CASES = [
     (tidy.check_sizes, {"tools/a.py": GOOD + "x = 1\n" * tidy.MODULE_LINES_MAX}, "tools/a.py:500"),
     (tidy.check_sizes, {"tools/a.py": f"{GOOD}def f() -> None:\n{LONG}"}, "tools/a.py:2"),
