@@ -28,22 +28,6 @@ TEST_MODULE_LINES_MAX: Final = 900
 FUNCTION_LINES_MAX: Final = 60
 FOLDER_MODULES_MAX: Final = 25
 
-CROWDED: Final = frozenset(
-    {
-        "bookie/src/magnetar/bookie",
-        "bookie/src/magnetar/bookie/autorecovery",
-        "e2e/operator_simulation",
-        "lib/src/magnetar/ledger",
-        "lib/src/magnetar/managed",
-        "operator/src/magnetar/operator",
-        "operator/src/magnetar/operator/plan",
-        "operator/src/magnetar/operator/plugin",
-        "spark-jobs/src/magnetar/spark",
-        "spark-jobs/src/magnetar/spark/jobs",
-    }
-)
-"""Folders that are still to be cut into rooms; whoever does it takes the folder off this list."""
-
 _SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", "data", "dist", "node_modules", "target"})
 _TEXT_SUFFIXES: Final = frozenset(
     [".cfg", ".go", ".java", ".md", ".proto", ".py", ".sh", ".toml", ".xml", ".yaml", ".yml"]
@@ -157,7 +141,7 @@ def check_folders(tree: Tree) -> Iterator[Violation]:
         if not module.is_test and module.path.name != "__init__.py":
             folders[module.path.parent] += 1
     for folder, count in folders.items():
-        if count > FOLDER_MODULES_MAX and str(folder) not in CROWDED:
+        if count > FOLDER_MODULES_MAX:
             what = f"folder of {count} modules (at most {FOLDER_MODULES_MAX})"
             yield Violation(folder, 1, what, "make rooms of what belongs together")
 

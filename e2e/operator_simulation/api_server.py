@@ -11,9 +11,9 @@ from magnetar.operator.kubernetes.errors import Answer, Conflict, Refused, Serve
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.rbac import rules
 
-from e2e.operator_simulation.admission import answer_to_undeclared, undeclared_field
 from e2e.operator_simulation.fates import READS_SHARE, Network, pass_began
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.admission import answer_to_undeclared, undeclared_field
+from e2e.operator_simulation.objects.store import ObjectStore
 from e2e.operator_simulation.promises import Promises
 from e2e.operator_simulation.writes import Write
 

@@ -15,10 +15,10 @@ from magnetar.operator.control.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MA
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import Move
 
-from e2e.operator_simulation.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.brokers import BUNDLES, Broker
 from e2e.operator_simulation.fates import READS_SHARE, pass_began
 from e2e.operator_simulation.kubelet import Running
+from e2e.operator_simulation.objects.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.programs import BookieProgram, BrokerProgram, Zookeeper
 from e2e.operator_simulation.storage import Bookie
 from e2e.operator_simulation.world import World

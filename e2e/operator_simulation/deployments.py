@@ -12,7 +12,7 @@ from magnetar.operator.children.configuration import digest
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.sim.loop import SimulatedLoop
 
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.store import ObjectStore
 from e2e.operator_simulation.workloads import CONTROLLERS, Worker, is_leaving, is_ready, owned, pod_from
 
 HASH_LABEL: Final = "pod-template-hash"

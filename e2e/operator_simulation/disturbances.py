@@ -13,9 +13,9 @@ from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 
-from e2e.operator_simulation.admission import MISSPELT, STORAGE_CLASSES
 from e2e.operator_simulation.kubelet import BAD_IMAGE, CRASHING_IMAGE, Running, claims_of
 from e2e.operator_simulation.metadata import Disk
+from e2e.operator_simulation.objects.admission import MISSPELT, STORAGE_CLASSES
 from e2e.operator_simulation.operators import Operators
 from e2e.operator_simulation.parameters import SLIPS
 from e2e.operator_simulation.workloads import is_leaving

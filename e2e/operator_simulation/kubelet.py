@@ -12,7 +12,7 @@ from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, I
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.sim.loop import SimulatedLoop
 
-from e2e.operator_simulation.objects import ObjectStore, timestamp
+from e2e.operator_simulation.objects.store import ObjectStore, timestamp
 from e2e.operator_simulation.programs import (
     BookieProgram,
     BrokerProgram,

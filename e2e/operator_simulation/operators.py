@@ -21,10 +21,10 @@ from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.sweep import Sweep
 from magnetar.sim.process import Process
 
-from e2e.operator_simulation.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.api_server import SimulatedApi
 from e2e.operator_simulation.controls import SimulatedControls
 from e2e.operator_simulation.fates import pass_began
+from e2e.operator_simulation.objects.admission import ORIGIN_SECONDS
 from e2e.operator_simulation.world import NAMESPACE, World
 
 LEASE_SECONDS: Final = (1.0, 15.0)

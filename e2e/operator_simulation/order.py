@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INSTANCE_LABEL, PROXY, ZOOKEEPER
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER
 
-from e2e.operator_simulation.objects import Name, ObjectStore
+from e2e.operator_simulation.objects.store import Name, ObjectStore
 
 SLEEP: Final = {BROKER: (PROXY,), BOOKIE: (BROKER, PROXY), ZOOKEEPER: (BOOKIE, BROKER, PROXY)}
 """Who is to have stopped before whom."""

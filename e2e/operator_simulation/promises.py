@@ -16,7 +16,7 @@ from magnetar.operator.plan.actions import Tell
 from magnetar.sim.trace import Trace
 
 from e2e.operator_simulation.metadata import Disk
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.store import ObjectStore
 from e2e.operator_simulation.order import END, SLEEP, left_behind
 from e2e.operator_simulation.programs import Software
 from e2e.operator_simulation.workloads import is_leaving, is_ready

@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, Manifest
 
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.store import ObjectStore
 
 SURE_SECONDS: Final = 8.0
 """A wish that was written down for so long was seen as it is. Before that an older view may take its place."""

@@ -12,10 +12,10 @@ from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.quantities import size_bytes
 from magnetar.sim.loop import SimulatedLoop
 
-from e2e.operator_simulation.admission import STORAGE_CLASSES
 from e2e.operator_simulation.kubelet import claims_of
 from e2e.operator_simulation.metadata import Disks
-from e2e.operator_simulation.objects import PROTECTION, ObjectStore
+from e2e.operator_simulation.objects.admission import STORAGE_CLASSES
+from e2e.operator_simulation.objects.store import PROTECTION, ObjectStore
 
 CONTROLLERS: Final = "kube-controller-manager"
 REVISION_LABEL: Final = "controller-revision-hash"

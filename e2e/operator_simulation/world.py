@@ -10,12 +10,12 @@ from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import API_VERSION
 from magnetar.sim.loop import SimulatedLoop
 
-from e2e.operator_simulation.admission import STORAGE_CLASSES
 from e2e.operator_simulation.api_server import Server
 from e2e.operator_simulation.deployments import Deployments
 from e2e.operator_simulation.fates import Network
 from e2e.operator_simulation.kubelet import Kubelet
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.admission import STORAGE_CLASSES
+from e2e.operator_simulation.objects.store import ObjectStore
 from e2e.operator_simulation.parameters import Parameters
 from e2e.operator_simulation.programs import BrokerProgram, Software
 from e2e.operator_simulation.promises import REFUSALS_TOLD_CALM_SECONDS, Promises

@@ -11,7 +11,7 @@ import pytest
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
 from magnetar.operator.kubernetes.kinds import Manifest
 
-from e2e.operator_simulation.objects import ObjectStore
+from e2e.operator_simulation.objects.store import ObjectStore
 from e2e.operator_simulation.operators import Operators
 from e2e.operator_simulation.run import run_seed
 

@@ -196,8 +196,7 @@ class ManagedLedger:
         while low < high:
             middle = (low + high) // 2
             entry = await self.read_entry(self.ledgers.entry_at(middle))
-            if self.ledgers.ids[0] != before:
-                # Trimmed while we waited: the indexes count anew.
+            if self.ledgers.ids[0] != before:  # Trimmed while we waited: the indexes count anew.
                 low, high, before = 0, self.number_of_entries, self.ledgers.ids[0]
             elif matches(entry):
                 high = middle

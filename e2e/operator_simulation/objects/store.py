@@ -15,8 +15,8 @@ import msgspec
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from magnetar.operator.kubernetes.kinds import Manifest
 
-from e2e.operator_simulation import ownership
-from e2e.operator_simulation.admission import ORIGIN_SECONDS, admit, with_defaults
+from e2e.operator_simulation.objects import ownership
+from e2e.operator_simulation.objects.admission import ORIGIN_SECONDS, admit, with_defaults
 
 Name: TypeAlias = tuple[str, str]
 """Namespace and name."""
