@@ -352,12 +352,12 @@ async def test_metrics_are_never_those_of_an_earlier_question(
     gather, go = metrics.broker_metrics, asyncio.Event()
     gatherings = 0
 
-    async def slowly(context: BrokerContext) -> bytes:
+    async def slowly(context: BrokerContext, process: bytes) -> bytes:
         nonlocal gatherings
         gatherings += 1
         if gatherings == 2:
             raise ValueError("a mistake of ours")
-        text = await gather(context)
+        text = await gather(context, process)
         await go.wait()
         return text
 

@@ -35,7 +35,8 @@ async def cluster(server: ZookeeperServer) -> AsyncIterator[MemoryCluster]:
     url = f"zk:{server.address}/ownership-{next(numbers)}"
 
     async def open_store() -> MetadataStore:
-        return await ZookeeperMetadataStore.open(url, session_timeout_ms=3_000, operation_timeout_ms=8_000)
+        # Sessions end because a test ends them, not because the machine is busy.
+        return await ZookeeperMetadataStore.open(url, session_timeout_ms=20_000, operation_timeout_ms=20_000)
 
     async with MemoryCluster(3, open_store=open_store) as running:
         yield running

@@ -50,7 +50,11 @@ class MemoryCluster:
         """Start one more broker."""
         shared = SharedParts(await self._open_store(), self.bookies)
         broker = MemoryBroker(settings if settings is not None else replace(self._settings), shared=shared)
-        await broker.start()
+        try:
+            await broker.start()
+        except BaseException:
+            await shared.store.close()
+            raise
         self.brokers.append(broker)
         return broker
 
@@ -114,17 +118,25 @@ class MemoryCluster:
         """A connection to the owner of a topic."""
         return await (await self.lookup(self.brokers[0], topic)).connect()
 
+    async def stop_all(self) -> None:
+        """Stop all that were started, one after the other."""
+        for broker in list(self.brokers):
+            await self.stop(broker)
+
     async def __aenter__(self) -> MemoryCluster:
-        for _ in range(self._count):
-            await self.add()
-        await self.settled()
+        try:
+            for _ in range(self._count):
+                await self.add()
+            await self.settled()
+        except BaseException:
+            await self.stop_all()  # Nobody else does: the caller has no cluster to leave.
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for broker in list(self.brokers):
-            await self.stop(broker)
+        await self.stop_all()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -83,12 +83,14 @@ class Gathered:
                 self._gatherings += 1
                 self._text = None
                 process = await asyncio.to_thread(generate_latest, REGISTRY)
-                self._text = await broker_metrics(self._context) + process
+                self._text = await broker_metrics(self._context, process)
             return self._text
 
 
-async def broker_metrics(context: BrokerContext) -> bytes:
-    """The broker's own metrics as Prometheus text, gathered in turns with what clients send."""
+async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
+    """The broker's own metrics as Prometheus text, then those of its process; gathered in turns with what clients send.
+
+    The text is put together once: of ten thousand topics it is 25 MB, of which each copy takes ten milliseconds."""
     turn = Turn()
     topics = list(context.service.topics.values())
     cluster = context.settings.cluster_name
@@ -115,16 +117,17 @@ async def broker_metrics(context: BrokerContext) -> bytes:
         topic_rows.append((labels, topic_values(topic, subscriptions)))
         if turn.over:
             await turn.pause()
-    text = ["\n".join(lines)]
+    text = ["\n".join(lines).encode()]
     for metrics, rows in ((TOPIC_METRICS, topic_rows), (SUBSCRIPTION_METRICS, subscription_rows)):
         for index, (name, kind, about) in enumerate(metrics):
-            text += metric(name, kind, about, [])
+            text += [line.encode() for line in metric(name, kind, about, [])]
             for first in range(0, len(rows), ROWS_AT_ONCE):
                 some = rows[first : first + ROWS_AT_ONCE]
-                text.append("\n".join([f"{name}{labels} {values[index]}" for labels, values in some]))
+                text.append("\n".join([f"{name}{labels} {values[index]}" for labels, values in some]).encode())
                 if turn.over:
                     await turn.pause()
-    return ("\n".join(text) + "\n").encode()
+    text.append(process)
+    return b"\n".join(text)
 
 
 def refused_rows(context: BrokerContext) -> list[tuple[str, float]]:
