@@ -17,7 +17,7 @@ from tools import generate_spark_options
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/spark.md"
 COMPATIBILITY = ROOT / "docs/COMPATIBILITY.md"
-SOURCES = (ROOT / "spark-jobs/src/magnetar/spark", ROOT / "lib/src/magnetar/wire/pulsar")
+SOURCES = (ROOT / "spark-jobs/src/magnetar/spark", ROOT / "lib/src/magnetar/wire")
 
 
 @pytest.fixture(scope="module")
