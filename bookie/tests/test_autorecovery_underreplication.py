@@ -10,7 +10,7 @@ from magnetar.bookie.autorecovery import paths
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.core.errors import PeerError
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Change, MetadataStore, Notification, Stat, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification, Stat, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.wire.bookkeeper.under_replication import CheckKind
@@ -360,7 +360,7 @@ class LateNewsStore(MemoryMetadataStore):
         """See `MetadataStore.put`."""
         stat = await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
         if path.startswith(paths.LOCKS + "/"):
-            self.changes.tell([Notification(Change.DELETED, path)])
+            self.changes.tell([Notification(NodeChange.DELETED, path)])
             await asyncio.sleep(0)
         return stat
 
@@ -383,7 +383,7 @@ async def test_a_lock_that_seemed_lost_leaves_no_node_behind() -> None:
     ours = UnderreplicatedLedgers(store, "a:1")
     lock = await ours.lock(1)
     assert lock is not None
-    store.changes.tell([Notification(Change.DELETED, paths.lock_path(1))])
+    store.changes.tell([Notification(NodeChange.DELETED, paths.lock_path(1))])
     await lock.wait_until_lost()
     assert await store.exists(paths.lock_path(1))
     await lock.release()

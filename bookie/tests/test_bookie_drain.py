@@ -24,7 +24,7 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Change, MetadataStore, Notification, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
@@ -429,16 +429,16 @@ async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryCl
     await process.end()
 
 
-@pytest.mark.parametrize("told", [Change.CREATED, Change.MODIFIED])
+@pytest.mark.parametrize("told", [NodeChange.CREATED, NodeChange.MODIFIED])
 async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again(
-    cluster: MemoryCluster, told: Change
+    cluster: MemoryCluster, told: NodeChange
 ) -> None:
     """After a reconnection the store tells only that something may have changed."""
 
     class RetellingStore(MemoryMetadataStore):
         def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
             def retell(heard: Notification) -> None:
-                changed = heard.change is Change.CREATED and heard.path == f"{AVAILABLE_PATH}/{LEAVING}"
+                changed = heard.change is NodeChange.CREATED and heard.path == f"{AVAILABLE_PATH}/{LEAVING}"
                 listener(Notification(told, heard.path) if changed else heard)
 
             return super().watch(retell)

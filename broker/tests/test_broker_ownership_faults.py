@@ -15,7 +15,7 @@ from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerFenced
-from magnetar.metadata.store import Change, Notification, StoreUnavailable
+from magnetar.metadata.store import NodeChange, Notification, StoreUnavailable
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -84,7 +84,7 @@ async def test_a_node_that_vanishes_while_nobody_listens_is_noticed(cluster: Mem
     if told:
         # As the oldest of too many watches is dropped.
         store._connected = True
-        store.changes.tell([Notification(Change.MODIFIED, ownership_path(bundle))])
+        store.changes.tell([Notification(NodeChange.MODIFIED, ownership_path(bundle))])
     else:
         store.reconnect()
     await client.expect(CLOSE_PRODUCER)

@@ -11,7 +11,7 @@ from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.etcd import EtcdMetadataStore
 from magnetar.metadata.etcd_client import parse_endpoints
 from magnetar.metadata.etcd_transactions import after_subtree
-from magnetar.metadata.store import Change, MetadataStore, SessionEvent, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import EtcdServer
 
 pytestmark = [
@@ -66,7 +66,7 @@ async def test_a_server_that_stops_and_comes_back_keeps_the_session(tmp_path: Pa
         assert node.stat.owned_by_this_session
         heard = Heard(store)
         await store.put("/f", b"")
-        await heard.until(Change.CREATED, "/f")
+        await heard.until(NodeChange.CREATED, "/f")
         await store.close()
 
 
@@ -106,7 +106,7 @@ async def test_a_lock_goes_to_the_next_when_its_holder_is_gone(
     heard = Heard(store)
     await store.get("/locks/x")
     await other_session.close()
-    await heard.until(Change.DELETED, "/locks/x")
+    await heard.until(NodeChange.DELETED, "/locks/x")
     mine = ResourceLock(store, "/locks/x", b"mine", lambda _: None)
     await mine.acquire()
     await mine.release()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.metadata.contract import Heard, MetadataStoreContract
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Change, MetadataStore, SessionEvent, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, SessionEvent, StoreUnavailable
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_an_expired_session_loses_its_nodes_and_is_told(store: MemoryMetad
     await store.put("/e", b"", ephemeral=True)
     await store.put("/kept", b"")
     store.expire_session()
-    await heard.until(Change.DELETED, "/e")
+    await heard.until(NodeChange.DELETED, "/e")
     assert await other.children("/") == ["kept"]
     assert events == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
     assert (await store.put("/e", b"", ephemeral=True)).owned_by_this_session
@@ -65,5 +65,5 @@ async def test_a_failing_listener_keeps_nobody_from_being_told(
     store.watch(fail)
     heard = Heard(store)
     await store.put("/a", b"")
-    await heard.until(Change.CREATED, "/a")
+    await heard.until(NodeChange.CREATED, "/a")
     assert "a listener failed" in caplog.text

@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata import zookeeper_session
 from magnetar.metadata.contract import PATIENCE_SECONDS, Heard, MetadataStoreContract, value_of
-from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import TURNS, Fate, Turn, ZookeeperSession
@@ -112,7 +112,7 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
     await asyncio.to_thread(end_from_the_side)
     await events.until(SessionEvent.SESSION_RESTARTED)
     assert events.seen[-2:] == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
-    await heard.until(Change.DELETED, "/e")
+    await heard.until(NodeChange.DELETED, "/e")
     assert not await store.exists("/e")
     assert await value_of(store, "/kept") == b"1"
     stat = await store.put("/e", b"", ephemeral=True)
@@ -146,10 +146,10 @@ async def restart_under_a_session(server: ZookeeperServer, store: MetadataStore)
     node = await store.get("/e")
     assert node is not None
     assert node.stat.owned_by_this_session
-    assert Notification(Change.MODIFIED, "/a") in heard.notifications
+    assert Notification(NodeChange.MODIFIED, "/a") in heard.notifications
     heard.notifications.clear()
     await store.put("/a", b"3")
-    await heard.until(Change.MODIFIED, "/a")
+    await heard.until(NodeChange.MODIFIED, "/a")
 
 
 @pytest.mark.slow
@@ -197,18 +197,18 @@ async def test_the_oldest_watch_makes_room_and_is_told_as_a_change(
     await store.exists("/a")
     await store.children("/dir")
     await store.exists("/b")
-    await heard.until(Change.MODIFIED, "/a")
+    await heard.until(NodeChange.MODIFIED, "/a")
     await store.exists("/d")
-    await heard.until(Change.CHILDREN_CHANGED, "/dir")
+    await heard.until(NodeChange.CHILDREN_CHANGED, "/dir")
     await store.put("/a", b"")
     await store.put("/dir/x", b"")
     await store.put("/d", b"")
-    await heard.until(Change.CREATED, "/d")
+    await heard.until(NodeChange.CREATED, "/d")
     told = [(notification.change, notification.path) for notification in heard.notifications]
-    assert told == [(Change.MODIFIED, "/a"), (Change.CHILDREN_CHANGED, "/dir"), (Change.CREATED, "/d")]
+    assert told == [(NodeChange.MODIFIED, "/a"), (NodeChange.CHILDREN_CHANGED, "/dir"), (NodeChange.CREATED, "/d")]
     await store.exists("/a")
     await store.put("/a", b"2")
-    await heard.until(Change.MODIFIED, "/a")
+    await heard.until(NodeChange.MODIFIED, "/a")
 
 
 async def test_an_unwatched_read_leaves_no_watch(store: ZookeeperMetadataStore, other_session: MetadataStore) -> None:
@@ -224,7 +224,7 @@ async def test_an_unwatched_read_leaves_no_watch(store: ZookeeperMetadataStore, 
     await store.get("/b")
     for path in ("/a", "/a/child", "/missing", "/b"):
         await other_session.put(path, b"1")
-    await heard.until(Change.MODIFIED, "/b")
+    await heard.until(NodeChange.MODIFIED, "/b")
     assert [notification.path for notification in heard.notifications] == ["/b"]
 
 

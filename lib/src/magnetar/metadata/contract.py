@@ -14,9 +14,9 @@ import pytest
 from magnetar.core.errors import Misuse
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
-    Change,
     MetadataStore,
     Node,
+    NodeChange,
     NodeHasChildren,
     NodeNotFound,
     NodeTooLarge,
@@ -56,7 +56,7 @@ class Heard:
         self.stop = store.watch(self._hear)
         self._news = asyncio.Event()
 
-    async def until(self, change: Change, path: str) -> None:
+    async def until(self, change: NodeChange, path: str) -> None:
         """Wait until this notification has come."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while Notification(change, path) not in self.notifications:
@@ -90,7 +90,7 @@ class MetadataStoreContract:
         await store.get("/a")
         await store.get("/a", watch=False)
         await store.put("/a", b"two")
-        assert Notification(Change.MODIFIED, "/a") in heard.notifications
+        assert Notification(NodeChange.MODIFIED, "/a") in heard.notifications
 
     async def test_a_new_node_has_version_zero_and_its_value(self, store: MetadataStore) -> None:
         stat = await store.put("/a", b"one")
@@ -247,7 +247,7 @@ class MetadataStoreContract:
         assert len(await store.children("/dir")) == 3
         assert await store.exists("/dir/e")
         await other_session.close()
-        await heard.until(Change.DELETED, "/dir/e")
+        await heard.until(NodeChange.DELETED, "/dir/e")
         assert await store.children("/dir") == ["kept"]
 
     async def test_a_replaced_ephemeral_node_keeps_its_owner(
@@ -272,8 +272,8 @@ class MetadataStoreContract:
         assert not await store.exists("/w/new")
         assert await store.children("/w") == []
         await other_session.put("/w/new", b"1")
-        await heard.until(Change.CREATED, "/w/new")
-        await heard.until(Change.CHILDREN_CHANGED, "/w")
+        await heard.until(NodeChange.CREATED, "/w/new")
+        await heard.until(NodeChange.CHILDREN_CHANGED, "/w")
         assert await value_of(store, "/w/new") == b"1"
 
     async def test_a_watcher_hears_of_a_creation_below_no_node(
@@ -282,7 +282,7 @@ class MetadataStoreContract:
         heard = Heard(store)
         assert await store.children("/w") == []
         await other_session.put("/w/new", b"1")
-        await heard.until(Change.CREATED, "/w")
+        await heard.until(NodeChange.CREATED, "/w")
         assert await store.children("/w") == ["new"]
 
     async def test_a_watcher_hears_of_each_change_that_it_reads(
@@ -294,20 +294,20 @@ class MetadataStoreContract:
             await store.get("/w")
             heard.notifications.clear()
             await other_session.put("/w", value)
-            await heard.until(Change.MODIFIED, "/w")
+            await heard.until(NodeChange.MODIFIED, "/w")
             assert await value_of(store, "/w") == value
 
     async def test_a_watcher_hears_of_its_own_changes_before_they_return(self, store: MetadataStore) -> None:
         heard = Heard(store)
         await store.get("/w")
         await store.put("/w", b"1")
-        assert Notification(Change.CREATED, "/w") in heard.notifications
+        assert Notification(NodeChange.CREATED, "/w") in heard.notifications
         await store.get("/w")
         await store.put("/w", b"2")
-        assert Notification(Change.MODIFIED, "/w") in heard.notifications
+        assert Notification(NodeChange.MODIFIED, "/w") in heard.notifications
         await store.get("/w")
         await store.delete("/w")
-        assert Notification(Change.DELETED, "/w") in heard.notifications
+        assert Notification(NodeChange.DELETED, "/w") in heard.notifications
 
     async def test_a_watcher_hears_of_a_deletion(self, store: MetadataStore, other_session: MetadataStore) -> None:
         await store.put("/w/gone", b"")
@@ -315,8 +315,8 @@ class MetadataStoreContract:
         await store.get("/w/gone")
         await store.children("/w")
         await other_session.delete("/w/gone")
-        await heard.until(Change.DELETED, "/w/gone")
-        await heard.until(Change.CHILDREN_CHANGED, "/w")
+        await heard.until(NodeChange.DELETED, "/w/gone")
+        await heard.until(NodeChange.CHILDREN_CHANGED, "/w")
         assert await store.get("/w/gone") is None
 
     async def test_a_watcher_may_stop(self, store: MetadataStore, other_session: MetadataStore) -> None:
@@ -325,7 +325,7 @@ class MetadataStoreContract:
         stopped.stop()
         await store.get("/w")
         await other_session.put("/w", b"")
-        await heard.until(Change.CREATED, "/w")
+        await heard.until(NodeChange.CREATED, "/w")
         assert stopped.notifications == []
 
     async def test_a_large_value_comes_back(self, store: MetadataStore, other_session: MetadataStore) -> None:
@@ -334,7 +334,7 @@ class MetadataStoreContract:
         assert not await other_session.exists("/large")
         await store.put("/large", value)
         assert await value_of(store, "/large") == value
-        await heard.until(Change.CREATED, "/large")
+        await heard.until(NodeChange.CREATED, "/large")
         assert await value_of(other_session, "/large") == value
 
     async def test_what_no_backend_takes_is_refused_and_nothing_else_suffers(self, store: MetadataStore) -> None:

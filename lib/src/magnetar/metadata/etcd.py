@@ -27,8 +27,8 @@ from magnetar.metadata.paths import ROOT, check_node, check_path, parent_of, seq
 from magnetar.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
-    Change,
     Node,
+    NodeChange,
     NodeHasChildren,
     NodeNotFound,
     Notification,
@@ -235,17 +235,17 @@ class EtcdMetadataStore:
         version = put.prev_kv.version if replaced else 0
         holder = put.prev_kv.lease if replaced else lease
         if replaced:
-            self._changes.tell([Notification(Change.MODIFIED, path)])
+            self._changes.tell([Notification(NodeChange.MODIFIED, path)])
         else:
-            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(Change.CREATED, path), parent])
+            parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
+            self._changes.tell([Notification(NodeChange.CREATED, path), parent])
         await asyncio.sleep(0)  # Listeners hear of a write before it returns.
         return self._stat(path, version, holder)
 
     async def _tell_deleted(self, paths: list[str]) -> None:
         for path in paths:
-            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(Change.DELETED, path), parent])
+            parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
+            self._changes.tell([Notification(NodeChange.DELETED, path), parent])
         await asyncio.sleep(0)
 
     def _node(self, path: str, found: pb.KeyValue) -> Node:
@@ -259,10 +259,10 @@ class EtcdMetadataStore:
         path = event.kv.key.decode(errors="replace")
         deleted = event.type == pb.Event.DELETE
         if not deleted and event.kv.version > 1:
-            self._changes.tell([Notification(Change.MODIFIED, path)])
+            self._changes.tell([Notification(NodeChange.MODIFIED, path)])
         elif path != ROOT:
-            change = Change.DELETED if deleted else Change.CREATED
-            parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
+            change = NodeChange.DELETED if deleted else NodeChange.CREATED
+            parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
             self._changes.tell([Notification(change, path), parent])
 
     def _take_session_event(self, event: SessionEvent) -> None:

@@ -68,7 +68,7 @@ class Node:
     stat: Stat
 
 
-class Change(enum.Enum):
+class NodeChange(enum.Enum):
     """What happened to a node."""
 
     CREATED = enum.auto()
@@ -82,7 +82,7 @@ class Change(enum.Enum):
 class Notification:
     """One change, told to listeners after it is visible to reads."""
 
-    change: Change
+    change: NodeChange
     path: str
 
 

@@ -23,8 +23,8 @@ from magnetar.metadata.paths import (
 from magnetar.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
-    Change,
     Node,
+    NodeChange,
     NodeHasChildren,
     NodeNotFound,
     Notification,
@@ -133,7 +133,7 @@ class TreeRules:
             _check_version(path, existing, expected_version)
             record = Record(value, existing.version + 1, existing.created_ms, now_ms, existing.owner)
             outcome.saves.append((path, record))
-            outcome.notifications.append(Notification(Change.MODIFIED, path))
+            outcome.notifications.append(Notification(NodeChange.MODIFIED, path))
         outcome.stat = _stat(path, record, session)
         return outcome
 
@@ -207,14 +207,14 @@ class TreeRules:
 
 def _create(path: str, record: Record, outcome: Outcome) -> None:
     outcome.saves.append((path, record))
-    outcome.notifications.append(Notification(Change.CREATED, path))
-    outcome.notifications.append(Notification(Change.CHILDREN_CHANGED, parent_of(path)))
+    outcome.notifications.append(Notification(NodeChange.CREATED, path))
+    outcome.notifications.append(Notification(NodeChange.CHILDREN_CHANGED, parent_of(path)))
 
 
 def _remove(path: str, record: Record, outcome: Outcome) -> None:
     outcome.removals.append((path, record))
-    outcome.notifications.append(Notification(Change.DELETED, path))
-    outcome.notifications.append(Notification(Change.CHILDREN_CHANGED, parent_of(path)))
+    outcome.notifications.append(Notification(NodeChange.DELETED, path))
+    outcome.notifications.append(Notification(NodeChange.CHILDREN_CHANGED, parent_of(path)))
 
 
 def _check_version(path: str, record: Record, expected_version: int | None) -> None:

@@ -32,7 +32,7 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
 from magnetar.metadata.patience import Patience
-from magnetar.metadata.store import Change, Notification, SessionEvent, StoreClosed, StoreUnavailable
+from magnetar.metadata.store import NodeChange, Notification, SessionEvent, StoreClosed, StoreUnavailable
 from magnetar.metadata.zookeeper_handler import Handler, Result
 
 logger: Final = logging.getLogger(__name__)
@@ -377,16 +377,16 @@ class ZookeeperSession:
         del self._armed[watch]
         match event.type:
             case EventType.CREATED:
-                change = Change.CREATED
+                change = NodeChange.CREATED
             case EventType.CHANGED:
-                change = Change.MODIFIED
+                change = NodeChange.MODIFIED
             case EventType.CHILD:
-                change = Change.CHILDREN_CHANGED
+                change = NodeChange.CHILDREN_CHANGED
             case _:
                 # Both kinds of watches end with the node; one notification is enough.
                 self._armed.pop(Watch(WatchKind.DATA, event.path), None)
                 self._armed.pop(Watch(WatchKind.CHILDREN, event.path), None)
-                change = Change.DELETED
+                change = NodeChange.DELETED
         self._on_notification(Notification(change, event.path))
 
     def _arm(self, watch: Watch) -> None:
@@ -423,7 +423,7 @@ class ZookeeperSession:
 
 
 def _possible_change(watch: Watch) -> Notification:
-    change = Change.MODIFIED if watch.kind is WatchKind.DATA else Change.CHILDREN_CHANGED
+    change = NodeChange.MODIFIED if watch.kind is WatchKind.DATA else NodeChange.CHILDREN_CHANGED
     return Notification(change, watch.path)
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from magnetar.core.errors import SettingError, Unavailable
-from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent
 from magnetar.proxy.settings import FixedBrokers
 
 logger: Final = logging.getLogger(__name__)
@@ -238,7 +238,9 @@ class WatchedBrokers:
 
     def _notified(self, notification: Notification) -> None:
         # Brokers write their load into their nodes all the time; what is asked here does not change with it.
-        if notification.change is not Change.MODIFIED and notification.path.startswith((BROKERS_PATH, DRAINING_PATH)):
+        if notification.change is not NodeChange.MODIFIED and notification.path.startswith(
+            (BROKERS_PATH, DRAINING_PATH)
+        ):
             self._changed.set()
 
     def _session_changed(self, event: SessionEvent) -> None:

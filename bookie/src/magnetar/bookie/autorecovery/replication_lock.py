@@ -11,8 +11,8 @@ from magnetar.bookie.autorecovery import paths
 from magnetar.core.errors import Misuse
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
-    Change,
     MetadataStore,
+    NodeChange,
     NodeNotFound,
     Notification,
     SessionEvent,
@@ -153,7 +153,7 @@ class LockTable:
                 logger.info("the lock of ledger %d is gone already: %s", ledger_id, error)
 
     def _take_notification(self, notification: Notification) -> None:
-        if notification.change is Change.DELETED and notification.path.startswith(f"{paths.LOCKS}/"):
+        if notification.change is NodeChange.DELETED and notification.path.startswith(f"{paths.LOCKS}/"):
             for ledger_id in list(self._held):
                 if ledger_id != self._creating and paths.lock_path(ledger_id) == notification.path:
                     self._lose(ledger_id)

@@ -21,8 +21,8 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import PeerError
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
-    Change,
     MetadataStore,
+    NodeChange,
     NodeHasChildren,
     NodeNotFound,
     Notification,
@@ -395,8 +395,8 @@ class UnderreplicatedLedgers:
         path, change = notification.path, notification.change
         if not path.startswith(paths.BASE):
             return
-        marked = path.startswith(paths.MARKS) and change in (Change.CREATED, Change.CHILDREN_CHANGED)
-        released = path.startswith(paths.LOCKS) and change is Change.DELETED
+        marked = path.startswith(paths.MARKS) and change in (NodeChange.CREATED, NodeChange.CHILDREN_CHANGED)
+        released = path.startswith(paths.LOCKS) and change is NodeChange.DELETED
         if marked or released or path == paths.DISABLED:
             self._tell()
 

@@ -34,8 +34,8 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
-    Change,
     MetadataStore,
+    NodeChange,
     NodeNotFound,
     Notification,
     VersionConflict,
@@ -365,7 +365,7 @@ class Drain:
     def _take_notification(self, notification: Notification) -> None:
         if notification.path == intention_path(self._bookie_id):
             self._news.set()
-        elif notification.path == self._writable_path and notification.change is not Change.DELETED:
+        elif notification.path == self._writable_path and notification.change is not NodeChange.DELETED:
             # Created, or after a reconnection: perhaps, and perhaps removed again.
             self._refuses_since = None
 

@@ -33,8 +33,8 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
-    Change,
     Node,
+    NodeChange,
     NodeNotFound,
     Notification,
     VersionConflict,
@@ -244,7 +244,7 @@ class LostBookies:
 
     def _take_notification(self, notification: Notification) -> None:
         folder, _, bookie_id = notification.path.rpartition("/")
-        if folder in (AVAILABLE_PATH, READ_ONLY_PATH) and notification.change is not Change.DELETED:
+        if folder in (AVAILABLE_PATH, READ_ONLY_PATH) and notification.change is not NodeChange.DELETED:
             # Created, or after a reconnection: perhaps, and perhaps removed again.
             self._absent_since.pop(bookie_id, None)
 

@@ -22,7 +22,7 @@ from magnetar.broker.auth.rules import (
 from magnetar.broker.resources import Resources, decode_document
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.node_cache import NodeCache
-from magnetar.metadata.store import Change, Notification
+from magnetar.metadata.store import NodeChange, Notification
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 _PREFIX: Final = "/admin/policies/"
@@ -49,7 +49,7 @@ class Authorizer:
         """Call with the tenant, or tenant and namespace, whose rights may have changed. Returns what ends that."""
 
         def notified(notification: Notification) -> None:
-            if notification.path.startswith(_PREFIX) and notification.change is not Change.CHILDREN_CHANGED:
+            if notification.path.startswith(_PREFIX) and notification.change is not NodeChange.CHILDREN_CHANGED:
                 changed(notification.path.removeprefix(_PREFIX))
 
         return self._resources.configuration_store.watch(notified)

@@ -24,9 +24,9 @@ from magnetar.core.topic_name import TopicName
 from magnetar.metadata.coordination import RETRY_DELAY_SECONDS, claim
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import (
-    Change,
     MetadataStore,
     Node,
+    NodeChange,
     NodeNotFound,
     Notification,
     SessionEvent,
@@ -319,7 +319,7 @@ class BundleOwnership:
 
     def _take_notification(self, notification: Notification) -> None:
         owned = self._by_path.get(notification.path)
-        if owned is not None and notification.change in (Change.DELETED, Change.MODIFIED):
+        if owned is not None and notification.change in (NodeChange.DELETED, NodeChange.MODIFIED):
             self._check_later([owned])
 
     def _check_later(self, bundles: list[OwnedBundle]) -> None:

@@ -18,7 +18,7 @@ from magnetar.broker.policies.events_topic import PoliciesUnavailable, existing_
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.metadata.store import Change, Notification, SessionEvent
+from magnetar.metadata.store import NodeChange, Notification, SessionEvent
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class ChangeEvents:
     # --- from the metadata store
 
     def _take_notification(self, notification: Notification) -> None:
-        if notification.change not in (Change.CREATED, Change.DELETED):
+        if notification.change not in (NodeChange.CREATED, NodeChange.DELETED):
             return
         namespace = namespace_of_node(notification.path)
         if namespace is None:
@@ -182,7 +182,7 @@ class ChangeEvents:
         self._notifications += 1
         opened = self._open.get(namespace)
         if opened is not None:
-            opened[0].look_again(gone=notification.change is Change.DELETED)
+            opened[0].look_again(gone=notification.change is NodeChange.DELETED)
         elif self._absent.pop(namespace, ...) is None:
             self._spawn(self._look_unasked([namespace]))
 

@@ -16,7 +16,7 @@ from magnetar.broker.topics.listings import Listing, Listings
 from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.topic_name import NamespaceName
-from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.net.requests import Place
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -193,7 +193,7 @@ class TopicLists:
             self.watched_names -= len(shared)
 
     def _notified(self, notification: Notification) -> None:
-        if notification.change is Change.CHILDREN_CHANGED and notification.path in self._watched:
+        if notification.change is NodeChange.CHILDREN_CHANGED and notification.path in self._watched:
             self._refresh_later(notification.path)
 
     def _take_session_event(self, event: SessionEvent) -> None:
