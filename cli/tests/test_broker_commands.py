@@ -19,7 +19,7 @@ from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.cli.command_line import application
 from magnetar.cli.commands.admin_options import complete_broker, complete_bundle
-from magnetar.cli.tools.admin_api import AdminAccess, AdminApi, access_of_file, open_admin_api
+from magnetar.cli.tools.admin_api import AdminAccess, AdminCaller, access_of_file, open_admin_api
 from magnetar.cli.tools.brokers import DecisionRow, follow_decisions
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
@@ -267,7 +267,7 @@ async def test_where_the_brokers_are(cluster: MemoryCluster, run: Run, tmp_path:
 
 
 async def test_a_broker_that_is_not_ours_is_told_from_ours(cluster: MemoryCluster, run: Run) -> None:
-    class Apache(AdminApi):
+    class Apache(AdminCaller):
         async def call(self, *_: object, **__: object) -> Any:
             return ["a:1"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from magnetar.admin_client.client import AdminClient
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
-from magnetar.cli.tools.admin_api import LIMITS, AdminApi, ListedBrokers
+from magnetar.cli.tools.admin_api import LIMITS, AdminCaller, ListedBrokers
 
 
-class Asked(AdminApi):
+class Asked(AdminCaller):
     """An admin API that gives one answer."""
 
     def __init__(self, answer: object) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from magnetar.cli.tools.admin_api import AdminAccess, AdminApi
+    from magnetar.cli.tools.admin_api import AdminAccess, AdminCaller
 
 CONNECTION: Final = "Connection"
 COMPLETION_SECONDS_MAX: Final = 2.0
@@ -61,7 +61,9 @@ def admin_access(
     return overlaid(found, url, auth_plugin, auth_params)
 
 
-def _complete(context: typer.Context, find: Callable[[AdminApi], Awaitable[list[str]]], incomplete: str) -> list[str]:
+def _complete(
+    context: typer.Context, find: Callable[[AdminCaller], Awaitable[list[str]]], incomplete: str
+) -> list[str]:
     """What the cluster knows that begins like this; nothing when it does not answer."""
     from magnetar.cli.tools.admin_api import open_admin_api
     from magnetar.core.errors import MagnetarError
@@ -84,7 +86,7 @@ def _complete(context: typer.Context, find: Callable[[AdminApi], Awaitable[list[
 def complete_broker(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of brokers, for the shell."""
 
-    async def find(api: AdminApi) -> list[str]:
+    async def find(api: AdminCaller) -> list[str]:
         from magnetar.cli.tools.brokers import list_brokers
 
         return [row.broker for row in await list_brokers(api)]
@@ -95,7 +97,7 @@ def complete_broker(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_bundle(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of bundles that are served, for the shell."""
 
-    async def find(api: AdminApi) -> list[str]:
+    async def find(api: AdminCaller) -> list[str]:
         from magnetar.cli.tools.brokers import list_bundles
 
         return await list_bundles(api)

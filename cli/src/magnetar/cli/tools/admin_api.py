@@ -72,7 +72,7 @@ def _file(name: str | None) -> Path | None:
     return Path(name) if name else None
 
 
-class AdminApi:
+class AdminCaller:
     """Requests to one address; redirects are followed to whoever is responsible."""
 
     def __init__(self, url: str, client: AdminClient) -> None:
@@ -91,7 +91,7 @@ class AdminApi:
 class ListedBrokers:
     """The brokers that the one who was asked lists: it has the credentials already, and no other host gets them."""
 
-    def __init__(self, api: AdminApi) -> None:
+    def __init__(self, api: AdminCaller) -> None:
         self._api = api
 
     async def serves(self, url: str) -> bool:
@@ -106,19 +106,19 @@ class ListedBrokers:
 
 
 @contextlib.asynccontextmanager
-async def open_admin_api(access: AdminAccess) -> AsyncIterator[AdminApi]:
+async def open_admin_api(access: AdminAccess) -> AsyncIterator[AdminCaller]:
     """The admin API of the first address that answers. `SettingError`, `AdminUnreachable`."""
     urls = access.urls
     client = _client(access, urls[0])
     try:
-        api = await _first_that_answers([AdminApi(url, client) for url in urls])
+        api = await _first_that_answers([AdminCaller(url, client) for url in urls])
         client.known = ListedBrokers(api)
         yield api
     finally:
         await client.close()
 
 
-async def _first_that_answers(found: list[AdminApi]) -> AdminApi:
+async def _first_that_answers(found: list[AdminCaller]) -> AdminCaller:
     for one in found[:-1]:
         try:
             await one.call("GET", "/admin/v2/brokers/ready")

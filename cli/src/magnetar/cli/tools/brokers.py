@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
-from magnetar.cli.tools.admin_api import AdminApi
+from magnetar.cli.tools.admin_api import AdminCaller
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
@@ -93,18 +93,18 @@ class DecisionLog:
     decisions: tuple[DecisionRow, ...]
 
 
-async def list_brokers(api: AdminApi) -> list[BrokerRow]:
+async def list_brokers(api: AdminCaller) -> list[BrokerRow]:
     """All brokers that are alive or drain, by id. `AdminRefused`, `AdminUnreachable`."""
     return [_broker_row(one) for one in await _reports(api)]
 
 
-async def list_bundles(api: AdminApi) -> list[str]:
+async def list_bundles(api: AdminCaller) -> list[str]:
     """The bundles that somebody serves, by name, as the brokers reported them."""
     found = await _reports(api, bundles="true")
     return sorted({name for one in found for name in one.get("bundleNames", ())})
 
 
-async def _reports(api: AdminApi, **query: str) -> list[dict[str, Any]]:
+async def _reports(api: AdminCaller, **query: str) -> list[dict[str, Any]]:
     # Apache's brokers take the path's last word for a cluster's name, and answer with the ids of its brokers or refuse.
     try:
         found = await api.call("GET", f"{BROKERS}/load-reports", query)
@@ -146,7 +146,7 @@ def _broker_row(document: dict[str, Any]) -> BrokerRow:
 # --- drains
 
 
-async def drain_state(api: AdminApi, broker: str, method: str = "GET") -> BrokerDrainState:
+async def drain_state(api: AdminCaller, broker: str, method: str = "GET") -> BrokerDrainState:
     """How far a drain is; POST begins it, DELETE cancels it."""
     found = await api.call(method, f"{BROKERS}/{broker}/drain")
     if not isinstance(found, dict):
@@ -160,7 +160,7 @@ async def drain_state(api: AdminApi, broker: str, method: str = "GET") -> Broker
     )
 
 
-async def follow_drain(api: AdminApi, broker: str) -> AsyncIterator[BrokerDrainState]:
+async def follow_drain(api: AdminCaller, broker: str) -> AsyncIterator[BrokerDrainState]:
     """A drain that was just begun, again and again, until it is done or cancelled."""
     while True:
         state = await drain_state(api, broker)
@@ -187,7 +187,7 @@ def _bundle_path(bundle: BundleName) -> str:
     return f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}"
 
 
-async def transfer(api: AdminApi, bundle: BundleName, broker: str) -> None:
+async def transfer(api: AdminCaller, bundle: BundleName, broker: str) -> None:
     """Have a bundle's owner hand it to another broker. `AdminRefused`, also when it did not get there."""
     alive = await api.call("GET", BROKERS)
     if broker not in alive:
@@ -211,7 +211,7 @@ class SplitWish:
     unload: bool = False
 
 
-async def split(api: AdminApi, bundle: BundleName, wish: SplitWish) -> list[str]:
+async def split(api: AdminCaller, bundle: BundleName, wish: SplitWish) -> list[str]:
     """Cut a bundle; returns its parts, or itself when there was nothing to cut. `AdminRefused` for one that is none."""
     if str(bundle) not in await _cut(api, bundle):
         raise AdminRefused(NOT_FOUND, f"there is no bundle {bundle}: it may have been split")
@@ -224,13 +224,13 @@ def _within(part: BundleName, whole: BundleName) -> bool:
     return whole.range.low <= part.range.low and part.range.high <= whole.range.high
 
 
-async def _cut(api: AdminApi, bundle: BundleName) -> list[str]:
+async def _cut(api: AdminCaller, bundle: BundleName) -> list[str]:
     found = await api.call("GET", f"/admin/v2/namespaces/{bundle.namespace}/bundles")
     edges: Sequence[str] = found["boundaries"]
     return [f"{bundle.namespace}/{low}_{high}" for low, high in itertools.pairwise(edges)]
 
 
-async def unload(api: AdminApi, name: str) -> str:
+async def unload(api: AdminCaller, name: str) -> str:
     """Have a bundle let go of, or a topic closed and loaded again; returns its full name. `SettingError`."""
     if "://" not in name and _RANGE_BEGIN in name:
         bundle = bundle_named(name)
@@ -248,7 +248,7 @@ async def unload(api: AdminApi, name: str) -> str:
 # --- decisions
 
 
-async def decisions(api: AdminApi, *, placements: bool) -> DecisionLog:
+async def decisions(api: AdminCaller, *, placements: bool) -> DecisionLog:
     """What the leader decided lately; with `placements` also where it put bundles that nobody owned."""
     try:
         found = await api.call("GET", f"{BROKERS}/load-decisions")
@@ -280,7 +280,7 @@ def _decision_row(document: dict[str, Any]) -> DecisionRow:
 
 
 async def follow_decisions(
-    api: AdminApi, *, latest: int, placements: bool, lost: Callable[[AdminUnreachable], None]
+    api: AdminCaller, *, latest: int, placements: bool, lost: Callable[[AdminUnreachable], None]
 ) -> AsyncIterator[DecisionRow]:
     """The latest decisions, then each when it is seen, and again when its outcome is another one. Without end: `lost`
     is told when nobody answers, as brokers may be restarted the while; from the beginning it is an error."""
