@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 from magnetar.bookie.admin import json_text
-from magnetar.bookie.admin.server import AdminServer
+from magnetar.bookie.admin.server import BookieHttpServer
 from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from magnetar.bookie.operations import DrainStep, UnderreplicatedEntry
 from magnetar.metadata.store import StoreUnavailable
@@ -36,14 +36,14 @@ def operations() -> FakeOperations:
 
 
 @pytest.fixture
-async def server(operations: FakeOperations) -> AsyncIterator[AdminServer]:
-    server = AdminServer(operations.all())
+async def server(operations: FakeOperations) -> AsyncIterator[BookieHttpServer]:
+    server = BookieHttpServer(operations.all())
     await server.start("127.0.0.1", 0)
     yield server
     await server.close()
 
 
-async def ask(server: AdminServer, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+async def ask(server: BookieHttpServer, method: str, path: str, body: str | None = None) -> tuple[int, str]:
     """Status and text."""
     async with (
         aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session,
@@ -106,7 +106,7 @@ def as_json(text: str) -> Any:
 @pytest.mark.slow
 async def test_every_route_answers_as_bookkeeper_did() -> None:
     fake = recorded_cluster()
-    server = AdminServer(fake.all())
+    server = BookieHttpServer(fake.all())
     await server.start("127.0.0.1", 0)
     differences: list[str] = []
     for method, path, body, status, text in json.loads(RECORDED.read_text()):
@@ -140,7 +140,7 @@ EVENTS: Final[dict[str, Callable[[FakeOperations], None]]] = {
 }
 
 
-async def test_json_is_spaced_as_bookkeeper_spaces_it(server: AdminServer) -> None:
+async def test_json_is_spaced_as_bookkeeper_spaces_it(server: BookieHttpServer) -> None:
     _, text = await ask(server, "GET", "/api/v1/bookie/state/readonly")
     assert text == '{\n  "readOnly" : false\n}'
     _, text = await ask(server, "GET", "/api/v1/bookie/gc_details")
@@ -152,13 +152,13 @@ async def test_json_is_spaced_as_bookkeeper_spaces_it(server: AdminServer) -> No
     assert json_text.write('"\\\n\x0fé') == '"\\"\\\\\\n\\u000Fé"'
 
 
-async def test_long_bodies_are_refused(server: AdminServer) -> None:
+async def test_long_bodies_are_refused(server: BookieHttpServer) -> None:
     status, _ = await ask(server, "PUT", "/api/v1/config/server_config", json.dumps({"a": "x" * 2**18}))
     assert status == 413
 
 
 async def test_what_the_bookie_refuses_is_a_bad_request_with_its_reason(
-    server: AdminServer, operations: FakeOperations
+    server: BookieHttpServer, operations: FakeOperations
 ) -> None:
     operations.now = replace(operations.now, read_only=True)
     operations.drain_state = replace(operations.drain_state, step=DrainStep.REPLICATE)
@@ -167,7 +167,7 @@ async def test_what_the_bookie_refuses_is_a_bad_request_with_its_reason(
 
 
 async def test_a_forced_read_only_bookie_stays_so_and_is_not_tested(
-    server: AdminServer, operations: FakeOperations
+    server: BookieHttpServer, operations: FakeOperations
 ) -> None:
     operations.now = replace(operations.now, read_only=True, read_only_forced=True)
     status, text = await ask(server, "PUT", "/api/v1/bookie/state/readonly", '{"readOnly": false}')
@@ -176,7 +176,7 @@ async def test_a_forced_read_only_bookie_stays_so_and_is_not_tested(
     assert (status, json.loads(text)) == (200, {"passed": False, "readOnly": True})
 
 
-async def test_limbo_has_a_route_of_its_own(server: AdminServer, operations: FakeOperations) -> None:
+async def test_limbo_has_a_route_of_its_own(server: BookieHttpServer, operations: FakeOperations) -> None:
     operations.lacks = DAMAGED
     status, text = await ask(server, "GET", "/api/v1/bookie/state/limbo")
     assert status == 200
@@ -190,7 +190,7 @@ async def test_limbo_has_a_route_of_its_own(server: AdminServer, operations: Fak
 
 @pytest.mark.parametrize(("running", "shutting_down"), [(False, False), (True, True)])
 async def test_ready_only_while_it_runs(
-    server: AdminServer, operations: FakeOperations, running: bool, shutting_down: bool
+    server: BookieHttpServer, operations: FakeOperations, running: bool, shutting_down: bool
 ) -> None:
     operations.now = replace(operations.now, running=running, shutting_down=shutting_down)
     assert await ask(server, "GET", "/api/v1/bookie/is_ready") == (503, "Bookie is not fully started yet")
@@ -206,13 +206,13 @@ async def test_ready_only_while_it_runs(
     ],
 )
 async def test_an_unreachable_store(
-    server: AdminServer, operations: FakeOperations, path: str, status: int, text: str
+    server: BookieHttpServer, operations: FakeOperations, path: str, status: int, text: str
 ) -> None:
     operations.failure = StoreUnavailable("gone")
     assert await ask(server, "GET", path) == (status, text)
 
 
-async def test_no_auditor_and_no_delay(server: AdminServer, operations: FakeOperations) -> None:
+async def test_no_auditor_and_no_delay(server: BookieHttpServer, operations: FakeOperations) -> None:
     operations.recovery = replace(operations.recovery, auditor_bookie_id="")
     operations.delay_seconds = None
     assert await ask(server, "GET", "/api/v1/autorecovery/who_is_auditor") == (404, "No auditor elected")
@@ -220,7 +220,7 @@ async def test_no_auditor_and_no_delay(server: AdminServer, operations: FakeOper
     assert status == 404
 
 
-async def test_pages_of_ledgers_are_bookkeepers(server: AdminServer, operations: FakeOperations) -> None:
+async def test_pages_of_ledgers_are_bookkeepers(server: BookieHttpServer, operations: FakeOperations) -> None:
     metadata = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=[(0, ["b:1"])])
     operations.ledgers = dict.fromkeys(range(250), metadata)
 
@@ -233,14 +233,14 @@ async def test_pages_of_ledgers_are_bookkeepers(server: AdminServer, operations:
     assert await page(3) == list(range(199, 250))
 
 
-async def test_collections_are_asked_for_as_wanted(server: AdminServer, operations: FakeOperations) -> None:
+async def test_collections_are_asked_for_as_wanted(server: BookieHttpServer, operations: FakeOperations) -> None:
     for body in (None, " ", '{"forceMajor": true}', '{"forceMinor": "false"}'):
         await ask(server, "PUT", "/api/v1/bookie/gc", body)
     assert operations.collected == [(None, None), (None, None), (True, None), (None, False)]
 
 
 async def test_metrics_alone(operations: FakeOperations) -> None:
-    server = AdminServer(operations.all(), metrics_only=True)
+    server = BookieHttpServer(operations.all(), metrics_only=True)
     await server.start("127.0.0.1", 0)
     status, text = await ask(server, "GET", "/metrics")
     assert status == 200

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from magnetar.bookie.admin.control import serve_bookie
 from magnetar.bookie.admin.metrics import BookieMetrics
-from magnetar.bookie.admin.server import AdminServer
+from magnetar.bookie.admin.server import BookieHttpServer
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.election import ElectionKind
@@ -154,7 +154,7 @@ async def running(
 
 async def test_http(running: Running) -> None:
     ledger_id = await running.write([b"one", b"two", b"\xff"])
-    server = AdminServer(running.operations)
+    server = BookieHttpServer(running.operations)
     await server.start(HOST, 0)
 
     async with aiohttp.ClientSession(f"http://{HOST}:{server.port}") as session:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from magnetar.bookie.admin.server import AdminServer
+from magnetar.bookie.admin.server import BookieHttpServer
 from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, open_autorecovery
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
@@ -90,7 +90,7 @@ class RunningNode:
     def __init__(self, bookie: RunningBookie) -> None:
         self.bookie = bookie
         self.operations: BookieOperations | None = None
-        self.http: AdminServer | None = None
+        self.http: BookieHttpServer | None = None
         self.control: ControlServer | None = None
         self.recovery: RunningAutoRecovery | None = None
         self.drain_parts: DrainParts | None = None
@@ -182,7 +182,7 @@ class RunningNode:
 
     async def _serve(self, settings: NodeSettings, operations: BookieOperations) -> None:
         if settings.http is not None:
-            http = self.http = AdminServer(operations, metrics_only=settings.http.metrics_only)
+            http = self.http = BookieHttpServer(operations, metrics_only=settings.http.metrics_only)
             try:
                 await http.start(settings.http.host, settings.http.port)
             except OSError as error:

@@ -23,7 +23,7 @@ SHUTDOWN_SECONDS: Final = 2.0
 """Requests under way may end within this time when the server closes."""
 
 
-class AdminServer:
+class BookieHttpServer:
     """Serves BookKeeper's HTTP routes and `/metrics` of one bookie, or `/metrics` alone.
 
     BookKeeper's settings: with `httpServerEnabled` all of it at `httpServerPort`; without, `/metrics` alone at
