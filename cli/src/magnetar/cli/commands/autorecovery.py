@@ -23,7 +23,7 @@ from magnetar.cli.commands.starting import serve
 from magnetar.core.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from magnetar.cli.tools.autorecovery import Auditor, MarkedLedger, RecoveryStatus
+    from magnetar.cli.tools.autorecovery import ElectedAuditor, MarkedLedger, RecoveryStatus
 
 application = command_group("autorecovery", "Give lost replicas back: run AutoRecovery, look at it, switch it.")
 
@@ -165,7 +165,7 @@ def who_is_auditor(
     from magnetar.cli.tools.autorecovery import auditors
     from magnetar.cli.tools.cluster import open_store_of
 
-    async def work() -> tuple[Auditor, ...]:
+    async def work() -> tuple[ElectedAuditor, ...]:
         async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
             return await auditors(store)
 

@@ -15,7 +15,7 @@ TOOL_NAME = "magnetar-command-line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Auditor:
+class ElectedAuditor:
     """Who looks after the cluster's ledgers."""
 
     election: str
@@ -28,7 +28,7 @@ class RecoveryStatus:
     """Of the whole cluster."""
 
     enabled: bool
-    auditors: tuple[Auditor, ...]
+    auditors: tuple[ElectedAuditor, ...]
     """None, one, or one of each election where bookies of both kinds run."""
     ledgers_left: int
     """Marked as under-replicated."""
@@ -40,10 +40,10 @@ class RecoveryStatus:
     last_replicas_check_ms: int | None
 
 
-async def auditors(store: MetadataStore) -> tuple[Auditor, ...]:
+async def auditors(store: MetadataStore) -> tuple[ElectedAuditor, ...]:
     """The elected ones."""
     found = [(kind, await current_auditor(store, kind)) for kind in (ElectionKind.VOTES, ElectionKind.LEADER)]
-    return tuple(Auditor(election=kind.value, bookie_id=bookie_id) for kind, bookie_id in found if bookie_id)
+    return tuple(ElectedAuditor(election=kind.value, bookie_id=bookie_id) for kind, bookie_id in found if bookie_id)
 
 
 async def status(store: MetadataStore) -> RecoveryStatus:
