@@ -101,7 +101,7 @@ class Source:
             raise BadAvro(f"more values than {self.end} bytes may have")
 
 
-class AvroType(ABC):
+class AvroDecoder(ABC):
     """A type, which reads its values."""
 
     bytes_min: int = 0
@@ -114,7 +114,7 @@ class AvroType(ABC):
         """The next value. Raises `BadAvro`."""
 
 
-def read_record(schema: AvroType, data: bytes) -> dict[str, Any]:
+def read_record(schema: AvroDecoder, data: bytes) -> dict[str, Any]:
     """A record; bytes behind it are ignored, as Java's clients do. Raises `BadAvro`.
 
     Enums are their symbols, records and maps dicts, unions the value alone."""
@@ -124,7 +124,7 @@ def read_record(schema: AvroType, data: bytes) -> dict[str, Any]:
     return record
 
 
-def parse_record_schema(text: bytes) -> AvroType:
+def parse_record_schema(text: bytes) -> AvroDecoder:
     """The schema of a record. Raises `BadAvro`, also for what is right but cannot be read within bounds: types that
     contain themselves, or lists of elements that take no bytes."""
     if len(text) > SCHEMA_BYTES_MAX:
@@ -139,12 +139,12 @@ def parse_record_schema(text: bytes) -> AvroType:
     return schema
 
 
-class _Null(AvroType):
+class _Null(AvroDecoder):
     def read(self, source: Source) -> None:
         return None
 
 
-class _Boolean(AvroType):
+class _Boolean(AvroDecoder):
     bytes_min = 1
 
     def read(self, source: Source) -> bool:
@@ -154,7 +154,7 @@ class _Boolean(AvroType):
         return byte == 1
 
 
-class _Number(AvroType):
+class _Number(AvroDecoder):
     bytes_min = 1
 
     def __init__(self, bits: int) -> None:
@@ -167,7 +167,7 @@ class _Number(AvroType):
         return value
 
 
-class _Floating(AvroType):
+class _Floating(AvroDecoder):
     def __init__(self, layout: struct.Struct) -> None:
         self._layout = layout
         self.bytes_min = layout.size
@@ -177,14 +177,14 @@ class _Floating(AvroType):
         return value
 
 
-class _Bytes(AvroType):
+class _Bytes(AvroDecoder):
     bytes_min = 1
 
     def read(self, source: Source) -> bytes:
         return source.take(source.number())
 
 
-class _String(AvroType):
+class _String(AvroDecoder):
     bytes_min = 1
 
     def read(self, source: Source) -> str:
@@ -194,7 +194,7 @@ class _String(AvroType):
             raise BadAvro(f"a text that is none: {error}") from error
 
 
-class _Fixed(AvroType):
+class _Fixed(AvroDecoder):
     def __init__(self, size: int) -> None:
         self.bytes_min = size
 
@@ -202,7 +202,7 @@ class _Fixed(AvroType):
         return source.take(self.bytes_min)
 
 
-class _Enum(AvroType):
+class _Enum(AvroDecoder):
     bytes_min = 1
 
     def __init__(self, symbols: list[str]) -> None:
@@ -215,10 +215,10 @@ class _Enum(AvroType):
         return self._symbols[index]
 
 
-class _Union(AvroType):
+class _Union(AvroDecoder):
     bytes_min = 1
 
-    def __init__(self, branches: list[AvroType]) -> None:
+    def __init__(self, branches: list[AvroDecoder]) -> None:
         self._branches = branches
         self.depth = _depth_over(branches)
 
@@ -229,8 +229,8 @@ class _Union(AvroType):
         return self._branches[index].read(source)
 
 
-class _Record(AvroType):
-    def __init__(self, fields: list[tuple[str, AvroType]]) -> None:
+class _Record(AvroDecoder):
+    def __init__(self, fields: list[tuple[str, AvroDecoder]]) -> None:
         self._fields = fields
         self.bytes_min = sum(kind.bytes_min for _, kind in fields)
         self.depth = _depth_over([kind for _, kind in fields])
@@ -240,10 +240,10 @@ class _Record(AvroType):
         return {name: kind.read(source) for name, kind in self._fields}
 
 
-class _Array(AvroType):
+class _Array(AvroDecoder):
     bytes_min = 1
 
-    def __init__(self, item: AvroType) -> None:
+    def __init__(self, item: AvroDecoder) -> None:
         if not item.bytes_min:
             raise BadAvro("the elements of a list take no bytes, so that it may claim any number of them")
         self._item = item
@@ -256,10 +256,10 @@ class _Array(AvroType):
         return found
 
 
-class _Map(AvroType):
+class _Map(AvroDecoder):
     bytes_min = 1
 
-    def __init__(self, value: AvroType) -> None:
+    def __init__(self, value: AvroDecoder) -> None:
         self._key = _String()
         self._value = value
         self.depth = _depth_over([value])
@@ -273,14 +273,14 @@ class _Map(AvroType):
         return found
 
 
-def _depth_over(inner: list[AvroType]) -> int:
+def _depth_over(inner: list[AvroDecoder]) -> int:
     depth = 1 + max((kind.depth for kind in inner), default=0)
     if depth > DEPTH_MAX:
         raise BadAvro(f"a schema deeper than {DEPTH_MAX} types")
     return depth
 
 
-_PRIMITIVES: Final[dict[str, AvroType]] = {
+_PRIMITIVES: Final[dict[str, AvroDecoder]] = {
     "null": _Null(),
     "boolean": _Boolean(),
     "int": _Number(32),
@@ -296,11 +296,11 @@ class _Parser:
     """Makes types of one schema's JSON."""
 
     def __init__(self) -> None:
-        self._named: dict[str, AvroType | None] = {}
+        self._named: dict[str, AvroDecoder | None] = {}
         """By full names; None: not at its end yet."""
         self._types = 0
 
-    def parse(self, node: object, namespace: str, depth: int) -> AvroType:
+    def parse(self, node: object, namespace: str, depth: int) -> AvroDecoder:
         self._types += 1
         if self._types > TYPES_MAX:
             raise BadAvro(f"a schema of more than {TYPES_MAX} types")
@@ -322,7 +322,7 @@ class _Parser:
             case kind:
                 return self.parse(kind, namespace, depth + 1)
 
-    def _find(self, name: str, namespace: str) -> AvroType:
+    def _find(self, name: str, namespace: str) -> AvroDecoder:
         full_name = name if "." in name or not namespace else f"{namespace}.{name}"
         if full_name not in self._named:
             full_name = name
@@ -332,7 +332,7 @@ class _Parser:
             raise BadAvro(f"a schema whose type {name[:100]!r} {known}")
         return found
 
-    def _define(self, node: dict[str, object], namespace: str, depth: int) -> AvroType:
+    def _define(self, node: dict[str, object], namespace: str, depth: int) -> AvroDecoder:
         name, given = node.get("name"), node.get("namespace")
         if not isinstance(name, str) or not name:
             raise BadAvro("a schema with a type that has no name")
@@ -347,7 +347,7 @@ class _Parser:
         self._named[full_name] = found = self._make(node, namespace, depth)
         return found
 
-    def _make(self, node: dict[str, object], namespace: str, depth: int) -> AvroType:
+    def _make(self, node: dict[str, object], namespace: str, depth: int) -> AvroDecoder:
         if node["type"] == "enum":
             symbols = _list(node, "symbols")
             return _Enum([str(symbol) for symbol in symbols])
@@ -356,7 +356,7 @@ class _Parser:
             if type(size) is not int or not 0 <= size <= FIXED_BYTES_MAX:
                 raise BadAvro("a schema with a fixed type of no size")
             return _Fixed(size)
-        fields: dict[str, AvroType] = {}
+        fields: dict[str, AvroDecoder] = {}
         for field in _list(node, "fields"):
             name = field.get("name") if isinstance(field, dict) else None
             if not isinstance(name, str) or name in fields:

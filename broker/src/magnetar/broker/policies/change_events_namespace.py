@@ -28,7 +28,7 @@ from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import KIB
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.wire.avro import AvroType
+from magnetar.wire.avro import AvroDecoder
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
@@ -72,7 +72,7 @@ class NamespaceChanges:
         self._applying = 0
         self._failure = ""
         self._readers: list[Reader] = []
-        self._schemas: dict[bytes, AvroType | BadEvent] = {}
+        self._schemas: dict[bytes, AvroDecoder | BadEvent] = {}
         """By version; an error for what is known to be of no use, as versions do not change."""
         self._remembers = False
         # What the changes found that were read while one of ours is on its way: a few.
@@ -235,7 +235,7 @@ class NamespaceChanges:
             raise BadEvent(f"it is about {change.topic}, of another namespace")
         return change
 
-    async def _schema(self, version: bytes) -> AvroType:
+    async def _schema(self, version: bytes) -> AvroDecoder:
         """The schema that a change was written by: those of other versions of Pulsar have other fields.
 
         Raises `BadEvent` where there is no such schema, or none to read by; others when it is not known now."""
@@ -249,7 +249,7 @@ class NamespaceChanges:
             raise BadEvent(str(known))
         return known
 
-    async def _find_schema(self, version: bytes) -> AvroType | BadEvent:
+    async def _find_schema(self, version: bytes) -> AvroDecoder | BadEvent:
         if not version:
             return own_schema()
         number = int.from_bytes(version, "big", signed=True)

@@ -24,7 +24,7 @@ from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.event_shape import Misfit, check_number, check_policies, named_types, schema_text
 from magnetar.core.errors import Misuse, PeerError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
-from magnetar.wire.avro import AvroType, BadAvro, parse_record_schema, read_record
+from magnetar.wire.avro import AvroDecoder, BadAvro, parse_record_schema, read_record
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -80,7 +80,7 @@ class Change(NamedTuple):
 
 
 @cache
-def own_schema() -> AvroType:
+def own_schema() -> AvroDecoder:
     """The schema, to read by."""
     return read_schema(schema_text().encode())
 
@@ -91,7 +91,7 @@ def _written_schema() -> Any:
     return parse_schema(json.loads(schema_text()), named_schemas={})
 
 
-def read_schema(data: bytes) -> AvroType:
+def read_schema(data: bytes) -> AvroDecoder:
     """Parse a schema that a topic has. Raises `BadEvent`."""
     try:
         return parse_record_schema(data)
@@ -148,7 +148,7 @@ def properties_of(policies: TopicPolicies) -> dict[str, str]:
     return {NEWER_PROPERTY: json.dumps(newer, separators=(",", ":"))} if newer else {}
 
 
-def decode_change(payload: bytes, writer_schema: AvroType, properties: Mapping[str, str] = NONE) -> Change | None:
+def decode_change(payload: bytes, writer_schema: AvroDecoder, properties: Mapping[str, str] = NONE) -> Change | None:
     """Read a change; None for an event about something else. Raises `BadEvent`."""
     try:
         event = read_record(writer_schema, payload)
