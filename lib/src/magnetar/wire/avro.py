@@ -44,7 +44,7 @@ class BadAvro(PeerError):
     """A schema that cannot be read by, or bytes that were not written by it."""
 
 
-class Source:
+class AvroInput:
     """The bytes of one record, and how much of it was read."""
 
     __slots__ = ("_values", "at", "data", "end")
@@ -110,7 +110,7 @@ class AvroDecoder(ABC):
     """Types within this one, itself included, those that it only names as well."""
 
     @abstractmethod
-    def read(self, source: Source) -> Any:
+    def read(self, source: AvroInput) -> Any:
         """The next value. Raises `BadAvro`."""
 
 
@@ -118,7 +118,7 @@ def read_record(schema: AvroDecoder, data: bytes) -> dict[str, Any]:
     """A record; bytes behind it are ignored, as Java's clients do. Raises `BadAvro`.
 
     Enums are their symbols, records and maps dicts, unions the value alone."""
-    record = schema.read(Source(data))
+    record = schema.read(AvroInput(data))
     if not isinstance(record, dict):
         raise BadAvro("no record")
     return record
@@ -140,14 +140,14 @@ def parse_record_schema(text: bytes) -> AvroDecoder:
 
 
 class _Null(AvroDecoder):
-    def read(self, source: Source) -> None:
+    def read(self, source: AvroInput) -> None:
         return None
 
 
 class _Boolean(AvroDecoder):
     bytes_min = 1
 
-    def read(self, source: Source) -> bool:
+    def read(self, source: AvroInput) -> bool:
         byte = source.take(1)[0]
         if byte > 1:
             raise BadAvro(f"{byte} is neither true nor false")
@@ -160,7 +160,7 @@ class _Number(AvroDecoder):
     def __init__(self, bits: int) -> None:
         self._max = (1 << bits - 1) - 1
 
-    def read(self, source: Source) -> int:
+    def read(self, source: AvroInput) -> int:
         value = source.number()
         if not ~self._max <= value <= self._max:
             raise BadAvro(f"{value} is too large for its type")
@@ -172,7 +172,7 @@ class _Floating(AvroDecoder):
         self._layout = layout
         self.bytes_min = layout.size
 
-    def read(self, source: Source) -> float:
+    def read(self, source: AvroInput) -> float:
         value: float = self._layout.unpack(source.take(self.bytes_min))[0]
         return value
 
@@ -180,14 +180,14 @@ class _Floating(AvroDecoder):
 class _Bytes(AvroDecoder):
     bytes_min = 1
 
-    def read(self, source: Source) -> bytes:
+    def read(self, source: AvroInput) -> bytes:
         return source.take(source.number())
 
 
 class _String(AvroDecoder):
     bytes_min = 1
 
-    def read(self, source: Source) -> str:
+    def read(self, source: AvroInput) -> str:
         try:
             return source.take(source.number()).decode()
         except UnicodeDecodeError as error:
@@ -198,7 +198,7 @@ class _Fixed(AvroDecoder):
     def __init__(self, size: int) -> None:
         self.bytes_min = size
 
-    def read(self, source: Source) -> bytes:
+    def read(self, source: AvroInput) -> bytes:
         return source.take(self.bytes_min)
 
 
@@ -208,7 +208,7 @@ class _Enum(AvroDecoder):
     def __init__(self, symbols: list[str]) -> None:
         self._symbols = symbols
 
-    def read(self, source: Source) -> str:
+    def read(self, source: AvroInput) -> str:
         index = source.number()
         if not 0 <= index < len(self._symbols):
             raise BadAvro(f"symbol {index} of {len(self._symbols)}")
@@ -222,7 +222,7 @@ class _Union(AvroDecoder):
         self._branches = branches
         self.depth = _depth_over(branches)
 
-    def read(self, source: Source) -> Any:
+    def read(self, source: AvroInput) -> Any:
         index = source.number()
         if not 0 <= index < len(self._branches):
             raise BadAvro(f"branch {index} of {len(self._branches)}")
@@ -235,7 +235,7 @@ class _Record(AvroDecoder):
         self.bytes_min = sum(kind.bytes_min for _, kind in fields)
         self.depth = _depth_over([kind for _, kind in fields])
 
-    def read(self, source: Source) -> dict[str, Any]:
+    def read(self, source: AvroInput) -> dict[str, Any]:
         source.count(len(self._fields))
         return {name: kind.read(source) for name, kind in self._fields}
 
@@ -249,7 +249,7 @@ class _Array(AvroDecoder):
         self._item = item
         self.depth = _depth_over([item])
 
-    def read(self, source: Source) -> list[Any]:
+    def read(self, source: AvroInput) -> list[Any]:
         found: list[Any] = []
         while count := source.block(self._item.bytes_min):
             found += [self._item.read(source) for _ in range(count)]
@@ -264,7 +264,7 @@ class _Map(AvroDecoder):
         self._value = value
         self.depth = _depth_over([value])
 
-    def read(self, source: Source) -> dict[str, Any]:
+    def read(self, source: AvroInput) -> dict[str, Any]:
         found: dict[str, Any] = {}
         while count := source.block(1 + self._value.bytes_min):
             for _ in range(count):
