@@ -23,7 +23,7 @@ class ClusterPlan(Protocol):
         ...
 
 
-class Balancing(Protocol):
+class BalancePlanner(Protocol):
     """`plan.balance.Balance`: one per cluster, for it remembers."""
 
     def round(self, load: LoadSnapshot) -> Sequence[BundleAction]:
@@ -46,4 +46,4 @@ class Plans:
     cluster: ClusterPlan
     pool: Callable[[PoolSeen], Plan]
     pool_questions: Callable[[PoolSeen], Questions]
-    balancing: Callable[[BalanceSpec], Balancing]
+    balancing: Callable[[BalanceSpec], BalancePlanner]

@@ -21,7 +21,7 @@ from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
-from magnetar.operator.plans import Balancing, BundleAction, Plans
+from magnetar.operator.plans import BalancePlanner, BundleAction, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
@@ -112,7 +112,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.applied = Applied()
-        self.balancing: Balancing | None = None
+        self.balancing: BalancePlanner | None = None
         self.balance_spec: BalanceSpec | None = None
         self.balanced_seconds = 0.0
         self.failures = 0
@@ -354,7 +354,7 @@ class Reconciler:
         passed = self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds
         return memory.balance_spec.interval_seconds - passed
 
-    def _balance(self, memory: _Memory, spec: BalanceSpec) -> Balancing:
+    def _balance(self, memory: _Memory, spec: BalanceSpec) -> BalancePlanner:
         if memory.balancing is None or memory.balance_spec != spec:
             memory.balancing, memory.balance_spec = self._dependencies.plans.balancing(spec), spec
         return memory.balancing
