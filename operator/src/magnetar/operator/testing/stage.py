@@ -25,7 +25,7 @@ SPLIT = SplitBundle("public/default/0x40000000_0x80000000", "broker-a", "range_e
 
 
 @dataclass
-class Balancing:
+class ScriptedBalancePlanner:
     """Decides what it was told to."""
 
     spec: BalanceSpec
@@ -59,7 +59,7 @@ class Stage:
         self.clusters: list[ClusterSeen] = []
         self.pools: list[PoolSeen] = []
         self.moves_now: Sequence[BundleAction] = ()
-        self.balancings: list[Balancing] = []
+        self.balancings: list[ScriptedBalancePlanner] = []
         self.leads = True
         self.restart()
 
@@ -99,8 +99,8 @@ class Stage:
         groups = [self.actions, *self.groups]
         return Plan(first=self.first, groups=groups, status=self.status, requeue_after_seconds=30)
 
-    def _balancing(self, spec: BalanceSpec) -> Balancing:
-        self.balancings.append(Balancing(spec))
+    def _balancing(self, spec: BalanceSpec) -> ScriptedBalancePlanner:
+        self.balancings.append(ScriptedBalancePlanner(spec))
         return self.balancings[-1]
 
     def put(self, kind: str, name: str, component: str = "", pool: str = "", **fields: Any) -> Manifest:
