@@ -11,20 +11,20 @@ from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, Refused
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import BrokerFacts
 from magnetar.operator.reconcile import INTERRUPTIONS_MAX, LOOK_AGAIN_SECONDS
-from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
+from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, ReconcilerStage, small_stage
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ReconcilerStage:
     return small_stage()
 
 
-def condition(stage: Stage, type_: str) -> dict[str, Any]:
+def condition(stage: ReconcilerStage, type_: str) -> dict[str, Any]:
     found = stage.api.objects["PulsarCluster", "here", "blue"]["status"]["conditions"]
     return next(one for one in found if one["type"] == type_)
 
 
-async def test_what_may_not_be_looked_at_stands_in_the_conditions(stage: Stage) -> None:
+async def test_what_may_not_be_looked_at_stands_in_the_conditions(stage: ReconcilerStage) -> None:
     """A right that is taken away: the status of the last pass would say Ready for ever."""
     usual = {"reason": "AsWished", "message": "", "lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
     stage.status = {
@@ -44,7 +44,7 @@ async def test_what_may_not_be_looked_at_stands_in_the_conditions(stage: Stage) 
     assert condition(stage, "Ready") == {"type": "Ready", "status": "True", **usual}
 
 
-async def test_a_status_of_another_version_is_no_obstacle_to_saying_so(stage: Stage) -> None:
+async def test_a_status_of_another_version_is_no_obstacle_to_saying_so(stage: ReconcilerStage) -> None:
     stage.put("PulsarCluster", "blue", spec={}, status={"conditions": [{"type": "Ready", "status": "Perhaps"}]})
     stage.api.failures["list", "Pod"] = [Refused("list Pod: it is forbidden (403)")]
     with pytest.raises(Refused):
@@ -52,7 +52,7 @@ async def test_a_status_of_another_version_is_no_obstacle_to_saying_so(stage: St
     assert condition(stage, "Ready")["reason"] == "Refused"
 
 
-async def test_what_stays_in_the_way_is_told(stage: Stage) -> None:
+async def test_what_stays_in_the_way_is_told(stage: ReconcilerStage) -> None:
     """Somebody else's StatefulSet has the name: a pass a second, for ever, of which nobody hears."""
     stateful = {"kind": "StatefulSet", "metadata": {"name": "cold-bookie", "namespace": "here"}}
     stage.put_pool()
@@ -73,7 +73,7 @@ async def test_what_stays_in_the_way_is_told(stage: Stage) -> None:
     assert await stage.reconciler.reconcile(COLD) == LOOK_AGAIN_SECONDS
 
 
-async def test_what_gets_in_the_way_now_and_then_is_not_told(stage: Stage) -> None:
+async def test_what_gets_in_the_way_now_and_then_is_not_told(stage: ReconcilerStage) -> None:
     for _ in range(3 * INTERRUPTIONS_MAX):
         stage.actions = [Apply({"kind": "Service", "metadata": {"name": "blue-proxy", "namespace": "here"}})]
         stage.api.failures["apply", "Service"] = [Conflict("changed"), AlreadyExists("there")]
@@ -84,7 +84,7 @@ async def test_what_gets_in_the_way_now_and_then_is_not_told(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("content", [b"secret", b"secret\n", b" secret\r\n"])
-async def test_a_token_that_people_wrote_is_read_as_pods_read_it(stage: Stage, content: bytes) -> None:
+async def test_a_token_that_people_wrote_is_read_as_pods_read_it(stage: ReconcilerStage, content: bytes) -> None:
     """gRPC sends no line's end, and says so with an error of its own; pods leave it out."""
     stage.put("Secret", "blue-control", data={"token": base64.b64encode(content).decode()})
     stage.put_pool()
@@ -95,7 +95,7 @@ async def test_a_token_that_people_wrote_is_read_as_pods_read_it(stage: Stage, c
 
 
 @pytest.mark.parametrize("content", ["sécret".encode(), b"\xff\xfe", b"two\nlines"])
-async def test_a_token_that_cannot_be_sent_is_told(stage: Stage, content: bytes) -> None:
+async def test_a_token_that_cannot_be_sent_is_told(stage: ReconcilerStage, content: bytes) -> None:
     stage.put("Secret", "blue-control", data={"token": base64.b64encode(content).decode()})
     with pytest.raises(SettingError, match="blue-control"):
         await stage.reconciler.reconcile(BLUE)
@@ -103,7 +103,7 @@ async def test_a_token_that_cannot_be_sent_is_told(stage: Stage, content: bytes)
     assert "printable" in event.message
 
 
-async def test_a_mistake_of_the_operators_own_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_of_the_operators_own_is_told(stage: ReconcilerStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise KeyError("storage")
 
@@ -115,7 +115,7 @@ async def test_a_mistake_of_the_operators_own_is_told(stage: Stage, monkeypatch:
     assert "KeyError: 'storage'" in event.message
 
 
-async def test_who_does_not_lead_any_more_does_nothing(stage: Stage) -> None:
+async def test_who_does_not_lead_any_more_does_nothing(stage: ReconcilerStage) -> None:
     """A process that was stopped for a minute goes on in the middle of a pass."""
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
@@ -127,7 +127,9 @@ async def test_who_does_not_lead_any_more_does_nothing(stage: Stage) -> None:
     assert not stage.told.events
 
 
-async def test_moves_that_take_too_long_leave_the_pass_its_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moves_that_take_too_long_leave_the_pass_its_time(
+    stage: ReconcilerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten brokers that hang take 30 s each, and a pass that is given up says nothing of it."""
     stage.put_cluster(balance={"driver": "Operator"})
     stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
@@ -143,7 +145,7 @@ async def test_moves_that_take_too_long_leave_the_pass_its_time(stage: Stage, mo
     assert stage.did("apply_status") == [("PulsarCluster", "blue")]
 
 
-async def test_balancing_without_brokers_does_not_keep_the_operator_busy(stage: Stage) -> None:
+async def test_balancing_without_brokers_does_not_keep_the_operator_busy(stage: ReconcilerStage) -> None:
     """A cluster that sleeps: a pass each second, for nothing."""
     stage.put_cluster(balance={"driver": "Operator"}, hibernated=True)
     assert await stage.reconciler.reconcile(BLUE) == 60

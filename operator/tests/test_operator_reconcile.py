@@ -36,22 +36,22 @@ from magnetar.operator.plan.facts import (
 from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
 from magnetar.operator.resources.cluster import Move
-from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
+from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, ReconcilerStage, small_stage
 
 GI = 2**30
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ReconcilerStage:
     return small_stage()
 
 
-async def test_a_resource_that_is_gone(stage: Stage) -> None:
+async def test_a_resource_that_is_gone(stage: ReconcilerStage) -> None:
     assert await stage.reconciler.reconcile(Key("PulsarCluster", "here", "green")) is None
     assert stage.told.forgotten == ["green"]
 
 
-async def test_a_cluster_is_seen_with_all_its_children(stage: Stage) -> None:
+async def test_a_cluster_is_seen_with_all_its_children(stage: ReconcilerStage) -> None:
     stage.put("ConfigMap", "blue-broker-abc", "broker")
     stage.put("ConfigMap", "cold-bookie-abc", "bookie", "cold")
     stage.put("ConfigMap", "other", metadata={"labels": {}})
@@ -82,7 +82,7 @@ async def test_a_cluster_is_seen_with_all_its_children(stage: Stage) -> None:
     assert ("PodMonitor", "blue") in stage.clusters[-1].children.objects
 
 
-async def test_brokers_are_asked_and_their_leader_for_more(stage: Stage) -> None:
+async def test_brokers_are_asked_and_their_leader_for_more(stage: ReconcilerStage) -> None:
     for number, name in enumerate("abc", start=1):
         stage.put_pod(f"blue-broker-{name}", "broker", f"10.0.0.{number}")
     stage.controls.brokers = {
@@ -97,7 +97,7 @@ async def test_brokers_are_asked_and_their_leader_for_more(stage: Stage) -> None
     assert stage.controls.calls == [("driver", "10.0.0.2:3183"), ("moves", "10.0.0.2:3183")]
 
 
-async def test_a_pool_is_seen_with_its_cluster(stage: Stage) -> None:
+async def test_a_pool_is_seen_with_its_cluster(stage: ReconcilerStage) -> None:
     stage.put_pool(status={"phase": "Fine"})
     stage.put_pool("hot", status={"writableReplicas": 3})
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
@@ -116,14 +116,14 @@ async def test_a_pool_is_seen_with_its_cluster(stage: Stage) -> None:
     assert stage.controls.calls == []
 
 
-async def test_a_pool_without_its_cluster(stage: Stage) -> None:
+async def test_a_pool_without_its_cluster(stage: ReconcilerStage) -> None:
     stage.api.objects.clear()
     stage.put_pool()
     await stage.reconciler.reconcile(COLD)
     assert stage.pools[0].cluster is None
 
 
-async def test_questions_go_to_the_first_bookie_that_answers(stage: Stage) -> None:
+async def test_questions_go_to_the_first_bookie_that_answers(stage: ReconcilerStage) -> None:
     stage.put_pool()
     for number in range(3):
         stage.put_pod(f"cold-bookie-{number}", "bookie", f"10.0.0.{number}", "cold")
@@ -145,7 +145,7 @@ async def test_questions_go_to_the_first_bookie_that_answers(stage: Stage) -> No
     ]
 
 
-async def test_questions_go_to_other_pools_if_none_of_its_own_answers(stage: Stage) -> None:
+async def test_questions_go_to_other_pools_if_none_of_its_own_answers(stage: ReconcilerStage) -> None:
     stage.put_pool()
     stage.put_pool("hot")
     stage.put_pod("hot-bookie-0", "bookie", "10.0.0.3", "hot")
@@ -155,7 +155,7 @@ async def test_questions_go_to_other_pools_if_none_of_its_own_answers(stage: Sta
     assert stage.controls.calls == [("under_replicated_ledgers", "10.0.0.3:3182")]
 
 
-async def test_all_brokers_are_asked_for_the_largest_ensemble(stage: Stage) -> None:
+async def test_all_brokers_are_asked_for_the_largest_ensemble(stage: ReconcilerStage) -> None:
     stage.put_pool()
     for number in range(3):
         stage.put_pod(f"blue-broker-{number}", "broker", f"10.0.1.{number}")
@@ -169,7 +169,7 @@ async def test_all_brokers_are_asked_for_the_largest_ensemble(stage: Stage) -> N
 
 @pytest.mark.parametrize(("expands", "refused", "expected"), [(True, 0, True), (False, 0, False), (False, 1, True)])
 async def test_classes_are_asked_only_where_volumes_are_to_grow(
-    stage: Stage, expands: bool, refused: int, expected: bool
+    stage: ReconcilerStage, expands: bool, refused: int, expected: bool
 ) -> None:
     def put_claim(requested: str) -> None:
         spec = {"storageClassName": "fast", "resources": {"requests": {"storage": requested}}}
@@ -188,7 +188,7 @@ async def test_classes_are_asked_only_where_volumes_are_to_grow(
     assert stage.pools[-1].children.claims[0].expandable == expected
 
 
-async def test_objects_are_applied_once_as_long_as_nobody_touches_them(stage: Stage) -> None:
+async def test_objects_are_applied_once_as_long_as_nobody_touches_them(stage: ReconcilerStage) -> None:
     wanted = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -212,7 +212,7 @@ async def test_objects_are_applied_once_as_long_as_nobody_touches_them(stage: St
     assert len(stage.did("apply")) == 4
 
 
-async def test_actions_on_objects(stage: Stage) -> None:
+async def test_actions_on_objects(stage: ReconcilerStage) -> None:
     deployment = stage.put("Deployment", "blue-broker", "broker", spec={"replicas": 2})["metadata"]["uid"]
     claim = stage.put("PersistentVolumeClaim", "c", spec={})["metadata"]["uid"]
     pod = stage.put("Pod", "p", metadata={"annotations": {"old": "x"}})["metadata"]["uid"]
@@ -236,7 +236,7 @@ async def test_actions_on_objects(stage: Stage) -> None:
     assert await stage.reconciler.reconcile(BLUE) == 60, "a token that is there is left as it is"
 
 
-async def test_finalizers_of_others_stay(stage: Stage) -> None:
+async def test_finalizers_of_others_stay(stage: ReconcilerStage) -> None:
     def finalizers() -> list[str]:
         found: list[str] = stage.api.objects["Bookie", "here", "cold"]["metadata"].get("finalizers", [])
         return found
@@ -250,7 +250,7 @@ async def test_finalizers_of_others_stay(stage: Stage) -> None:
     assert finalizers() == ["foreign"]
 
 
-async def test_actions_on_pods(stage: Stage) -> None:
+async def test_actions_on_pods(stage: ReconcilerStage) -> None:
     stage.put_pool()
     for number in range(2):
         stage.put_pod(f"cold-bookie-{number}", "bookie", f"10.0.0.{number}", "cold")
@@ -275,7 +275,7 @@ async def test_actions_on_pods(stage: Stage) -> None:
     ]
 
 
-async def test_a_pod_that_has_gone_is_tried_again(stage: Stage) -> None:
+async def test_a_pod_that_has_gone_is_tried_again(stage: ReconcilerStage) -> None:
     stage.put_pool()
     stage.actions = [StartBookieDrain("cold-bookie-7")]
     with pytest.raises(ControlUnavailable):
@@ -283,7 +283,7 @@ async def test_a_pod_that_has_gone_is_tried_again(stage: Stage) -> None:
     assert stage.did("apply_status") == [("Bookie", "cold")], "people see what is the matter"
 
 
-async def test_the_status_is_written_when_it_differs(stage: Stage) -> None:
+async def test_the_status_is_written_when_it_differs(stage: ReconcilerStage) -> None:
     stage.status = {"phase": "Fine", "observedGeneration": 1, "brokerReplicas": 0}
     for _ in range(3):
         await stage.reconciler.reconcile(BLUE)
@@ -302,7 +302,7 @@ async def test_the_status_is_written_when_it_differs(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("error", [Refused("invalid"), ControlRefused(Reason.FAILED_PRECONDITION, "not now")])
-async def test_a_refusal_is_told_and_the_status_is_written(stage: Stage, error: Exception) -> None:
+async def test_a_refusal_is_told_and_the_status_is_written(stage: ReconcilerStage, error: Exception) -> None:
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
     stage.controls.refusals = [error]
@@ -314,7 +314,9 @@ async def test_a_refusal_is_told_and_the_status_is_written(stage: Stage, error: 
     assert (event.type, event.message) == ("Warning", str(error))
 
 
-async def test_what_the_api_server_refuses_stands_in_the_conditions_until_it_is_corrected(stage: Stage) -> None:
+async def test_what_the_api_server_refuses_stands_in_the_conditions_until_it_is_corrected(
+    stage: ReconcilerStage,
+) -> None:
     """Who applies a resource waits for its conditions: an Event alone leaves it in progress for ever."""
 
     def said(type_: str) -> dict[str, Any]:
@@ -345,7 +347,7 @@ async def test_what_the_api_server_refuses_stands_in_the_conditions_until_it_is_
     assert (said("Stalled")["status"], said("Ready")["reason"]) == ("False", "Updating")
 
 
-async def test_a_volume_that_may_not_grow_holds_nothing_else_up(stage: Stage) -> None:
+async def test_a_volume_that_may_not_grow_holds_nothing_else_up(stage: ReconcilerStage) -> None:
     """By a quota, say. Else no bookie could be drained, and ZooKeeper's would even keep brokers from being updated."""
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
@@ -365,7 +367,7 @@ async def test_a_volume_that_may_not_grow_holds_nothing_else_up(stage: Stage) ->
     assert ["exceeded quota" in found["message"] for found in status["conditions"]] == [True, True]
 
 
-async def test_what_others_changed_is_looked_at_again(stage: Stage) -> None:
+async def test_what_others_changed_is_looked_at_again(stage: ReconcilerStage) -> None:
     stage.actions = [Scale("Deployment", "gone", "uid", 3)]
     assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS
     stage.actions = []
@@ -373,14 +375,14 @@ async def test_what_others_changed_is_looked_at_again(stage: Stage) -> None:
     assert await stage.reconciler.reconcile(BLUE) == LOOK_AGAIN_SECONDS
 
 
-async def test_a_server_that_is_down_ends_the_pass(stage: Stage) -> None:
+async def test_a_server_that_is_down_ends_the_pass(stage: ReconcilerStage) -> None:
     stage.api.failures["list", "Pod"] = [ServerUnavailable("down")]
     with pytest.raises(ServerUnavailable):
         await stage.reconciler.reconcile(BLUE)
     assert stage.clusters == []
 
 
-async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage: Stage) -> None:
+async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage: ReconcilerStage) -> None:
     stage.put_cluster(paused=True)
     stage.put_pool()
     stage.actions = [
@@ -397,7 +399,7 @@ async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage:
 
 
 @pytest.mark.parametrize("key", [BLUE, COLD])
-async def test_a_paused_cluster_that_is_deleted_is_taken_down(stage: Stage, key: Key) -> None:
+async def test_a_paused_cluster_that_is_deleted_is_taken_down(stage: ReconcilerStage, key: Key) -> None:
     stage.put_pool()
     going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other"]}
     stage.put("PulsarCluster", "blue", spec={"paused": True}, metadata=going)
@@ -407,7 +409,7 @@ async def test_a_paused_cluster_that_is_deleted_is_taken_down(stage: Stage, key:
     assert stage.did("delete") == [("Service", "s")]
 
 
-async def test_a_resource_that_cannot_be_read_says_so(stage: Stage) -> None:
+async def test_a_resource_that_cannot_be_read_says_so(stage: ReconcilerStage) -> None:
     stage.put_cluster(bookkeeper={"ensembleSize": "many"})
     with pytest.raises(SettingError):
         await stage.reconciler.reconcile(BLUE)
@@ -415,14 +417,14 @@ async def test_a_resource_that_cannot_be_read_says_so(stage: Stage) -> None:
 
 
 @pytest.fixture
-def balanced(stage: Stage) -> Stage:
+def balanced(stage: ReconcilerStage) -> ReconcilerStage:
     stage.put_cluster(balance={"driver": "Operator", "intervalSeconds": 45})
     stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
     stage.controls.brokers["10.0.0.1:3183"] = BrokerFacts(broker_id="broker-a", registered=True)
     return stage
 
 
-async def test_balancing_goes_by_its_interval(balanced: Stage) -> None:
+async def test_balancing_goes_by_its_interval(balanced: ReconcilerStage) -> None:
     assert await balanced.reconciler.reconcile(BLUE) == 45
     assert balanced.moves_now == [MOVE, SPLIT]
     assert balanced.clusters[0].moves == balanced.balancings[0].moves()
@@ -442,19 +444,19 @@ async def test_balancing_goes_by_its_interval(balanced: Stage) -> None:
     assert balancing.failures == []
 
 
-async def test_moves_that_fail_are_no_failure_of_the_pass(balanced: Stage) -> None:
+async def test_moves_that_fail_are_no_failure_of_the_pass(balanced: ReconcilerStage) -> None:
     balanced.controls.refusals = [ControlRefused(Reason.NOT_FOUND, "not mine")]
     await balanced.reconciler.reconcile(BLUE)
     assert balanced.balancings[0].failures == [(MOVE, "not mine")]
 
 
-async def test_moves_that_are_not_tried_are_said_to_have_failed(balanced: Stage) -> None:
+async def test_moves_that_are_not_tried_are_said_to_have_failed(balanced: ReconcilerStage) -> None:
     balanced.actions = [Scale("Deployment", "gone", "uid", 3)]
     await balanced.reconciler.reconcile(BLUE)
     assert [move for move, _ in balanced.balancings[0].failures] == [MOVE, SPLIT]
 
 
-async def test_balancing_is_made_anew_with_its_settings(balanced: Stage) -> None:
+async def test_balancing_is_made_anew_with_its_settings(balanced: ReconcilerStage) -> None:
     await balanced.reconciler.reconcile(BLUE)
     balanced.put_cluster(balance={"driver": "Operator", "intervalSeconds": 15})
     balanced.clock.advance(60)

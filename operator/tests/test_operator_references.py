@@ -23,7 +23,7 @@ from magnetar.operator.resources.common import Condition
 from magnetar.operator.testing.cluster_builders import healthy, told
 from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod
 from magnetar.operator.testing.pool_builders import PoolWorld
-from magnetar.operator.testing.stage import BLUE, COLD, Stage, small_stage
+from magnetar.operator.testing.stage import BLUE, COLD, ReconcilerStage, small_stage
 
 
 def encoded(**content: bytes) -> dict[str, str]:
@@ -40,11 +40,11 @@ TOKENS = encoded(secret_key=b"x" * 32, broker_token=b"b", proxy_token=b"p")
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ReconcilerStage:
     return small_stage()
 
 
-async def troubles(stage: Stage) -> list[tuple[str, str]]:
+async def troubles(stage: ReconcilerStage) -> list[tuple[str, str]]:
     await stage.reconciler.reconcile(BLUE)
     return [(found.reason, found.message) for found in stage.clusters[-1].troubles]
 
@@ -66,7 +66,7 @@ async def troubles(stage: Stage) -> list[tuple[str, str]]:
     ],
 )
 async def test_a_tls_secret_that_is_not_as_it_must_be_is_told_at_once(
-    stage: Stage, data: dict[str, str] | None, reason: str, words: str
+    stage: ReconcilerStage, data: dict[str, str] | None, reason: str, words: str
 ) -> None:
     stage.put_cluster(tls={"secretName": "certs"})
     if data is not None:
@@ -78,7 +78,7 @@ async def test_a_tls_secret_that_is_not_as_it_must_be_is_told_at_once(
     assert await troubles(stage) == []
 
 
-async def test_the_authority_of_clients_is_looked_at_where_it_is_wanted(stage: Stage) -> None:
+async def test_the_authority_of_clients_is_looked_at_where_it_is_wanted(stage: ReconcilerStage) -> None:
     pair = {"tls_crt": GOOD.certificate, "tls_key": GOOD.key}
     stage.put("Secret", "certs", data=encoded(**pair))
     stage.put_cluster(tls={"secretName": "certs", "requireClientCertificates": True})
@@ -97,7 +97,7 @@ async def test_the_authority_of_clients_is_looked_at_where_it_is_wanted(stage: S
         (encoded(secret_key=b"short", broker_token=b"b", proxy_token=b"p"), "too short"),
     ],
 )
-async def test_a_secret_of_tokens(stage: Stage, data: dict[str, str] | None, words: str) -> None:
+async def test_a_secret_of_tokens(stage: ReconcilerStage, data: dict[str, str] | None, words: str) -> None:
     stage.put_cluster(authentication={"token": {"secretName": "tokens"}})
     if data is not None:
         stage.put("Secret", "tokens", data=data)
@@ -107,20 +107,20 @@ async def test_a_secret_of_tokens(stage: Stage, data: dict[str, str] | None, wor
     assert await troubles(stage) == []
 
 
-async def test_without_proxies_no_token_of_theirs_is_needed(stage: Stage) -> None:
+async def test_without_proxies_no_token_of_theirs_is_needed(stage: ReconcilerStage) -> None:
     data = {name: value for name, value in TOKENS.items() if name != "proxy-token"}
     stage.put("Secret", "tokens", data=data)
     stage.put_cluster(authentication={"token": {"secretName": "tokens"}}, proxy={"replicas": 0})
     assert await troubles(stage) == []
 
 
-async def test_a_cluster_that_sleeps_needs_no_secret(stage: Stage) -> None:
+async def test_a_cluster_that_sleeps_needs_no_secret(stage: ReconcilerStage) -> None:
     stage.put_cluster(tls={"secretName": "certs"}, hibernated=True)
     assert await troubles(stage) == []
     assert ("Secret", "certs") not in stage.did("get")
 
 
-async def test_a_secret_that_may_not_be_read_is_left_to_the_pods_to_tell_of(stage: Stage) -> None:
+async def test_a_secret_that_may_not_be_read_is_left_to_the_pods_to_tell_of(stage: ReconcilerStage) -> None:
     stage.put_cluster(tls={"secretName": "certs"})
     real = stage.api.get
 
@@ -258,7 +258,7 @@ def test_zookeepers_pods_that_are_refused_say_why() -> None:
     assert 'serviceaccount "mine" not found' in said["ZookeeperReady"]["message"]
 
 
-async def test_events_are_asked_for_by_the_pods_uid(stage: Stage) -> None:
+async def test_events_are_asked_for_by_the_pods_uid(stage: ReconcilerStage) -> None:
     stage.put_pool()
     status = {"phase": "Pending", "containerStatuses": [{"name": "bookie", "state": {"waiting": {}}}]}
     owners = {"ownerReferences": [{"kind": "StatefulSet"}], "creationTimestamp": "2025-10-09T08:00:00Z"}
@@ -280,7 +280,7 @@ async def test_events_are_asked_for_by_the_pods_uid(stage: Stage) -> None:
     assert stage.pools[-1].children.pods[0].waiting_reason == ""
 
 
-async def test_a_cluster_that_is_well_asks_for_no_events(stage: Stage) -> None:
+async def test_a_cluster_that_is_well_asks_for_no_events(stage: ReconcilerStage) -> None:
     stage.put_pod("blue-broker-a", "broker", "10.0.0.1")
     await stage.reconciler.reconcile(BLUE)
     assert stage.did("warnings") == []

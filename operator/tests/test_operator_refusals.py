@@ -16,7 +16,7 @@ from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plan.conditions import Obstacle
 from magnetar.operator.reconcile import Key
-from magnetar.operator.testing.stage import BLUE, COLD, Stage, small_stage
+from magnetar.operator.testing.stage import BLUE, COLD, ReconcilerStage, small_stage
 
 MISSPELT = (
     "apply Deployment: failed to create typed patch object (here/blue-broker; apps/v1, Kind=Deployment): "
@@ -25,16 +25,16 @@ MISSPELT = (
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ReconcilerStage:
     return small_stage()
 
 
-def condition(stage: Stage, type_: str, key: Key = BLUE) -> dict[str, Any]:
+def condition(stage: ReconcilerStage, type_: str, key: Key = BLUE) -> dict[str, Any]:
     found = stage.api.objects[key.kind, "here", key.name]["status"]["conditions"]
     return next(one for one in found if one["type"] == type_)
 
 
-def generations(stage: Stage, key: Key = BLUE) -> tuple[int, int, int]:
+def generations(stage: ReconcilerStage, key: Key = BLUE) -> tuple[int, int, int]:
     """Of the resource, of its status, of its condition Stalled."""
     found = stage.api.objects[key.kind, "here", key.name]
     status = found["status"]
@@ -50,11 +50,11 @@ def child(kind: str, name: str, component: str) -> Manifest:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "here", "labels": labels}}
 
 
-def make_groups(stage: Stage, *groups: list[Any]) -> None:
+def make_groups(stage: ReconcilerStage, *groups: list[Any]) -> None:
     stage.groups = [*groups]
 
 
-async def test_a_refused_component_leaves_the_others_looked_after(stage: Stage) -> None:
+async def test_a_refused_component_leaves_the_others_looked_after(stage: ReconcilerStage) -> None:
     broker = [Apply(child("Deployment", "blue-broker", "broker")), Tell("Normal", "ScaledOut", "never told")]
     proxy = [Apply(child("Service", "blue-proxy", "proxy")), Tell("Normal", "Told", "it is there")]
     make_groups(stage, broker, proxy)
@@ -74,7 +74,7 @@ async def test_a_refused_component_leaves_the_others_looked_after(stage: Stage) 
     assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"conditions": []}
 
 
-async def test_all_that_is_refused_is_said(stage: Stage) -> None:
+async def test_all_that_is_refused_is_said(stage: ReconcilerStage) -> None:
     make_groups(
         stage,
         [Apply(child("Deployment", "blue-broker", "broker"))],
@@ -89,7 +89,7 @@ async def test_all_that_is_refused_is_said(stage: Stage) -> None:
     assert "it is forbidden" in message
 
 
-async def test_nothing_is_tried_without_what_all_needs(stage: Stage) -> None:
+async def test_nothing_is_tried_without_what_all_needs(stage: ReconcilerStage) -> None:
     stage.first = [Apply(child("NetworkPolicy", "blue", ""))]
     make_groups(stage, [Apply(child("Deployment", "blue-broker", "broker"))])
     stage.api.failures["apply", "NetworkPolicy"] = [Refused("forbidden")]
@@ -98,7 +98,7 @@ async def test_nothing_is_tried_without_what_all_needs(stage: Stage) -> None:
     assert ("Deployment", "here", "blue-broker") not in stage.api.objects
 
 
-async def test_a_stateful_set_that_is_refused_when_it_is_made_is_named(stage: Stage) -> None:
+async def test_a_stateful_set_that_is_refused_when_it_is_made_is_named(stage: ReconcilerStage) -> None:
     stage.put_pool()
     make_groups(stage, [Create(child("StatefulSet", "cold-bookie", "bookie"))])
     words = 'create StatefulSet: strict decoding error: unknown field "spec.template.spec.affinity.nodeAffinityy" (400)'
@@ -110,7 +110,7 @@ async def test_a_stateful_set_that_is_refused_when_it_is_made_is_named(stage: St
     assert "Correct spec.pod.affinity of the Bookie" in message
 
 
-async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: Stage) -> None:
+async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: ReconcilerStage) -> None:
     usual = {"lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
     stalled = {"type": "Stalled", "status": "True", "reason": "WrongVolume", "message": "cold-bookie-2 is another's"}
     stage.status = {"phase": "Stalled", "conditions": [stalled | usual]}
@@ -121,7 +121,7 @@ async def test_what_the_plan_says_besides_a_refusal_is_kept(stage: Stage) -> Non
     assert condition(stage, "Stalled")["message"].endswith("| cold-bookie-2 is another's")
 
 
-async def test_what_lasts_is_told_once(stage: Stage) -> None:
+async def test_what_lasts_is_told_once(stage: ReconcilerStage) -> None:
     for words in ("exceeded quota: pods", "exceeded quota: pods", "exceeded quota: memory"):
         stage.actions = [Apply(child("Deployment", "blue-broker", "broker"))]
         stage.api.failures["apply", "Deployment"] = [Refused(words)]
@@ -133,7 +133,7 @@ async def test_what_lasts_is_told_once(stage: Stage) -> None:
     ]
 
 
-async def test_the_order_of_conditions_is_no_difference(stage: Stage) -> None:
+async def test_the_order_of_conditions_is_no_difference(stage: ReconcilerStage) -> None:
     """The API server keeps it: a status that began with a refusal would be written in each pass for ever."""
     usual = {"reason": "R", "message": "", "lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
     found = [{"type": type_, "status": "True", **usual} for type_ in ("Ready", "Stalled")]
@@ -143,7 +143,7 @@ async def test_the_order_of_conditions_is_no_difference(stage: Stage) -> None:
     assert stage.did("apply_status") == []
 
 
-async def test_a_namespace_that_ends_needs_nobody(stage: Stage) -> None:
+async def test_a_namespace_that_ends_needs_nobody(stage: ReconcilerStage) -> None:
     make_groups(stage, [Apply(child("Service", "s", "broker"))])
     stage.api.failures["apply", "Service"] = [NamespaceTerminating("because it is being terminated")]
     with pytest.raises(NamespaceTerminating):
@@ -154,7 +154,7 @@ async def test_a_namespace_that_ends_needs_nobody(stage: Stage) -> None:
     assert condition(stage, "Reconciling")["status"] == "True"
 
 
-async def test_what_ends_by_itself_does_not_take_back_what_needs_a_person(stage: Stage) -> None:
+async def test_what_ends_by_itself_does_not_take_back_what_needs_a_person(stage: ReconcilerStage) -> None:
     usual = {"lastTransitionTime": "2025-10-09T08:00:00Z", "observedGeneration": 1}
     stalled = {"type": "Stalled", "status": "True", "reason": "WrongVolume", "message": "cold-bookie-2 is another's"}
     stage.status = {"phase": "Stalled", "conditions": [stalled | usual]}
@@ -166,7 +166,7 @@ async def test_what_ends_by_itself_does_not_take_back_what_needs_a_person(stage:
     assert "cold-bookie-2 is another's" in condition(stage, "Stalled")["message"]
 
 
-async def test_an_outage_that_lasts_stands_in_the_status_and_one_that_ends_does_not(stage: Stage) -> None:
+async def test_an_outage_that_lasts_stands_in_the_status_and_one_that_ends_does_not(stage: ReconcilerStage) -> None:
     """A webhook that is away fails each write of one kind, while the status of the last good pass says Ready."""
     make_groups(stage, [Apply(child("Deployment", "blue-broker", "broker"))])
     for number in range(OUTAGE_PASSES):
@@ -183,7 +183,7 @@ async def test_an_outage_that_lasts_stands_in_the_status_and_one_that_ends_does_
     assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Fine"}
 
 
-async def test_a_pod_that_says_no_for_long_needs_a_person(stage: Stage) -> None:
+async def test_a_pod_that_says_no_for_long_needs_a_person(stage: ReconcilerStage) -> None:
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
     stage.actions = [StartBookieDrain("cold-bookie-0")]
@@ -197,7 +197,7 @@ async def test_a_pod_that_says_no_for_long_needs_a_person(stage: Stage) -> None:
     assert "it is decommissioned" in found["message"]
 
 
-async def test_failures_of_different_kinds_do_not_add_up(stage: Stage) -> None:
+async def test_failures_of_different_kinds_do_not_add_up(stage: ReconcilerStage) -> None:
     stage.actions = [Apply(child("Deployment", "blue-broker", "broker"))]
     for _ in range(OUTAGE_PASSES):
         stage.api.failures["apply", "Deployment"] = [ServerUnavailable("etcdserver: leader changed")]
@@ -208,7 +208,9 @@ async def test_failures_of_different_kinds_do_not_add_up(stage: Stage) -> None:
     assert not stage.did("apply_status")
 
 
-async def test_a_mistake_of_the_operator_stands_in_the_status(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_of_the_operator_stands_in_the_status(
+    stage: ReconcilerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.status = {"phase": "Ready"}
     await stage.reconciler.reconcile(BLUE)
 
@@ -241,7 +243,9 @@ async def test_a_mistake_of_the_operator_stands_in_the_status(stage: Stage, monk
         ({"bookkeeper": {"storage": {"ledgers": {"size": -5}}}}, "spec.bookkeeper.storage.ledgers.size: -5 is not"),
     ],
 )
-async def test_a_spec_that_cannot_be_read_is_told_with_its_path(stage: Stage, spec: dict[str, Any], words: str) -> None:
+async def test_a_spec_that_cannot_be_read_is_told_with_its_path(
+    stage: ReconcilerStage, spec: dict[str, Any], words: str
+) -> None:
     stage.status = {"phase": "Ready", "observedGeneration": 1, "conditions": []}
     await stage.reconciler.reconcile(BLUE)
     stage.put_cluster(**spec)
@@ -254,7 +258,7 @@ async def test_a_spec_that_cannot_be_read_is_told_with_its_path(stage: Stage, sp
     assert [event.reason for event in stage.told.events] == ["InvalidSpec"]
 
 
-async def test_meanwhile_all_is_looked_after_by_the_last_spec(stage: Stage) -> None:
+async def test_meanwhile_all_is_looked_after_by_the_last_spec(stage: ReconcilerStage) -> None:
     stage.put_cluster(broker={"replicas": 3})
     await stage.reconciler.reconcile(BLUE)
     stage.put_cluster(broker={"replicas": 7, "settings": {"maxTopics": []}})
@@ -269,7 +273,7 @@ async def test_meanwhile_all_is_looked_after_by_the_last_spec(stage: Stage) -> N
     assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Ready"}
 
 
-async def test_a_process_that_has_seen_no_good_spec_says_so_and_touches_nothing(stage: Stage) -> None:
+async def test_a_process_that_has_seen_no_good_spec_says_so_and_touches_nothing(stage: ReconcilerStage) -> None:
     stage.put_cluster(broker={"settings": {"maxTopics": []}})
     make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
     with pytest.raises(SettingError):
@@ -279,13 +283,13 @@ async def test_a_process_that_has_seen_no_good_spec_says_so_and_touches_nothing(
     assert stage.did("apply") == []
 
 
-def mistype(stage: Stage, kind: str, name: str, **spec: Any) -> None:
+def mistype(stage: ReconcilerStage, kind: str, name: str, **spec: Any) -> None:
     """A person makes a spec unreadable; the rest of the resource stays."""
     manifest = stage.api.objects[kind, "here", name]
     stage.api.put({**manifest, "spec": {**manifest["spec"], **spec, "settings": {"maxTopics": []}}})
 
 
-async def test_another_process_goes_on_with_the_last_good_spec(stage: Stage) -> None:
+async def test_another_process_goes_on_with_the_last_good_spec(stage: ReconcilerStage) -> None:
     stage.put_cluster(broker={"replicas": 5})
     stage.put_pool(spec={"replicas": 4})
     for key in (BLUE, COLD):
@@ -302,7 +306,7 @@ async def test_another_process_goes_on_with_the_last_good_spec(stage: Stage) -> 
     assert stage.did("apply")
 
 
-async def test_a_spec_is_kept_before_anything_is_done_by_it(stage: Stage) -> None:
+async def test_a_spec_is_kept_before_anything_is_done_by_it(stage: ReconcilerStage) -> None:
     """Else a process that was killed in between would have the next one go back: to fewer bookies, for example."""
     for replicas in (3, 5):
         manifest = stage.put_cluster(broker={"replicas": replicas})
@@ -314,13 +318,13 @@ async def test_a_spec_is_kept_before_anything_is_done_by_it(stage: Stage) -> Non
     assert json.loads(kept) == manifest["spec"]
 
 
-async def test_a_spec_that_did_not_change_is_not_written_again(stage: Stage) -> None:
+async def test_a_spec_that_did_not_change_is_not_written_again(stage: ReconcilerStage) -> None:
     for _ in range(3):
         await stage.reconciler.reconcile(BLUE)
     assert stage.did("patch") == [("PulsarCluster", "blue")]
 
 
-async def test_a_spec_that_is_too_large_is_not_kept_nor_is_an_older_one(stage: Stage) -> None:
+async def test_a_spec_that_is_too_large_is_not_kept_nor_is_an_older_one(stage: ReconcilerStage) -> None:
     await stage.reconciler.reconcile(BLUE)
     stage.api.put({**stage.api.objects["PulsarCluster", "here", "blue"], "spec": {"settings": {"a": "b" * 70_000}}})
     await stage.reconciler.reconcile(BLUE)
@@ -331,7 +335,7 @@ async def test_a_spec_that_is_too_large_is_not_kept_nor_is_an_older_one(stage: S
 
 
 @pytest.mark.parametrize("kept", ["", "nothing", "[1]", '{"settings": {"a": []}}', "[" * 100_000])
-async def test_what_is_no_spec_is_not_gone_by(stage: Stage, kept: str) -> None:
+async def test_what_is_no_spec_is_not_gone_by(stage: ReconcilerStage, kept: str) -> None:
     metadata = {"annotations": {READABLE_ANNOTATION: kept}}
     stage.put("PulsarCluster", "blue", spec={"settings": {"maxTopics": []}}, metadata=metadata)
     with pytest.raises(SettingError):
@@ -339,13 +343,13 @@ async def test_what_is_no_spec_is_not_gone_by(stage: Stage, kept: str) -> None:
     assert condition(stage, "Stalled")["reason"] == "InvalidSpec"
 
 
-async def test_a_resource_that_may_not_be_annotated_is_looked_after(stage: Stage) -> None:
+async def test_a_resource_that_may_not_be_annotated_is_looked_after(stage: ReconcilerStage) -> None:
     stage.api.failures["patch", "PulsarCluster"] = [Refused("a policy says no")]
     await stage.reconciler.reconcile(BLUE)
     assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Fine"}
 
 
-async def test_paused_is_heard_in_a_spec_that_cannot_be_read(stage: Stage) -> None:
+async def test_paused_is_heard_in_a_spec_that_cannot_be_read(stage: ReconcilerStage) -> None:
     await stage.reconciler.reconcile(BLUE)
     stage.put_cluster(broker={"settings": {"maxTopics": []}}, paused=True)
     make_groups(stage, [Apply(child("Service", "blue-proxy", "proxy"))])
@@ -353,7 +357,7 @@ async def test_paused_is_heard_in_a_spec_that_cannot_be_read(stage: Stage) -> No
     assert stage.did("apply") == []
 
 
-async def test_a_pool_is_looked_after_while_its_clusters_spec_cannot_be_read(stage: Stage) -> None:
+async def test_a_pool_is_looked_after_while_its_clusters_spec_cannot_be_read(stage: ReconcilerStage) -> None:
     stage.put_pool()
     await stage.reconciler.reconcile(COLD)
     stage.put_cluster(settings={"a": []})
@@ -362,7 +366,7 @@ async def test_a_pool_is_looked_after_while_its_clusters_spec_cannot_be_read(sta
     assert stage.api.objects["Bookie", "here", "cold"]["status"] == {"phase": "Fine"}
 
 
-async def test_a_pool_that_cannot_be_read_leaves_its_cluster_looked_after(stage: Stage) -> None:
+async def test_a_pool_that_cannot_be_read_leaves_its_cluster_looked_after(stage: ReconcilerStage) -> None:
     stage.put_pool(spec={"settings": {"a": []}}, status={"replicas": 4})
     assert await stage.reconciler.reconcile(BLUE) == 60
     assert [pool.replicas for pool in stage.clusters[-1].pools] == [4]
@@ -371,7 +375,7 @@ async def test_a_pool_that_cannot_be_read_leaves_its_cluster_looked_after(stage:
     assert "spec.settings.a is a list" in condition(stage, "Stalled", COLD)["message"]
 
 
-async def test_a_cluster_that_goes_need_not_be_readable(stage: Stage) -> None:
+async def test_a_cluster_that_goes_need_not_be_readable(stage: ReconcilerStage) -> None:
     going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other"]}
     spec = {"deletionPolicy": "Delete", "settings": {"a": []}}
     stage.put("PulsarCluster", "blue", spec=spec, metadata=going)
@@ -379,7 +383,7 @@ async def test_a_cluster_that_goes_need_not_be_readable(stage: Stage) -> None:
     assert stage.clusters[-1].cluster.spec.deletion_policy == "Delete"
 
 
-async def test_another_resource_of_the_same_name_does_not_inherit_a_spec(stage: Stage) -> None:
+async def test_another_resource_of_the_same_name_does_not_inherit_a_spec(stage: ReconcilerStage) -> None:
     await stage.reconciler.reconcile(BLUE)
     del stage.api.objects["PulsarCluster", "here", "blue"]
     stage.put_cluster(settings={"a": []})

@@ -19,7 +19,7 @@ from magnetar.operator.resources.crd import structural_schema
 from magnetar.operator.testing.cluster_builders import fresh, healthy, told
 from magnetar.operator.testing.plan_builders import make_cluster
 from magnetar.operator.testing.pool_builders import PoolWorld
-from magnetar.operator.testing.stage import BLUE, Stage, small_stage
+from magnetar.operator.testing.stage import BLUE, ReconcilerStage, small_stage
 
 
 def said(plan: Plan, type_: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_brokers_and_proxies_are_tried_before_their_turn() -> None:
 
 
 @pytest.fixture
-def stage() -> Stage:
+def stage() -> ReconcilerStage:
     return small_stage()
 
 
@@ -109,7 +109,7 @@ def deployment(image: str) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"image": image}}
 
 
-async def test_each_version_is_tried_once(stage: Stage) -> None:
+async def test_each_version_is_tried_once(stage: ReconcilerStage) -> None:
     for image in ("a", "a", "b"):
         stage.actions = [Check(deployment(image))]
         await stage.reconciler.reconcile(BLUE)
@@ -117,7 +117,7 @@ async def test_each_version_is_tried_once(stage: Stage) -> None:
     assert ("Deployment", "here", "blue-broker") not in stage.api.objects
 
 
-async def test_what_would_be_refused_is_told_at_once(stage: Stage) -> None:
+async def test_what_would_be_refused_is_told_at_once(stage: ReconcilerStage) -> None:
     stage.actions = [Check(deployment("a"))]
     for _ in range(2):
         words = "failed to create typed patch object: .spec.template.spec.affinity.nodeAffinityy: not declared (500)"
@@ -128,7 +128,7 @@ async def test_what_would_be_refused_is_told_at_once(stage: Stage) -> None:
     assert [one["type"] for one in found if "nodeAffinityy" in one["message"]] == ["Ready", "Stalled"]
 
 
-async def test_a_webhook_that_takes_no_tries_refuses_nothing(stage: Stage) -> None:
+async def test_a_webhook_that_takes_no_tries_refuses_nothing(stage: ReconcilerStage) -> None:
     stage.actions = [Check(deployment("a"))]
     stage.api.failures["check", "Deployment"] = [Refused('admission webhook "w" does not support dry run')]
     assert await stage.reconciler.reconcile(BLUE) == 60

@@ -43,7 +43,7 @@ class ScriptedBalancePlanner:
         return [Move(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
 
 
-class Stage:
+class ReconcilerStage:
     """A reconciler, its world, and plans that say what `first`, `actions`, further `groups` and `status` say."""
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ class Stage:
         return [(kind, name) for its_verb, kind, name in self.api.calls if its_verb == verb]
 
 
-def small_stage() -> Stage:
+def small_stage() -> ReconcilerStage:
     """With a cluster and its token."""
-    found = Stage()
+    found = ReconcilerStage()
     found.put_cluster()
     found.put("Secret", "blue-control", data={"token": base64.b64encode(b"secret").decode()})
     return found
