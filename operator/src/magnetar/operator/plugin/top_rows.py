@@ -48,7 +48,7 @@ class BundleRow(View, kw_only=True, frozen=True):
     bytes_out: float
 
 
-class BookieRow(View, kw_only=True, frozen=True):
+class BookieUsageRow(View, kw_only=True, frozen=True):
     """One bookie. None: it did not answer."""
 
     pod: str
@@ -121,7 +121,7 @@ def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> li
     ]
 
 
-def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState]) -> list[BookieRow]:
+def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState]) -> list[BookieUsageRow]:
     """A row for each bookie that status or a pod tells of."""
     found = []
     for pool in view.pools:
@@ -130,16 +130,16 @@ def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState
     return found
 
 
-def _bookie_row(view: ClusterView, pool: str, name: str, state: bookie_pb2.StorageState | None) -> BookieRow:
+def _bookie_row(view: ClusterView, pool: str, name: str, state: bookie_pb2.StorageState | None) -> BookieUsageRow:
     member = next((found for one in view.pools if one.name == pool if (found := one.member(name))), None)
     words = member.state if member is not None else ""
     message = member.message if member is not None else ""
     if state is None:
         disk = member.disk_usage_percent if member is not None else None
-        return BookieRow(pod=name, pool=pool, state=words, disk_percent=disk, message=message)
+        return BookieUsageRow(pod=name, pool=pool, state=words, disk_percent=disk, message=message)
     disks = [one for one in state.directories if one.kind == "ledgers" and one.total_bytes]
     cache = state.write_cache_bytes_max
-    return BookieRow(
+    return BookieUsageRow(
         pod=name,
         pool=pool,
         state=words or ("ReadOnly" if state.read_only else "Writable"),
