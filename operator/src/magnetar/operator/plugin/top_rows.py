@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from magnetar.control.generated import bookie_pb2, broker_pb2
 
 
-class BrokerRow(View, kw_only=True, frozen=True):
+class BrokerUsageRow(View, kw_only=True, frozen=True):
     """One broker; rates per second, usages in percent. None: it did not answer."""
 
     pod: str
@@ -64,7 +64,7 @@ class BookieUsageRow(View, kw_only=True, frozen=True):
     message: str = ""
 
 
-def broker_rows(view: ClusterView, answers: Mapping[str, broker_pb2.LoadReport]) -> list[BrokerRow]:
+def broker_rows(view: ClusterView, answers: Mapping[str, broker_pb2.LoadReport]) -> list[BrokerUsageRow]:
     """A row for each broker's pod."""
     return [_broker_row(view, name, answers.get(name)) for name in _broker_names(view)]
 
@@ -73,15 +73,17 @@ def _broker_names(view: ClusterView) -> list[str]:
     return sorted({*(pod.name for pod in view.of("broker")), *(one.name for one in view.status.broker_members)})
 
 
-def _broker_row(view: ClusterView, name: str, report: broker_pb2.LoadReport | None) -> BrokerRow:
+def _broker_row(view: ClusterView, name: str, report: broker_pb2.LoadReport | None) -> BrokerUsageRow:
     member = view.broker(name)
     state = member.state if member is not None else ""
     if report is None:
         load = member.load_percent if member is not None else None
-        return BrokerRow(pod=name, state=state, bundles=member.bundles if member is not None else 0, load_percent=load)
+        return BrokerUsageRow(
+            pod=name, state=state, bundles=member.bundles if member is not None else 0, load_percent=load
+        )
     usages = report.usages
     network = max(usages.bandwidth_in, usages.bandwidth_out)
-    return BrokerRow(
+    return BrokerUsageRow(
         pod=name,
         broker_id=report.broker_id,
         state=state or ("Ready" if report.registered else "Draining"),
