@@ -33,7 +33,7 @@ class BrokerUsageRow(View, kw_only=True, frozen=True):
     network_percent: float | None = None
 
 
-class BundleRow(View, kw_only=True, frozen=True):
+class BundleUsageRow(View, kw_only=True, frozen=True):
     """One bundle of those that are served."""
 
     bundle: str
@@ -103,10 +103,10 @@ def _broker_row(view: ClusterView, name: str, report: broker_pb2.LoadReport | No
     )
 
 
-def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> list[BundleRow]:
+def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> list[BundleUsageRow]:
     """A row for each bundle that a broker owns."""
     return [
-        BundleRow(
+        BundleUsageRow(
             bundle=bundle.bundle,
             pod=pod,
             state=bundle.state,
