@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.bookie.app import RunningBookie, pending_bytes
-from magnetar.bookie.bookie_status import BookieStatus, decode_status, encode_status, read_status
+from magnetar.bookie.bookie_status import SavedBookieStatus, decode_status, encode_status, read_status
 from magnetar.bookie.disk_watch import REASON_DISK_FULL, REASON_MANUAL, REASON_WRITE_FAILED, DiskState, WriteMode
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.disk import SystemDisk
@@ -144,18 +144,18 @@ def test_manual_reasons_end_by_hand_only() -> None:
     assert not is_read_only(mode)
 
 
-@pytest.mark.parametrize("status", [BookieStatus(True, True, 17), BookieStatus(False, False, 0)])
-def test_the_status_line_is_bookkeepers(status: BookieStatus) -> None:
+@pytest.mark.parametrize("status", [SavedBookieStatus(True, True, 17), SavedBookieStatus(False, False, 0)])
+def test_the_status_line_is_bookkeepers(status: SavedBookieStatus) -> None:
     assert decode_status(encode_status(status)) == status
 
 
 @pytest.mark.parametrize(
     ("content", "status"),
     [
-        (b"1,READ_ONLY,5,true\n", BookieStatus(True, True, 5)),
-        (b"1,READ_ONLY,5,false\n", BookieStatus(True, False, 5)),
-        (b"1,READ_ONLY,5\n", BookieStatus(True, True, 5)),
-        (b"1,READ_WRITE, 5 ,true", BookieStatus(False, True, 5)),
+        (b"1,READ_ONLY,5,true\n", SavedBookieStatus(True, True, 5)),
+        (b"1,READ_ONLY,5,false\n", SavedBookieStatus(True, False, 5)),
+        (b"1,READ_ONLY,5\n", SavedBookieStatus(True, True, 5)),
+        (b"1,READ_WRITE, 5 ,true", SavedBookieStatus(False, True, 5)),
         (b"", None),
         (b"2,READ_ONLY,5,true\n", None),
         (b"1,SOMETHING,5,true\n", None),
@@ -163,7 +163,7 @@ def test_the_status_line_is_bookkeepers(status: BookieStatus) -> None:
         (b"\xff\xfe", None),
     ],
 )
-def test_status_lines_that_bookkeeper_or_an_accident_wrote(content: bytes, status: BookieStatus | None) -> None:
+def test_status_lines_that_bookkeeper_or_an_accident_wrote(content: bytes, status: SavedBookieStatus | None) -> None:
     assert decode_status(content) == status
 
 
@@ -173,7 +173,7 @@ def test_the_newest_status_counts(tmp_path: Path) -> None:
         (tmp_path / name / "BOOKIE_STATUS").write_bytes(content)
     (tmp_path / "d").mkdir()
     found = read_status(SystemDisk(), [tmp_path / name for name in "abcd"])
-    assert found == BookieStatus(True, True, 9)
+    assert found == SavedBookieStatus(True, True, 9)
 
 
 async def test_a_manual_read_only_mode_outlasts_a_restart(

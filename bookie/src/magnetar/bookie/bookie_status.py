@@ -25,7 +25,7 @@ _READ_WRITE: Final = "READ_WRITE"
 
 
 @dataclass(frozen=True, slots=True)
-class BookieStatus:
+class SavedBookieStatus:
     """Whether a bookie takes writes."""
 
     read_only: bool
@@ -34,14 +34,14 @@ class BookieStatus:
     updated_ms: int = 0
 
 
-def encode_status(status: BookieStatus) -> bytes:
+def encode_status(status: SavedBookieStatus) -> bytes:
     """The file's content."""
     mode = _READ_ONLY if status.read_only else _READ_WRITE
     manual = "true" if status.manual else "false"
     return f"{LAYOUT_VERSION},{mode},{status.updated_ms},{manual}\n".encode()
 
 
-def decode_status(content: bytes) -> BookieStatus | None:
+def decode_status(content: bytes) -> SavedBookieStatus | None:
     """The status, or None when it is not one that we know. Without the last field, as BookKeeper wrote it once, a
     read-only mode was asked for by somebody."""
     lines = content.decode("utf-8", "replace").splitlines()
@@ -51,12 +51,12 @@ def decode_status(content: bytes) -> BookieStatus | None:
     if not fields[2].isascii() or not fields[2].isdigit():
         return None
     manual = len(fields) == 3 or fields[3].lower() == "true"
-    return BookieStatus(fields[1] == _READ_ONLY, manual, int(fields[2]))
+    return SavedBookieStatus(fields[1] == _READ_ONLY, manual, int(fields[2]))
 
 
-def read_status(disk: Disk, directories: Sequence[Path]) -> BookieStatus | None:
+def read_status(disk: Disk, directories: Sequence[Path]) -> SavedBookieStatus | None:
     """The newest status in the directories, or None. OSError."""
-    newest: BookieStatus | None = None
+    newest: SavedBookieStatus | None = None
     for directory in directories:
         content = disk.read_whole(directory / STATUS_FILE)
         status = decode_status(content) if content is not None else None
@@ -76,7 +76,7 @@ class StatusKeeper:
         directories: Sequence[Path],
         clock: Clock,
         now: Callable[[], tuple[bool, bool]],
-        stored: BookieStatus | None,
+        stored: SavedBookieStatus | None,
     ) -> None:
         """`now` gives (read-only, manual); `stored` is what `read_status` has found."""
         self._disk = disk
@@ -107,7 +107,7 @@ class StatusKeeper:
             now = self._now()
             if now == self._saved:
                 return
-            content = encode_status(BookieStatus(*now, self._clock.now_ms()))
+            content = encode_status(SavedBookieStatus(*now, self._clock.now_ms()))
             await asyncio.get_running_loop().run_in_executor(None, self._write, content)
             self._saved = now
 
