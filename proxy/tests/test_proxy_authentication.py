@@ -22,7 +22,7 @@ from magnetar.net.tls import TlsSettings
 from magnetar.proxy import client_access
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.credentials import OriginalClient
-from magnetar.proxy.handshake import BrokerAddress, BrokerConnector, Greeting
+from magnetar.proxy.handshake import BrokerConnector, BrokerEndpoint, Greeting
 from magnetar.proxy.settings import BrokerClientSettings, ProxyAccessSettings
 from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -447,4 +447,4 @@ async def test_a_challenge_for_the_client_is_never_answered_with_the_proxys_cred
         client = OriginalClient("", b"theirs", "token", passed_on=True)
         greeting = Greeting(connect=connector.command(None, client, 21), client=client)
         with pytest.raises(PeerError, match="asks for more"):
-            await connector.open(BrokerAddress(host, int(port), host), lambda _: greeting)
+            await connector.open(BrokerEndpoint(host, int(port), host), lambda _: greeting)

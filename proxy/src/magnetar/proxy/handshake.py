@@ -41,7 +41,7 @@ class BrokerUnreachable(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class BrokerEndpoint:
     """Where a broker is, and who its certificate must be for."""
 
     host: str
@@ -103,7 +103,7 @@ class BrokerConnector:
         return made
 
     async def open(
-        self, address: BrokerAddress, greet: Callable[[Connection], Greeting], relay: Relay | None = None
+        self, address: BrokerEndpoint, greet: Callable[[Connection], Greeting], relay: Relay | None = None
     ) -> BrokerConnection:
         """Connect and wait for CONNECTED. `BrokerUnreachable`, `PulsarError` with the broker's own refusal.
 
@@ -145,7 +145,7 @@ class BrokerConnector:
         else:
             raise PeerError("a broker asks for more than the credentials that it was shown")
 
-    def _refusal(self, address: BrokerAddress, client: OriginalClient, error: PulsarError) -> Exception:
+    def _refusal(self, address: BrokerEndpoint, client: OriginalClient, error: PulsarError) -> Exception:
         """What becomes of a broker's refusal, and a word in the log for who can do something about it."""
         if client.passed_on or self.credentials.method == METHOD_NONE:
             return error

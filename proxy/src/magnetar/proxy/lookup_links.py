@@ -19,9 +19,9 @@ from magnetar.net.descriptors import open_files_max
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import (
     HANDSHAKE_PAUSE,
-    BrokerAddress,
     BrokerConnection,
     BrokerConnector,
+    BrokerEndpoint,
     BrokerUnreachable,
     Greeting,
     Relay,
@@ -63,7 +63,7 @@ BODIES: Final = {
 class LinkKey(NamedTuple):
     """What makes two requests fit for one link."""
 
-    address: BrokerAddress
+    address: BrokerEndpoint
     client: OriginalClient
     protocol_version: int
     """Brokers write some answers otherwise for old clients."""

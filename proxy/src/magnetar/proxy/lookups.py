@@ -20,7 +20,7 @@ from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.discovery import BrokerChoice, NoBroker
-from magnetar.proxy.handshake import BrokerAddress, Relay
+from magnetar.proxy.handshake import BrokerEndpoint, Relay
 from magnetar.proxy.lookup_links import BODIES, LinkKey, LookupLinks
 from magnetar.proxy.proven_targets import ProvenTargets
 from magnetar.proxy.settings import ProxySettings
@@ -238,7 +238,7 @@ def request_id_of(command: BaseCommand) -> int:
     return request_id
 
 
-def address_of(url: str) -> BrokerAddress:
+def address_of(url: str) -> BrokerEndpoint:
     """Where the binary protocol is served at a broker's URL. `PeerError` for what is no such URL."""
     try:
         parts = urlsplit(url)
@@ -247,7 +247,7 @@ def address_of(url: str) -> BrokerAddress:
         host = port = None
     if not host or not port:
         raise PeerError(f"a broker gave {url!r} as an address, which is none that this proxy can use")
-    return BrokerAddress(host, port, host)
+    return BrokerEndpoint(host, port, host)
 
 
 def _failed(command: BaseCommand, request_id: int, code: ServerError, text: str) -> bytes:

@@ -22,9 +22,9 @@ from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.discovery import BrokerChoice
 from magnetar.proxy.handshake import (
-    BrokerAddress,
     BrokerConnection,
     BrokerConnector,
+    BrokerEndpoint,
     BrokerUnreachable,
     Greeting,
     Relay,
@@ -169,7 +169,7 @@ class ProxyService:
         failure = f"{host} has no address"
         for address in addresses:
             try:
-                return await self.connector.open(BrokerAddress(address, port, host), greet, relay)
+                return await self.connector.open(BrokerEndpoint(address, port, host), greet, relay)
             except BrokerUnreachable as error:
                 failure = str(error)
         raise BrokerUnreachable(failure)
