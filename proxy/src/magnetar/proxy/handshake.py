@@ -64,7 +64,7 @@ class Greeting:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConnection:
+class ConnectedBroker:
     """A connection on which the broker has said CONNECTED; reading is paused."""
 
     connection: Connection
@@ -104,11 +104,11 @@ class BrokerConnector:
 
     async def open(
         self, address: BrokerEndpoint, greet: Callable[[Connection], Greeting], relay: Relay | None = None
-    ) -> BrokerConnection:
+    ) -> ConnectedBroker:
         """Connect and wait for CONNECTED. `BrokerUnreachable`, `PulsarError` with the broker's own refusal.
 
         Challenges go to `relay` where the client's credentials are shown instead of the proxy's."""
-        answer: asyncio.Future[BrokerConnection] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ConnectedBroker] = asyncio.get_running_loop().create_future()
         challenged = partial(self._challenged, relay)
         try:
             connection = await connect(
@@ -193,7 +193,7 @@ class _Greeter:
         connection: Connection,
         greet: Callable[[Connection], Greeting],
         challenged: Callable[[Connection, OriginalClient, BaseCommand], None],
-        answer: asyncio.Future[BrokerConnection],
+        answer: asyncio.Future[ConnectedBroker],
     ) -> None:
         self._connection = connection
         self._greet = greet
@@ -222,7 +222,7 @@ class _Greeter:
                 if command.type == BaseCommand.CONNECTED:
                     self._connection.pause_reading(HANDSHAKE_PAUSE)
                     rest = buffer[bounds[index + 1] :]
-                    self._answer.set_result(BrokerConnection(self._connection, command.connected, rest))
+                    self._answer.set_result(ConnectedBroker(self._connection, command.connected, rest))
                     return
                 self._serve(command)
         except PeerError as error:

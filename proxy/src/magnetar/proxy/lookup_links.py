@@ -19,10 +19,10 @@ from magnetar.net.descriptors import open_files_max
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import (
     HANDSHAKE_PAUSE,
-    BrokerConnection,
     BrokerConnector,
     BrokerEndpoint,
     BrokerUnreachable,
+    ConnectedBroker,
     Greeting,
     Relay,
     auth_response,
@@ -72,7 +72,7 @@ class LinkKey(NamedTuple):
 class BrokerLink:
     """One connection; requests in, answers by request id out. Implements `magnetar.net.connection.Handler`."""
 
-    def __init__(self, opened: BrokerConnection, key: LinkKey, credentials: ClientCredentials, frame_bytes_max: int):
+    def __init__(self, opened: ConnectedBroker, key: LinkKey, credentials: ClientCredentials, frame_bytes_max: int):
         self._connection: Connection = opened.connection
         self._key = key
         self._credentials = credentials

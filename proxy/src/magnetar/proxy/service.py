@@ -22,10 +22,10 @@ from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.discovery import BrokerChoice
 from magnetar.proxy.handshake import (
-    BrokerConnection,
     BrokerConnector,
     BrokerEndpoint,
     BrokerUnreachable,
+    ConnectedBroker,
     Greeting,
     Relay,
 )
@@ -160,7 +160,7 @@ class ProxyService:
 
     async def open_broker(
         self, target: str, greet: Callable[[Connection], Greeting], relay: Relay | None = None
-    ) -> BrokerConnection:
+    ) -> ConnectedBroker:
         """A connection with the broker that a client named. `TargetDenied`, `Unavailable`, `PulsarError`."""
         host, port = self._targets.check_name(target)
         await self._proven.check(target)

@@ -20,7 +20,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
 from magnetar.proxy.client_access import ClientAccess
-from magnetar.proxy.handshake import PROTOCOL_VERSION, BrokerConnection, Greeting
+from magnetar.proxy.handshake import PROTOCOL_VERSION, ConnectedBroker, Greeting
 from magnetar.proxy.lookups import Question
 from magnetar.proxy.proven_targets import TargetUnknown
 from magnetar.proxy.service import ProxyService
@@ -349,7 +349,7 @@ class ProxySession:
         else:
             self._hand_over(opened)
 
-    def _hand_over(self, opened: BrokerConnection) -> None:
+    def _hand_over(self, opened: ConnectedBroker) -> None:
         if self.connection.closed or opened.connection.closed or self.state is not SessionState.CONNECTING:
             opened.connection.abort()
             self._close()
