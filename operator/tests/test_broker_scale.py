@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from magnetar.operator.plan.broker_scale import GROW_SECONDS, SILENT_SECONDS, wanted_brokers
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import BrokerFacts
-from magnetar.operator.resources.cluster import BrokerLoad, BrokerSpec
+from magnetar.operator.resources.cluster import BrokerLoadStatus, BrokerSpec
 
 NOW = 1_760_000_000.0
 
@@ -27,20 +27,20 @@ def brokers_of(*percents: int, bundles: int = 10, **facts: Any) -> list[BrokerFa
     ]
 
 
-def remembered(advice: str = "Keep", since: float = NOW, scaled_at: float | None = None) -> BrokerLoad:
+def remembered(advice: str = "Keep", since: float = NOW, scaled_at: float | None = None) -> BrokerLoadStatus:
     return msgspec.convert(
         {
             "advice": advice,
             "since": timestamp(since),
             "scaledAt": None if scaled_at is None else timestamp(scaled_at),
         },
-        BrokerLoad,
+        BrokerLoadStatus,
     )
 
 
 def test_load_that_is_as_it_should_be_changes_nothing() -> None:
     wanted, load, reason = wanted_brokers(spec_of(), 3, brokers_of(40, 50, 60), None, NOW)
-    assert (wanted, load) == (3, BrokerLoad(percent=50, since=timestamp(NOW)))
+    assert (wanted, load) == (3, BrokerLoadStatus(percent=50, since=timestamp(NOW)))
     assert reason == "the mean of 3 brokers' fullest resources is 50 %"
     # The time since when it has been so stays.
     assert wanted_brokers(spec_of(), 3, brokers_of(40, 50, 60), load, NOW + 600)[1] == load

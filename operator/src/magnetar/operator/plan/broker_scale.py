@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from magnetar.operator.plan.conditions import seconds, timestamp
 from magnetar.operator.plan.facts import BrokerFacts
-from magnetar.operator.resources.cluster import BrokerAutoscaling, BrokerLoad, BrokerSpec
+from magnetar.operator.resources.cluster import BrokerAutoscaling, BrokerLoadStatus, BrokerSpec
 
 GROW_SECONDS: Final = 60.0
 """How long the load must be too high: clients wait, so less than for fewer brokers."""
@@ -43,8 +43,8 @@ class _Wish:
 
 
 def wanted_brokers(
-    spec: BrokerSpec, current: int, brokers: Sequence[BrokerFacts], load: BrokerLoad | None, now_seconds: float
-) -> tuple[int, BrokerLoad, str]:
+    spec: BrokerSpec, current: int, brokers: Sequence[BrokerFacts], load: BrokerLoadStatus | None, now_seconds: float
+) -> tuple[int, BrokerLoadStatus, str]:
     """How many there should be, what is to be remembered for the next look, and why, in a sentence with numbers.
 
     `current`: how many there are, without those that drain. `brokers`: those that answer; the load and the bundles of
@@ -52,7 +52,7 @@ def wanted_brokers(
     now = timestamp(now_seconds)
     limits = spec.autoscaling
     if spec.replicas is not None or limits is None:
-        kept = load or BrokerLoad(since=now)
+        kept = load or BrokerLoadStatus(since=now)
         return (current if spec.replicas is None else spec.replicas), kept, "the number is set by hand"
     wish = _wish(limits, current, brokers)
     percent = round(_mean(brokers)) if brokers else (load.percent if load is not None else 0)
@@ -61,9 +61,9 @@ def wanted_brokers(
     if bounded != current:
         bound = "minReplicas" if bounded > current else "maxReplicas"
         reason = f"autoscaling.{bound} is {bounded}; there were {current}"
-        return bounded, BrokerLoad(percent=percent, since=now, scaled_at=now), reason
+        return bounded, BrokerLoadStatus(percent=percent, since=now, scaled_at=now), reason
     since = load.since if load is not None and load.advice == wish.advice else now
-    remembered = BrokerLoad(percent=percent, advice=wish.advice, since=since, scaled_at=scaled_at)
+    remembered = BrokerLoadStatus(percent=percent, advice=wish.advice, since=since, scaled_at=scaled_at)
     if wish.replicas == current:
         return current, remembered, wish.reason
     silent = sum(not _drains(broker) for broker in brokers) < current
@@ -74,7 +74,7 @@ def wanted_brokers(
             remembered,
             f"{wish.reason}; {wish.replicas} brokers if it stays so for {math.ceil(wait)} s more",
         )
-    return wish.replicas, BrokerLoad(percent=percent, since=now, scaled_at=now), wish.reason
+    return wish.replicas, BrokerLoadStatus(percent=percent, since=now, scaled_at=now), wish.reason
 
 
 def _wish(limits: BrokerAutoscaling, current: int, brokers: Sequence[BrokerFacts]) -> _Wish:

@@ -260,7 +260,7 @@ class Move(Part, kw_only=True, frozen=True):
     reason: Annotated[str, says("Why.")] = ""
 
 
-class BrokerLoad(Part, kw_only=True, frozen=True):
+class BrokerLoadStatus(Part, kw_only=True, frozen=True):
     """What autoscaling goes by."""
 
     percent: Annotated[int, says("The mean of the brokers' fullest resources.")] = 0
@@ -297,7 +297,7 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
     metadata_digest: Annotated[
         str, says("Of what was last written into the metadata store: where the cluster is to be reached.")
     ] = ""
-    broker_load: Annotated[BrokerLoad | None, says("What autoscaling saw, and since when.")] = None
+    broker_load: Annotated[BrokerLoadStatus | None, says("What autoscaling saw, and since when.")] = None
     conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 
 

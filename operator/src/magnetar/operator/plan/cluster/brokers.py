@@ -25,7 +25,7 @@ from magnetar.operator.plan.cluster.parts import (
 from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import BrokerFacts, ClusterSeen, PodFacts, WorkloadFacts
 from magnetar.operator.plan.rollout import broken, trouble
-from magnetar.operator.resources.cluster import BrokerLoad, BrokerMember
+from magnetar.operator.resources.cluster import BrokerLoadStatus, BrokerMember
 
 BROKERS_DEFAULT: Final = 2
 """Where nobody says otherwise: one may stop."""
@@ -35,7 +35,7 @@ BROKERS_DEFAULT: Final = 2
 class BrokersPart(Part):
     """The brokers."""
 
-    load: BrokerLoad | None = None
+    load: BrokerLoadStatus | None = None
     members: Sequence[BrokerMember] = ()
 
 
@@ -79,7 +79,7 @@ def plan_brokers(seen: ClusterSeen, gate: Gate) -> BrokersPart:
 
 def _wanted(
     seen: ClusterSeen, pods: Sequence[PodFacts], found: WorkloadFacts | None
-) -> tuple[int, BrokerLoad | None, str]:
+) -> tuple[int, BrokerLoadStatus | None, str]:
     """How many there should be while the cluster is awake, and why: the spec says, or the autoscaling, or whoever
     scaled the Deployment."""
     spec = seen.cluster.spec.broker
