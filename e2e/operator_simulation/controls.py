@@ -13,7 +13,7 @@ from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL
 from magnetar.operator.control.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MAX, Driver
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 
 from e2e.operator_simulation.brokers import BUNDLES, Broker
 from e2e.operator_simulation.fates import READS_SHARE, pass_began
@@ -100,10 +100,10 @@ class SimulatedControls:
         """See `Controls`."""
         await self._tell_broker(address, token, "cancel_drain", self._software.brokers.cancel_drain)
 
-    async def moves(self, address: str, token: str) -> Sequence[Move]:
+    async def moves(self, address: str, token: str) -> Sequence[BundleMove]:
         """See `Controls`."""
 
-        def work() -> Sequence[Move]:
+        def work() -> Sequence[BundleMove]:
             self._broker(address, token)
             return []
 

@@ -19,7 +19,7 @@ from magnetar.core.bundle import BundleName
 from magnetar.operator.control import calls as module
 from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 from magnetar.operator.testing.small_kubernetes import SettableClock
 
 TOKEN = "secret"
@@ -244,7 +244,7 @@ async def test_a_broker(calls: ControlCalls, address: str, broker: SmallBroker) 
 
 async def test_decisions_are_moves_the_latest_first(calls: ControlCalls, address: str) -> None:
     assert await calls.moves(address, TOKEN) == [
-        Move(
+        BundleMove(
             time="1970-01-01T00:00:02Z",
             kind="unload",
             bundle=BUNDLE,
@@ -252,7 +252,7 @@ async def test_decisions_are_moves_the_latest_first(calls: ControlCalls, address
             destination="b",
             reason="busy; it failed: gone",
         ),
-        Move(time="1970-01-01T00:00:01Z", kind="split", bundle=BUNDLE, source="a", reason="hot"),
+        BundleMove(time="1970-01-01T00:00:01Z", kind="split", bundle=BUNDLE, source="a", reason="hot"),
     ]
 
 

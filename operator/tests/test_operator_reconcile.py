@@ -35,7 +35,7 @@ from magnetar.operator.plan.facts import (
 )
 from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, ReconcilerStage, small_stage
 
 GI = 2**30
@@ -89,7 +89,7 @@ async def test_brokers_are_asked_and_their_leader_for_more(stage: ReconcilerStag
         "10.0.0.1:3183": BrokerFacts(broker_id="broker-a", registered=True),
         "10.0.0.2:3183": BrokerFacts(broker_id="broker-b", registered=True, leading=True),
     }
-    stage.controls.latest = [Move(time="2026-01-01T00:00:00Z", kind="split", bundle="b")]
+    stage.controls.latest = [BundleMove(time="2026-01-01T00:00:00Z", kind="split", bundle="b")]
     await stage.reconciler.reconcile(BLUE)
     (seen,) = stage.clusters
     assert sorted(seen.brokers) == ["blue-broker-a", "blue-broker-b"]

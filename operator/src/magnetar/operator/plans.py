@@ -10,7 +10,7 @@ from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.plan.actions import Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
 from magnetar.operator.plan.pool.questions import Questions
-from magnetar.operator.resources.cluster import BalanceSpec, Move
+from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
 
 BundleAction: TypeAlias = TransferBundle | SplitBundle
 
@@ -34,7 +34,7 @@ class BalancePlanner(Protocol):
         """One of them was not carried out."""
         ...
 
-    def moves(self) -> Sequence[Move]:
+    def moves(self) -> Sequence[BundleMove]:
         """The latest decisions, the latest first."""
         ...
 

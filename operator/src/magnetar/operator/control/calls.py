@@ -17,7 +17,7 @@ from magnetar.core.errors import PeerError
 from magnetar.operator.control import facts
 from magnetar.operator.control.controls import ASK_SECONDS_MAX, ASKED_AT_ONCE_MAX, COUNT_SECONDS_MAX, Driver
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 
 CHANNELS_MAX: Final = 256
 """Open at a time: some 20 kB each. Beyond it the one not used for longest is closed."""
@@ -113,7 +113,7 @@ class ControlCalls:
         async with self._broker(address, token) as control:
             await control.cancel_drain()
 
-    async def moves(self, address: str, token: str) -> Sequence[Move]:
+    async def moves(self, address: str, token: str) -> Sequence[BundleMove]:
         """`Controls.moves`."""
         async with self._broker(address, token) as control:
             decisions = (await control.decisions(MOVES_MAX)).decisions

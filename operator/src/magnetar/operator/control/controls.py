@@ -7,7 +7,7 @@ from typing import Final, Literal, Protocol
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 
 ASK_SECONDS_MAX: Final = 3.0
 """How long a call may take: a pass asks many pods, and one that hangs must not hold up what the others need."""
@@ -68,7 +68,7 @@ class Controls(Protocol):
         """Keep what is left, take bundles again."""
         ...
 
-    async def moves(self, address: str, token: str) -> Sequence[Move]:
+    async def moves(self, address: str, token: str) -> Sequence[BundleMove]:
         """What the broker at the address decided as the leader, the latest first, ten at most."""
         ...
 

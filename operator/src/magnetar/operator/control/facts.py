@@ -14,7 +14,7 @@ from magnetar.core.bundle import BundleName
 from magnetar.operator.control.controls import Driver
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, DrainStep, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 
 BrokerReport: TypeAlias = tuple[broker_pb2.LoadReport, Sequence[broker_pb2.OwnedBundle], broker_pb2.BrokerDrain]
 
@@ -92,10 +92,10 @@ def broker(report: broker_pb2.LoadReport, drain: broker_pb2.BrokerDrain) -> Brok
     )
 
 
-def move(decision: broker_pb2.BalanceDecision) -> Move:
+def move(decision: broker_pb2.BalanceDecision) -> BundleMove:
     """A decision as a status tells it."""
     failed = f"; it failed: {decision.error}" if decision.outcome == "failed" else ""
-    return Move(
+    return BundleMove(
         time=timestamp(decision.decided_ms / 1000),
         kind=decision.kind,
         bundle=decision.bundle,

@@ -11,7 +11,7 @@ from magnetar.balance.model import Decision, LoadSnapshot, Split
 from magnetar.balance.settings import BalancedSettings, BalanceSettings, SplitSettings
 from magnetar.operator.plan.actions import SplitBundle, TransferBundle
 from magnetar.operator.plan.conditions import shortened, timestamp
-from magnetar.operator.resources.cluster import BalanceSpec, Move
+from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
 
 MOVES_TOLD: Final = 10
 """In a status."""
@@ -38,7 +38,7 @@ class Balance:
         self._drives = spec.driver == "Operator"
         self._balancer = Balancer(balance_settings(spec))
         self._round: dict[BundleAction, Decision] = {}
-        self._moves: deque[Move] = deque(maxlen=MOVES_TOLD)
+        self._moves: deque[BundleMove] = deque(maxlen=MOVES_TOLD)
 
     def round(self, load: LoadSnapshot) -> list[BundleAction]:
         """What to do now, in this order, each with its reason; nothing where the operator does not drive. One that
@@ -68,7 +68,7 @@ class Balance:
                 self._moves[at] = msgspec.structs.replace(move, reason=reason)
                 return
 
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[BundleMove]:
         """The latest decisions, the latest first, ten at most."""
         return list(self._moves)
 
@@ -98,13 +98,13 @@ def _kind(action: BundleAction) -> str:
     return "split" if isinstance(action, SplitBundle) else "unload"
 
 
-def _move(action: BundleAction, now_ms: int) -> Move:
+def _move(action: BundleAction, now_ms: int) -> BundleMove:
     source, destination = (
         (action.broker_id, "")
         if isinstance(action, SplitBundle)
         else (action.source_broker_id, action.destination_broker_id)
     )
-    return Move(
+    return BundleMove(
         time=timestamp(now_ms / 1000),
         kind=_kind(action),
         bundle=action.bundle,

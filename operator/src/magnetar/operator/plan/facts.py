@@ -11,7 +11,7 @@ from magnetar.operator.children.context import Cluster
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
-from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
+from magnetar.operator.resources.cluster import BundleMove, PulsarClusterStatus
 
 DrainStep: TypeAlias = Literal["None", "ReadOnly", "Replicate", "Verify", "RemoveCookie", "Done"]
 
@@ -243,7 +243,7 @@ class ClusterSeen:
     brokers: Mapping[str, BrokerFacts] = field(default_factory=dict)
     driver: str = ""
     """Who balances, as the brokers have it: leader, control; empty: none answered."""
-    moves: Sequence[Move] = ()
+    moves: Sequence[BundleMove] = ()
     """The leader's latest decisions, the latest first."""
     load: LoadSnapshot | None = None
     """Seen only where the operator balances by itself and it is time for a round."""

@@ -249,7 +249,7 @@ class BrokerMember(Part, kw_only=True, frozen=True):
     message: Annotated[str, says("What is the matter.")] = ""
 
 
-class Move(Part, kw_only=True, frozen=True):
+class BundleMove(Part, kw_only=True, frozen=True):
     """A decision about a bundle."""
 
     time: Annotated[Time, says("When.")]
@@ -288,7 +288,7 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
         msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
         says("Each broker."),
     ] = msgspec.field(default_factory=list)
-    last_moves: Annotated[list[Move], says("Of bundles, the latest first, ten at most.")] = msgspec.field(
+    last_moves: Annotated[list[BundleMove], says("Of bundles, the latest first, ten at most.")] = msgspec.field(
         default_factory=list
     )
     hibernated_replicas: Annotated[

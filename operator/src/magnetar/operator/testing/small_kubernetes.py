@@ -14,7 +14,7 @@ from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFoun
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
-from magnetar.operator.resources.cluster import Move
+from magnetar.operator.resources.cluster import BundleMove
 
 Answer = TypeVar("Answer")
 
@@ -169,7 +169,7 @@ class SmallControls:
         self.lost: dict[str, LostBookieFacts] = {}
         self.under_replicated = 0
         self.ensembles: dict[str, EnsembleFacts] = {}
-        self.latest: Sequence[Move] = ()
+        self.latest: Sequence[BundleMove] = ()
         self.driven_by: Driver = "leader"
         self.load = LoadSnapshot(now_ms=0, brokers={})
         self.calls: list[tuple[str, ...]] = []
@@ -208,7 +208,7 @@ class SmallControls:
     async def cancel_broker_drain(self, address: str, token: str) -> None:
         self._told("cancel_broker_drain", address, token)
 
-    async def moves(self, address: str, token: str) -> Sequence[Move]:
+    async def moves(self, address: str, token: str) -> Sequence[BundleMove]:
         self._told("moves", address)
         return self.latest
 

@@ -15,7 +15,7 @@ from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
 from magnetar.operator.plan.pool.questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
-from magnetar.operator.resources.cluster import BalanceSpec, Move
+from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
 from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
 
 BLUE = Key("PulsarCluster", "here", "blue")
@@ -39,8 +39,8 @@ class ScriptedBalancePlanner:
     def failed(self, action: BundleAction, error: str) -> None:
         self.failures.append((action, error))
 
-    def moves(self) -> Sequence[Move]:
-        return [Move(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
+    def moves(self) -> Sequence[BundleMove]:
+        return [BundleMove(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
 
 
 class ReconcilerStage:

@@ -38,7 +38,7 @@ from magnetar.operator.plan.conditions import (
     timestamp,
 )
 from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import Move, PulsarClusterStatus
+from magnetar.operator.resources.cluster import BundleMove, PulsarClusterStatus
 
 PAUSED: Final = "Paused"
 MOVES_MAX: Final = 10
@@ -185,7 +185,7 @@ def _phase(seen: ClusterSeen, parts: Parts, new_conditions: Sequence[NewConditio
     return next((pool.status.phase for pool in at_work if pool.status.phase), "Degraded")
 
 
-def _moves(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[Move]:
+def _moves(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[BundleMove]:
     if seen.cluster.spec.balance.driver != "Operator":
         return list(seen.moves or seen.status.last_moves)[:MOVES_MAX]
     now = timestamp(seen.now_seconds)
@@ -193,9 +193,9 @@ def _moves(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[Move]:
     return [*found, *seen.status.last_moves][:MOVES_MAX]
 
 
-def _move(action: Action, now: str) -> Move | None:
+def _move(action: Action, now: str) -> BundleMove | None:
     if isinstance(action, TransferBundle):
-        return Move(
+        return BundleMove(
             time=now,
             kind="unload",
             bundle=action.bundle,
@@ -204,7 +204,7 @@ def _move(action: Action, now: str) -> Move | None:
             reason=action.reason,
         )
     if isinstance(action, SplitBundle):
-        return Move(time=now, kind="split", bundle=action.bundle, source=action.broker_id, reason=action.reason)
+        return BundleMove(time=now, kind="split", bundle=action.bundle, source=action.broker_id, reason=action.reason)
     return None
 
 
