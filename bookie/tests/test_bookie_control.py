@@ -23,7 +23,7 @@ from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlServer
-from magnetar.control.settings import ClientTls, ControlSettings, ServerTls
+from magnetar.control.settings import ControlClientTls, ControlSettings, ServerTls
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata.store import StoreUnavailable
 
@@ -336,7 +336,7 @@ async def test_tls_and_a_renewed_certificate(operations: FakeOperations, tmp_pat
     async with serving(operations, settings) as server:
         address = f"{HOST}:{server.port}"
         for _ in range(2):
-            tls = ClientTls(authority_file=certificate, server_name="bookie")
+            tls = ControlClientTls(authority_file=certificate, server_name="bookie")
             async with BookieControl.to(address, tls=tls) as bookie:
                 assert (await bookie.storage_state()).running
             make_certificate(tmp_path)
@@ -350,7 +350,7 @@ async def test_a_client_without_the_wanted_certificate_is_not_served(
     settings = ControlSettings(host=HOST, tls=server_tls, stop_grace_seconds=0.1)
     async with serving(operations, settings) as server:
         address = f"{HOST}:{server.port}"
-        tls = ClientTls(authority_file=certificate, server_name="bookie")
+        tls = ControlClientTls(authority_file=certificate, server_name="bookie")
         async with BookieControl.to(address, tls=tls) as bookie:
             with pytest.raises(ControlUnavailable):
                 await bookie.storage_state()

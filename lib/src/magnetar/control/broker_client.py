@@ -8,7 +8,7 @@ from typing import Self
 from magnetar.control.client import ControlChannel
 from magnetar.control.generated import broker_pb2 as messages
 from magnetar.control.generated.broker_pb2_grpc import BrokerStub
-from magnetar.control.settings import ClientTls
+from magnetar.control.settings import ControlClientTls
 
 
 class BrokerControl:
@@ -19,7 +19,7 @@ class BrokerControl:
         self._stub = BrokerStub(channel.channel)
 
     @classmethod
-    def to(cls, address: str, *, token: str = "", tls: ClientTls | None = None) -> Self:
+    def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
         """As `ControlChannel`. An asynchronous context manager that closes the channel."""
         return cls(ControlChannel(address, token=token, tls=tls))
 

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.generated.bookie_pb2_grpc import BookieStub
-from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME, ClientTls
+from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME, ControlClientTls
 from magnetar.core.errors import MagnetarError, SettingError
 
 CALL_SECONDS_MAX: Final = 30.0
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 class ControlChannel:
     """A connection to one component's control port; made on first use, made again when it breaks."""
 
-    def __init__(self, address: str, *, token: str = "", tls: ClientTls | None = None) -> None:
+    def __init__(self, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> None:
         """`address` is `host:port`. `SettingError` for certificate files that cannot be read."""
         self.address = address
         self.metadata: tuple[tuple[str, str], ...] = ((TOKEN_HEADER, TOKEN_SCHEME + token),) if token else ()
@@ -88,7 +88,7 @@ class BookieControl:
         self._stub = BookieStub(channel.channel)
 
     @classmethod
-    def to(cls, address: str, *, token: str = "", tls: ClientTls | None = None) -> Self:
+    def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
         """As `ControlChannel`. An asynchronous context manager that closes the channel."""
         return cls(ControlChannel(address, token=token, tls=tls))
 
@@ -175,7 +175,7 @@ def failure(address: str, error: grpc.aio.AioRpcError) -> MagnetarError:
     return ControlRefused(known.get(error.code().name, Reason.INTERNAL), text)
 
 
-def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
+def _credentials(tls: ControlClientTls) -> grpc.ChannelCredentials:
     def content(path: Path | None) -> bytes | None:
         return path.read_bytes() if path is not None else None
 

@@ -50,7 +50,7 @@ class ControlSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTls:
+class ControlClientTls:
     """How a client checks the server, and who the client is."""
 
     authority_file: Path | None = None

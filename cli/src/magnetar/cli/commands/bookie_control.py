@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from magnetar.bookie.operations import DrainState
     from magnetar.cli.tools.control import RunningState
     from magnetar.control.client import BookieControl
-    from magnetar.control.settings import ClientTls
+    from magnetar.control.settings import ControlClientTls
 
 ControlArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The bookie's control port.")]
 TokenOption = Annotated[
@@ -40,7 +40,7 @@ PROBLEMS_NAMED_MAX: Final = 5
 """In the table; JSON has all that the bookie tells."""
 
 
-def _control(address: str, token: str, tls: ClientTls | None) -> BookieControl:
+def _control(address: str, token: str, tls: ControlClientTls | None) -> BookieControl:
     from magnetar.control.client import BookieControl
     from magnetar.core.errors import SettingError
 
@@ -50,12 +50,12 @@ def _control(address: str, token: str, tls: ClientTls | None) -> BookieControl:
     return BookieControl.to(address, token=token, tls=tls)
 
 
-def _tls(authority: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
-    from magnetar.control.settings import ClientTls
+def _tls(authority: Path | None, certificate: Path | None, key: Path | None) -> ControlClientTls | None:
+    from magnetar.control.settings import ControlClientTls
 
     if authority is None and certificate is None:
         return None
-    return ClientTls(authority_file=authority, certificate_file=certificate, key_file=key)
+    return ControlClientTls(authority_file=authority, certificate_file=certificate, key_file=key)
 
 
 def _limbo(row: RunningState) -> str:
