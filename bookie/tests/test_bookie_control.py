@@ -23,7 +23,7 @@ from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlServer
-from magnetar.control.settings import ControlClientTls, ControlSettings, ServerTls
+from magnetar.control.settings import ControlClientTls, ControlServerTls, ControlSettings
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata.store import StoreUnavailable
 
@@ -331,7 +331,7 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
 async def test_tls_and_a_renewed_certificate(operations: FakeOperations, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     settings = ControlSettings(
-        host=HOST, tls=ServerTls(certificate_file=certificate, key_file=key), stop_grace_seconds=0.1
+        host=HOST, tls=ControlServerTls(certificate_file=certificate, key_file=key), stop_grace_seconds=0.1
     )
     async with serving(operations, settings) as server:
         address = f"{HOST}:{server.port}"
@@ -346,7 +346,7 @@ async def test_a_client_without_the_wanted_certificate_is_not_served(
     operations: FakeOperations, tmp_path: Path
 ) -> None:
     certificate, key = make_certificate(tmp_path)
-    server_tls = ServerTls(certificate_file=certificate, key_file=key, client_authority_file=certificate)
+    server_tls = ControlServerTls(certificate_file=certificate, key_file=key, client_authority_file=certificate)
     settings = ControlSettings(host=HOST, tls=server_tls, stop_grace_seconds=0.1)
     async with serving(operations, settings) as server:
         address = f"{HOST}:{server.port}"
@@ -363,7 +363,7 @@ async def test_what_cannot_be_served_is_said(operations: FakeOperations, tmp_pat
     taken = ControlServer(ControlSettings(host=HOST, port=server.port))
     with pytest.raises(OSError, match="cannot be had"):
         await serve_bookie(taken, operations.all())
-    missing = ServerTls(certificate_file=tmp_path / "none", key_file=tmp_path / "none")
+    missing = ControlServerTls(certificate_file=tmp_path / "none", key_file=tmp_path / "none")
     with pytest.raises(SettingError, match="cannot be read"):
         await serve_bookie(ControlServer(ControlSettings(host=HOST, tls=missing)), operations.all())
     with pytest.raises(SettingError, match="ASCII"):

@@ -17,7 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # It has no types.
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # It has no types.
 from magnetar.control.gate import OPEN_CALLS_MAX, Gate
-from magnetar.control.settings import ControlSettings, ServerTls
+from magnetar.control.settings import ControlServerTls, ControlSettings
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.core.limits import KIB
@@ -140,7 +140,7 @@ def _connections_max() -> int:
     return min(CONNECTIONS_MAX, open_files_max() // SHARE_OF_FILES)
 
 
-def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+def _credentials(tls: ControlServerTls) -> grpc.ServerCredentials:
     files = _CertificateFiles(tls)
     first = files.read()
     return grpc.dynamic_ssl_server_credentials(
@@ -151,7 +151,7 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 class _CertificateFiles:
     """The certificate's files, and whether they have changed. Asked by gRPC's threads, one at a time, per handshake."""
 
-    def __init__(self, tls: ServerTls) -> None:
+    def __init__(self, tls: ControlServerTls) -> None:
         self._tls = tls
         authority = [tls.client_authority_file] if tls.client_authority_file is not None else []
         self._paths: list[Path] = [tls.certificate_file, tls.key_file, *authority]

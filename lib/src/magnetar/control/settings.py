@@ -13,7 +13,7 @@ TOKEN_SCHEME: Final = "Bearer "  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTls:
+class ControlServerTls:
     """The server's certificate; read again when the files change, so that a renewed one is taken without a restart."""
 
     certificate_file: Path
@@ -30,7 +30,7 @@ class ControlSettings:
     host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
     port: int = 0
     """0: any free one."""
-    tls: ServerTls | None = None
+    tls: ControlServerTls | None = None
     token: str = ""
     """Set: every call but health checks must bring `authorization: Bearer <token>`. Kubernetes' probes bring none."""
     token_file: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from magnetar.control.settings import ControlSettings, ServerTls
+from magnetar.control.settings import ControlServerTls, ControlSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 
@@ -23,7 +23,9 @@ def control_settings(given: GivenSettings, default_port: int) -> ControlSettings
     tls = None
     if certificate and key:
         client_authority = Path(authority) if authority else None
-        tls = ServerTls(certificate_file=Path(certificate), key_file=Path(key), client_authority_file=client_authority)
+        tls = ControlServerTls(
+            certificate_file=Path(certificate), key_file=Path(key), client_authority_file=client_authority
+        )
     token_file = given.text("controlTokenFile")
     return ControlSettings(
         host=given.text("controlHost") or ANY_HOST,
