@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magnetar.cli.tools.cluster import Cluster, open_cluster
+from magnetar.cli.tools.cluster import ClusterAccess, open_cluster
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, Reason
 from magnetar.control.generated import bookie_pb2 as messages
@@ -78,7 +78,7 @@ def bookies(start_service: Start, metadata_url: str, tmp_path: Path) -> Bookies:
     return started
 
 
-async def write(cluster: Cluster) -> int:
+async def write(cluster: ClusterAccess) -> int:
     listener = RecordingListener()
     writer = await cluster.client.create(TWO_COPIES, listener)
     writer.append(PAYLOADS)
@@ -87,7 +87,7 @@ async def write(cluster: Cluster) -> int:
     return writer.ledger_id
 
 
-async def check(cluster: Cluster, ledgers: list[int], not_on: str) -> None:
+async def check(cluster: ClusterAccess, ledgers: list[int], not_on: str) -> None:
     for ledger_id in ledgers:
         reader = await cluster.client.open(ledger_id, recover=False)
         assert all(not_on not in ensemble for _, ensemble in reader.metadata.ensembles)

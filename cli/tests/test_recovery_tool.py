@@ -12,7 +12,7 @@ from magnetar.bookie.autorecovery.testing import MemoryCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.cli.tools import recovery
-from magnetar.cli.tools.cluster import Cluster
+from magnetar.cli.tools.cluster import ClusterAccess
 from magnetar.cli.tools.recovery import RecoveryTotals, RecoveryWish, recover
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
@@ -55,9 +55,9 @@ def ignore(_totals: RecoveryTotals) -> None:
     """Progress is of no interest."""
 
 
-def cluster_of(memory: MemoryCluster) -> Cluster:
+def cluster_of(memory: MemoryCluster) -> ClusterAccess:
     connections = cast("TcpBookieConnections", memory.bookies)
-    return Cluster(memory.store, connections, memory.client, V3Queries(lambda _: None))
+    return ClusterAccess(memory.store, connections, memory.client, V3Queries(lambda _: None))
 
 
 async def test_a_ledger_is_locked_while_it_is_recovered(

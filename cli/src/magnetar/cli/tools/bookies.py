@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass
 
 from magnetar.bookie.cookie import COOKIES_PATH, decode_cookie
-from magnetar.cli.tools.cluster import Cluster
+from magnetar.cli.tools.cluster import ClusterAccess
 from magnetar.cli.tools.errors import CookieConflict
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
@@ -38,7 +38,7 @@ class BookieRow:
     free_bytes: int | None = None
 
 
-async def list_bookies(cluster: Cluster, modes: frozenset[BookieMode], *, ask: bool) -> list[BookieRow]:
+async def list_bookies(cluster: ClusterAccess, modes: frozenset[BookieMode], *, ask: bool) -> list[BookieRow]:
     """All bookies of these modes, by id; with `ask` those that are up tell how full they are."""
     found: dict[str, BookieMode] = dict.fromkeys(await cluster.store.children(COOKIES_PATH), BookieMode.DOWN)
     found |= dict.fromkeys(await cluster.store.children(READ_ONLY_PATH), BookieMode.READ_ONLY)
@@ -48,7 +48,7 @@ async def list_bookies(cluster: Cluster, modes: frozenset[BookieMode], *, ask: b
     return await asyncio.gather(*rows)
 
 
-async def _row(cluster: Cluster, bookie_id: str, mode: BookieMode, *, ask: bool) -> BookieRow:
+async def _row(cluster: ClusterAccess, bookie_id: str, mode: BookieMode, *, ask: bool) -> BookieRow:
     address = cluster.connections.address(bookie_id)
     total: int | None = None
     free: int | None = None

@@ -22,7 +22,7 @@ ANSWER_SECONDS_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """Everything a tool asks; made by `open_cluster`."""
 
     store: MetadataStore
@@ -47,7 +47,7 @@ async def open_store_of(metadata: MetadataSettings) -> AsyncIterator[MetadataSto
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[Cluster]:
+async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[ClusterAccess]:
     """The store and a client on it, closed afterwards. `SettingError`, `StoreUnavailable`."""
     clock = SystemClock()
     times = TcpBookieSettings(
@@ -66,7 +66,7 @@ async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[Cluster]:
         )
         try:
             await connections.start()
-            yield Cluster(store, connections, client, V3Queries(connections.address, ANSWER_SECONDS_MAX))
+            yield ClusterAccess(store, connections, client, V3Queries(connections.address, ANSWER_SECONDS_MAX))
         finally:
             await client.close()
             await connections.close()

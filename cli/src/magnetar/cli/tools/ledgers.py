@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.cli.tools.cluster import Cluster
+from magnetar.cli.tools.cluster import ClusterAccess
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnection
@@ -125,7 +125,7 @@ class EntryRange:
 
 
 async def read_ledger(
-    cluster: Cluster, ledger_id: int, wanted: EntryRange, *, password: bytes, recover: bool
+    cluster: ClusterAccess, ledger_id: int, wanted: EntryRange, *, password: bytes, recover: bool
 ) -> AsyncIterator[ReadEntry]:
     """The entries, ascending; one that cannot be read has a problem and no payload.
 

@@ -19,7 +19,7 @@ from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.operations import DrainState
 from magnetar.cli.tools.bookies import delete_cookie
-from magnetar.cli.tools.cluster import Cluster
+from magnetar.cli.tools.cluster import ClusterAccess
 from magnetar.cli.tools.ledgers import list_ledgers
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
@@ -62,7 +62,7 @@ class RecoveryTotals:
 
 
 async def recover(
-    cluster: Cluster, wish: RecoveryWish, on_progress: Callable[[RecoveryTotals], None]
+    cluster: ClusterAccess, wish: RecoveryWish, on_progress: Callable[[RecoveryTotals], None]
 ) -> RecoveryTotals:
     """Give every ledger that names one of the bookies other replicas in their place. Safe to run again, and beside
     AutoRecovery: each ledger is worked on under its lock. `Unavailable`."""
@@ -105,14 +105,14 @@ async def recover(
     return totals
 
 
-async def _ledgers_naming(cluster: Cluster, bookie_ids: frozenset[str]) -> AsyncIterator[tuple[int, str | None]]:
+async def _ledgers_naming(cluster: ClusterAccess, bookie_ids: frozenset[str]) -> AsyncIterator[tuple[int, str | None]]:
     """(ledger, state) of those that name one of the bookies."""
     async for row in list_ledgers(cluster.ledgers, None, metadata=True):
         if bookie_ids.intersection(row.bookies or ()):
             yield row.ledger_id, row.state
 
 
-async def _delete_cookies(cluster: Cluster, bookie_ids: frozenset[str], totals: RecoveryTotals) -> None:
+async def _delete_cookies(cluster: ClusterAccess, bookie_ids: frozenset[str], totals: RecoveryTotals) -> None:
     """Not while a ledger names a bookie: one that was left out, or one that was made meanwhile."""
     async for ledger_id, _ in _ledgers_naming(cluster, bookie_ids):
         totals.failed[ledger_id] = "it still names a bookie, so the cookies stay"
@@ -169,7 +169,7 @@ def _holder() -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_drain(cluster: Cluster, bookie_id: str, bytes_per_second: int = 0) -> AsyncIterator[Drain]:
+async def open_drain(cluster: ClusterAccess, bookie_id: str, bytes_per_second: int = 0) -> AsyncIterator[Drain]:
     """The drain of a bookie that is stopped, whoever has begun it."""
     clock = SystemClock()
     holder = _holder()
