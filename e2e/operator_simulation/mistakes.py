@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.operator import apply, custom, observe, reconcile
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.kubernetes import errors
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan import actions
@@ -98,7 +98,7 @@ def believes_old_drains() -> list[Patch]:
     """What an earlier pass has written down about a drain is as good as what is."""
     right = pool_members.view_of
 
-    def view_of(seen: PoolSeen, cluster: Cluster) -> pool_members.PoolView:
+    def view_of(seen: PoolSeen, cluster: ClusterContext) -> pool_members.PoolView:
         view = right(seen, cluster)
         done = {member.name for member in seen.status.members if member.state in ("Draining", "Drained")}
 

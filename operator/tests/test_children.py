@@ -14,7 +14,7 @@ from magnetar.core.crashes import DIRECTORY_VARIABLE
 from magnetar.net.testing import TestAuthority
 from magnetar.operator.children.bookies import bookie_children, default_pool
 from magnetar.operator.children.brokers import broker_children
-from magnetar.operator.children.context import Cluster, Defaults
+from magnetar.operator.children.context import ClusterContext, Defaults
 from magnetar.operator.children.control import TOKEN_KEY, control_environment, token_secret
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, Owner
@@ -78,12 +78,12 @@ SPECS = {
 }
 
 
-def cluster_of(spec: dict[str, Any]) -> Cluster:
+def cluster_of(spec: dict[str, Any]) -> ClusterContext:
     owner = Owner(kind="PulsarCluster", name="blue", namespace="team", uid="u-1")
-    return Cluster(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
+    return ClusterContext(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
 
 
-def pool_of(cluster: Cluster) -> BookieSpec:
+def pool_of(cluster: ClusterContext) -> BookieSpec:
     return msgspec.convert(default_pool(cluster)["spec"], BookieSpec)
 
 

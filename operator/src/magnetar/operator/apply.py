@@ -12,7 +12,7 @@ from magnetar.control.errors import ControlUnavailable
 from magnetar.core.errors import PeerError
 from magnetar.operator.api import ApiServer
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.control import token_secret
 from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Owner
 from magnetar.operator.control.controls import Controls
@@ -38,7 +38,7 @@ class Subject:
     owner: Owner
     manifest: Manifest
     """The custom resource, as the pass saw it."""
-    cluster: Cluster | None
+    cluster: ClusterContext | None
     versions: Mapping[tuple[str, str], str]
     """Of its children, as the pass saw them."""
     reach: Reach

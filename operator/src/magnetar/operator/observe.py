@@ -17,7 +17,7 @@ from magnetar.operator.children.context import (
     BOOKIE_CONTROL_PORT,
     BROKER_CONTROL_PORT,
     ZOOKEEPER_PORT,
-    Cluster,
+    ClusterContext,
     Defaults,
 )
 from magnetar.operator.children.naming import (
@@ -109,7 +109,7 @@ class Observer:
         """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.cluster(manifest)
-        cluster = Cluster(owner=owner, spec=spec, defaults=self._defaults)
+        cluster = ClusterContext(owner=owner, spec=spec, defaults=self._defaults)
         now_seconds = self._clock.now_ms() / 1000
         looked, pools, monitors, troubles = await asyncio.gather(
             look_at(
@@ -149,7 +149,7 @@ class Observer:
         )
         return ClusterView(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
-    async def _troubles(self, cluster: Cluster, now_seconds: float) -> list[Trouble]:
+    async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[Trouble]:
         """With Secrets that the spec names. They are looked at, and not kept."""
         found = []
         for wanted in named_secrets(cluster.spec):
@@ -211,11 +211,11 @@ class Observer:
             seen = await self._asked(seen, questions, asker, reach)
         return PoolView(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
 
-    def _cluster(self, manifest: Manifest | None) -> Cluster | None:
+    def _cluster(self, manifest: Manifest | None) -> ClusterContext | None:
         if manifest is None:
             return None
         spec, _ = self.specs.cluster(manifest)
-        return Cluster(owner=owner_of(manifest), spec=spec, defaults=self._defaults)
+        return ClusterContext(owner=owner_of(manifest), spec=spec, defaults=self._defaults)
 
     def _pool_facts(self, manifest: Manifest) -> PoolFacts:
         metadata, status = manifest["metadata"], pool_status(manifest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
+from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, ClusterContext
 from magnetar.operator.children.naming import BROKER, PROXY
 from magnetar.operator.resources.cluster import AuthenticationSpec, TokenSpec
 from magnetar.operator.resources.common import Scalar
@@ -21,35 +21,35 @@ _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvid
 _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
-def plain_ports(cluster: Cluster) -> bool:
+def plain_ports(cluster: ClusterContext) -> bool:
     """Whether clients may come without TLS."""
     return cluster.spec.tls is None or cluster.spec.tls.plain_ports
 
 
-def client_ports(cluster: Cluster) -> dict[str, int]:
+def client_ports(cluster: ClusterContext) -> dict[str, int]:
     """What clients and tools connect to, of brokers and proxies alike, by name."""
     found = {"pulsar": SERVICE_PORT, "http": WEB_PORT} if plain_ports(cluster) else {}
     return found | ({"pulsar-tls": SERVICE_PORT_TLS, "https": WEB_PORT_TLS} if cluster.spec.tls is not None else {})
 
 
-def service_ports(cluster: Cluster) -> list[dict[str, Any]]:
+def service_ports(cluster: ClusterContext) -> list[dict[str, Any]]:
     """The same, as Services have them."""
     return [{"name": name, "port": port, "targetPort": name} for name, port in client_ports(cluster).items()]
 
 
-def service_url(cluster: Cluster, address: str) -> str:
+def service_url(cluster: ClusterContext, address: str) -> str:
     """What clients are told."""
     if cluster.spec.tls is not None:
         return f"pulsar+ssl://{address}:{SERVICE_PORT_TLS}"
     return f"pulsar://{address}:{SERVICE_PORT}"
 
 
-def web_service_url(cluster: Cluster, address: str) -> str:
+def web_service_url(cluster: ClusterContext, address: str) -> str:
     """What tools are told."""
     return f"https://{address}:{WEB_PORT_TLS}" if cluster.spec.tls is not None else f"http://{address}:{WEB_PORT}"
 
 
-def access_volumes(cluster: Cluster) -> list[dict[str, Any]]:
+def access_volumes(cluster: ClusterContext) -> list[dict[str, Any]]:
     """The Secrets."""
     found = []
     if cluster.spec.tls is not None:
@@ -59,14 +59,14 @@ def access_volumes(cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
-def access_mounts(cluster: Cluster) -> list[dict[str, Any]]:
+def access_mounts(cluster: ClusterContext) -> list[dict[str, Any]]:
     """Where their files are. They change while pods run: brokers and proxies read them anew."""
     paths = {"tls": TLS_DIRECTORY, "token": TOKEN_DIRECTORY}
     names = [volume["name"] for volume in access_volumes(cluster)]
     return [{"name": name, "mountPath": paths[name], "readOnly": True} for name in names]
 
 
-def broker_access_settings(cluster: Cluster) -> dict[str, Scalar]:
+def broker_access_settings(cluster: ClusterContext) -> dict[str, Scalar]:
     """Of brokers: what they ask of clients, and what they show to other brokers. Their ports without TLS are always
     there, for proxies and for each other; network policies keep clients from them if they are not to use them."""
     ports: dict[str, Scalar] = {"brokerServicePort": SERVICE_PORT, "webServicePort": WEB_PORT}
@@ -79,7 +79,7 @@ def broker_access_settings(cluster: Cluster) -> dict[str, Scalar]:
     return found
 
 
-def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
+def proxy_access_settings(cluster: ClusterContext) -> dict[str, Scalar]:
     """Of proxies: the same, and that they pass clients' credentials on."""
     ports: dict[str, Scalar] = {
         "servicePort": SERVICE_PORT if plain_ports(cluster) else "",
@@ -94,7 +94,7 @@ def proxy_access_settings(cluster: Cluster) -> dict[str, Scalar]:
     return found
 
 
-def _tls(cluster: Cluster) -> dict[str, Scalar]:
+def _tls(cluster: ClusterContext) -> dict[str, Scalar]:
     tls = cluster.spec.tls
     if tls is None:
         return {}
@@ -108,11 +108,11 @@ def _tls(cluster: Cluster) -> dict[str, Scalar]:
     return found
 
 
-def _token(cluster: Cluster) -> TokenSpec | None:
+def _token(cluster: ClusterContext) -> TokenSpec | None:
     return cluster.spec.authentication.token if cluster.spec.authentication is not None else None
 
 
-def _credentials(cluster: Cluster, component: str) -> dict[str, Scalar]:
+def _credentials(cluster: ClusterContext, component: str) -> dict[str, Scalar]:
     wanted: AuthenticationSpec | None = cluster.spec.authentication
     if wanted is None:
         return {}

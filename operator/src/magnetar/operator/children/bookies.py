@@ -6,7 +6,13 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, LIVENESS, Cluster
+from magnetar.operator.children.context import (
+    BOOKIE_CONTROL_PORT,
+    BOOKIE_METRICS_PORT,
+    BOOKIE_PORT,
+    LIVENESS,
+    ClusterContext,
+)
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Owner, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
@@ -45,7 +51,7 @@ _SERVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
 _LIVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}
 
 
-def default_pool(cluster: Cluster) -> Manifest:
+def default_pool(cluster: ClusterContext) -> Manifest:
     """The `Bookie` that the cluster makes. Its number is not set when the cluster does not set it: then it is the
     user's or the autoscaler's."""
     wanted = cluster.spec.bookkeeper
@@ -55,7 +61,7 @@ def default_pool(cluster: Cluster) -> Manifest:
     return child(cluster.owner, "Bookie", cluster.name, labels(cluster.name, BOOKIE, pool=cluster.name), spec=spec)
 
 
-def default_pool_number(cluster: Cluster, uid: str) -> Manifest | None:
+def default_pool_number(cluster: ClusterContext, uid: str) -> Manifest | None:
     """The number alone, of the default pool that is there, if the cluster says it. Applied under a name of its own it
     stays what it is once the cluster says it no more: as the operator's alone it would go, and become the default."""
     if cluster.spec.bookkeeper.replicas is None:
@@ -65,7 +71,7 @@ def default_pool_number(cluster: Cluster, uid: str) -> Manifest | None:
     return {"apiVersion": KINDS["Bookie"].api_version, "kind": "Bookie", "metadata": metadata, "spec": spec}
 
 
-def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:
+def bookie_children(cluster: ClusterContext, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:
     """Everything of one pool. `replicas` is what the plan allows by now, which is more than wanted while a bookie that
     is to go is still being drained."""
     pool = owner.name
@@ -106,7 +112,7 @@ def bookie_children(cluster: Cluster, owner: Owner, spec: BookieSpec, replicas: 
     ]
 
 
-def owned_settings(cluster: Cluster, spec: BookieSpec) -> dict[str, Scalar]:
+def owned_settings(cluster: ClusterContext, spec: BookieSpec) -> dict[str, Scalar]:
     """What people cannot set of bookies."""
     return {
         "metadataServiceUri": f"metadata-store:{cluster.metadata_url}",
@@ -118,7 +124,7 @@ def owned_settings(cluster: Cluster, spec: BookieSpec) -> dict[str, Scalar]:
     }
 
 
-def _settings(cluster: Cluster, spec: BookieSpec) -> str:
+def _settings(cluster: ClusterContext, spec: BookieSpec) -> str:
     # A pod that restarts is back within seconds; its ledgers need not be copied for that.
     defaults: dict[str, Scalar] = {
         "journalMaxBackups": 0,
@@ -131,7 +137,7 @@ def _settings(cluster: Cluster, spec: BookieSpec) -> str:
 
 
 def _template(
-    cluster: Cluster, owner: Owner, spec: BookieSpec, its_labels: dict[str, str], configuration: str
+    cluster: ClusterContext, owner: Owner, spec: BookieSpec, its_labels: dict[str, str], configuration: str
 ) -> dict[str, Any]:
     name = cluster.bookie(owner.name)
     ledgers = volume_names(LEDGERS, spec.storage.ledgers)

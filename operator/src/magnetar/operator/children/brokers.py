@@ -12,7 +12,7 @@ from magnetar.operator.children.access import (
     service_ports,
 )
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, SERVICE_PORT, WEB_PORT, Cluster
+from magnetar.operator.children.context import BROKER_CONTROL_PORT, LIVENESS, SERVICE_PORT, WEB_PORT, ClusterContext
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import BROKER, TEMPLATE_ANNOTATION, child, labels, selector
 from magnetar.operator.children.pods import CRASH_DIRECTORY, Container, Pod, field_variable, pod_template
@@ -26,7 +26,7 @@ HAND_OVER_SECONDS: Final = 60
 GRACE_SECONDS: Final = HAND_OVER_SECONDS + 15
 
 
-def broker_children(cluster: Cluster, replicas: int | None) -> list[Manifest]:
+def broker_children(cluster: ClusterContext, replicas: int | None) -> list[Manifest]:
     """Everything of the brokers. Without `replicas` their number is not the operator's to set."""
     its_labels = labels(cluster.name, BROKER, version=cluster.version)
     files = {"broker.conf": _settings(cluster)}
@@ -56,7 +56,7 @@ def broker_children(cluster: Cluster, replicas: int | None) -> list[Manifest]:
     ]
 
 
-def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
+def owned_settings(cluster: ClusterContext) -> dict[str, Scalar]:
     """What people cannot set of brokers."""
     return broker_access_settings(cluster) | {
         "clusterName": cluster.name,
@@ -67,7 +67,7 @@ def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
     }
 
 
-def _settings(cluster: Cluster) -> str:
+def _settings(cluster: ClusterContext) -> str:
     bookkeeper = cluster.spec.bookkeeper
     defaults: dict[str, Scalar] = {
         "brokerShutdownTimeoutMs": HAND_OVER_SECONDS * 1000,
@@ -80,7 +80,7 @@ def _settings(cluster: Cluster) -> str:
     return settings_file(defaults, cluster.spec.settings, cluster.spec.broker.settings, owned_settings(cluster))
 
 
-def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
+def _template(cluster: ClusterContext, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
     spec = cluster.spec.broker
     # What Services go by: not while it drains, nor before it takes part.
     serves = {"grpc": {"port": BROKER_CONTROL_PORT}, "timeoutSeconds": 5}

@@ -35,7 +35,7 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterContext:
     """A PulsarCluster and who it is."""
 
     owner: Owner

@@ -6,7 +6,7 @@ import base64
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.naming import CONTROL, child, labels
 from magnetar.operator.kubernetes.kinds import Manifest
 
@@ -19,7 +19,7 @@ def token_secret_name(cluster: str) -> str:
     return f"{cluster}-{CONTROL}"
 
 
-def token_secret(cluster: Cluster, token: str) -> Manifest:
+def token_secret(cluster: ClusterContext, token: str) -> Manifest:
     """Made with what chance gave, where there is none; never rendered again."""
     data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     name = token_secret_name(cluster.name)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from magnetar.operator.children.access import plain_ports
 from magnetar.operator.children.configuration import digest
-from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, Cluster
+from magnetar.operator.children.context import SERVICE_PORT, SERVICE_PORT_TLS, WEB_PORT, WEB_PORT_TLS, ClusterContext
 from magnetar.operator.children.naming import INIT, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
 from magnetar.operator.kubernetes.kinds import Manifest
@@ -19,7 +19,7 @@ RETRIES_MAX: Final = 30
 """Each waits longer, up to six minutes: a store that is not up within an hour or two is somebody's to look at."""
 
 
-def metadata_job(cluster: Cluster) -> Manifest:
+def metadata_job(cluster: ClusterContext) -> Manifest:
     """Its name carries the digest of what it is told, for a Job cannot be changed. Running it again does no harm."""
     arguments = ["init-metadata", *_options(cluster)]
     broker = cluster.spec.broker
@@ -46,7 +46,7 @@ def metadata_job(cluster: Cluster) -> Manifest:
     return child(cluster.owner, "Job", f"{cluster.name}-{INIT}-{digest(spec)}", its_labels, spec=spec)
 
 
-def _where_brokers_run(cluster: Cluster) -> PodTemplate | None:
+def _where_brokers_run(cluster: ClusterContext) -> PodTemplate | None:
     """Tolerations, node selectors and such, without what is of the brokers' own container."""
     wanted = cluster.spec.broker.pod
     if wanted is None:
@@ -54,7 +54,7 @@ def _where_brokers_run(cluster: Cluster) -> PodTemplate | None:
     return msgspec.structs.replace(wanted, env=None, volumes=None, volume_mounts=None, sidecars=None)
 
 
-def public_urls(cluster: Cluster) -> dict[str, str]:
+def public_urls(cluster: ClusterContext) -> dict[str, str]:
     """Where other clusters and old clients reach this one, by the options that say it; empty: not so."""
     address, plain, tls = cluster.address(cluster.entrance), plain_ports(cluster), cluster.spec.tls is not None
     return {
@@ -65,12 +65,12 @@ def public_urls(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def metadata_digest(cluster: Cluster) -> str:
+def metadata_digest(cluster: ClusterContext) -> str:
     """Of what the Job writes: another one must run when it changes."""
     return digest(_options(cluster))
 
 
-def _options(cluster: Cluster) -> list[str]:
+def _options(cluster: ClusterContext) -> list[str]:
     found = ["--cluster", cluster.name, "--metadata-store", cluster.metadata_url]
     for option, url in public_urls(cluster).items():
         # Empty, it takes away what is written there.

@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.operator.children import bookies, brokers, proxies
 from magnetar.operator.children.configuration import setting_text
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import ZookeeperSpec
 from magnetar.operator.resources.common import Scalar
@@ -56,7 +56,7 @@ _BY_ADDRESS: Final = frozenset({"advertisedAddress", _CONTROL_TOKEN})
 _BY_TOKEN: Final = frozenset({_CONTROL_TOKEN})
 
 
-def cluster_settings_without_effect(cluster: Cluster) -> list[str]:
+def cluster_settings_without_effect(cluster: ClusterContext) -> list[str]:
     """Of a PulsarCluster: settings that say otherwise than the operator's own, each with what to use instead. Those of
     its bookies are told by the pool."""
     shared = ("spec.settings", cluster.spec.settings)
@@ -72,7 +72,7 @@ def cluster_settings_without_effect(cluster: Cluster) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def pool_settings_without_effect(cluster: Cluster, spec: BookieSpec) -> list[str]:
+def pool_settings_without_effect(cluster: ClusterContext, spec: BookieSpec) -> list[str]:
     """The same of a pool."""
     return _without_effect((("spec.settings", spec.settings),), bookies.owned_settings(cluster, spec), _BY_ADDRESS)
 

@@ -14,7 +14,7 @@ from magnetar.operator.children.context import (
     SERVICE_PORT,
     WEB_PORT,
     ZOOKEEPER_PORT,
-    Cluster,
+    ClusterContext,
 )
 from magnetar.operator.children.naming import (
     BOOKIE,
@@ -40,7 +40,7 @@ _ANYBODY: Final[list[dict[str, Any]]] = []
 """A rule without `from`."""
 
 
-def policy_children(cluster: Cluster, *, pod_monitors_known: bool) -> list[Manifest]:
+def policy_children(cluster: ClusterContext, *, pod_monitors_known: bool) -> list[Manifest]:
     """Of the cluster; each pool has a budget of its own."""
     found = []
     if cluster.runs_zookeeper:
@@ -66,7 +66,7 @@ def budget(owner: Owner, name: str, cluster: str, component: str, pool: str = ""
     return child(owner, "PodDisruptionBudget", name, labels(cluster, component, pool=pool), spec=spec)
 
 
-def _network_policies(cluster: Cluster) -> list[Manifest]:
+def _network_policies(cluster: ClusterContext) -> list[Manifest]:
     own = [{"podSelector": {"matchLabels": {INSTANCE_LABEL: cluster.name, NAME_LABEL: "magnetar"}}}]
     operator = _operator(cluster)
     clients = sorted(client_ports(cluster).values())
@@ -92,7 +92,7 @@ def _network_policies(cluster: Cluster) -> list[Manifest]:
     return [_network_policy(cluster, component, found) for component, found in sorted(rules.items())]
 
 
-def _operator(cluster: Cluster) -> list[dict[str, Any]]:
+def _operator(cluster: ClusterContext) -> list[dict[str, Any]]:
     namespace = {_NAMESPACE_LABEL: cluster.defaults.operator_namespace}
     return [{"namespaceSelector": {"matchLabels": namespace}, "podSelector": {"matchLabels": OPERATOR_LABELS}}]
 
@@ -107,7 +107,7 @@ def _rule(peers: list[dict[str, Any]], *ports: int) -> dict[str, Any]:
     return found | ({"from": peers} if peers else {})
 
 
-def _network_policy(cluster: Cluster, component: str, rules: list[dict[str, Any]]) -> Manifest:
+def _network_policy(cluster: ClusterContext, component: str, rules: list[dict[str, Any]]) -> Manifest:
     spec = {
         "podSelector": {"matchLabels": selector(cluster.name, component)},
         "policyTypes": ["Ingress"],
@@ -117,7 +117,7 @@ def _network_policy(cluster: Cluster, component: str, rules: list[dict[str, Any]
     return child(cluster.owner, "NetworkPolicy", name, labels(cluster.name, component), spec=spec)
 
 
-def _pod_monitor(cluster: Cluster) -> Manifest:
+def _pod_monitor(cluster: ClusterContext) -> Manifest:
     """One for all: pods without a port of that name are left out by Prometheus."""
     brokers: dict[str, Any] = {"port": "http", "path": "/metrics"}
     if not plain_ports(cluster):

@@ -12,7 +12,7 @@ from magnetar.operator.children.access import (
     service_ports,
 )
 from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import LIVENESS, PROXY_CONTROL_PORT, Cluster
+from magnetar.operator.children.context import LIVENESS, PROXY_CONTROL_PORT, ClusterContext
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
 from magnetar.operator.children.naming import PROXY, TEMPLATE_ANNOTATION, child, labels, selector
 from magnetar.operator.children.pods import CRASH_DIRECTORY, Container, Pod, pod_template
@@ -26,7 +26,7 @@ DRAIN_SECONDS: Final = 30
 GRACE_SECONDS: Final = DRAIN_SECONDS + 15
 
 
-def proxy_children(cluster: Cluster, replicas: int) -> list[Manifest]:
+def proxy_children(cluster: ClusterContext, replicas: int) -> list[Manifest]:
     """Everything of the proxies; nothing if there are to be none for good."""
     if not cluster.spec.proxy.replicas:
         return []
@@ -49,7 +49,7 @@ def proxy_children(cluster: Cluster, replicas: int) -> list[Manifest]:
     ]
 
 
-def _service(cluster: Cluster, its_labels: dict[str, str], found: dict[str, str]) -> Manifest:
+def _service(cluster: ClusterContext, its_labels: dict[str, str], found: dict[str, str]) -> Manifest:
     wanted = cluster.spec.proxy.service
     optional = {
         "loadBalancerSourceRanges": wanted.load_balancer_source_ranges,
@@ -68,7 +68,7 @@ def _service(cluster: Cluster, its_labels: dict[str, str], found: dict[str, str]
     return service
 
 
-def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
+def owned_settings(cluster: ClusterContext) -> dict[str, Scalar]:
     """What people cannot set of proxies."""
     return proxy_access_settings(cluster) | {
         "clusterName": cluster.name,
@@ -80,13 +80,13 @@ def owned_settings(cluster: Cluster) -> dict[str, Scalar]:
     }
 
 
-def _settings(cluster: Cluster) -> str:
+def _settings(cluster: ClusterContext) -> str:
     # Brokers' metrics are open, too: who may scrape is the network policies' business.
     defaults: dict[str, Scalar] = {"drainTimeoutSeconds": DRAIN_SECONDS, "authenticateMetricsEndpoint": False}
     return settings_file(defaults, cluster.spec.settings, cluster.spec.proxy.settings, owned_settings(cluster))
 
 
-def _template(cluster: Cluster, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
+def _template(cluster: ClusterContext, its_labels: dict[str, str], configuration: str) -> dict[str, Any]:
     spec = cluster.spec.proxy
     serves = {"grpc": {"port": PROXY_CONTROL_PORT}, "timeoutSeconds": 5}
     lives = {"grpc": {"port": PROXY_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.operator.children.configuration import digest, setting_text, settings_map
-from magnetar.operator.children.context import ZOOKEEPER_PORT, Cluster
+from magnetar.operator.children.context import ZOOKEEPER_PORT, ClusterContext
 from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, ZOOKEEPER, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, pod_template
 from magnetar.operator.children.volumes import claim_templates
@@ -25,7 +25,7 @@ _ANSWERS: Final = f"exec 3<>/dev/tcp/127.0.0.1/{ZOOKEEPER_PORT} && echo ruok >&3
 _START: Final = "echo $((${HOSTNAME##*-} + 1)) > /data/myid && exec zookeeper /conf/zoo.cfg"
 
 
-def zookeeper_children(cluster: Cluster) -> list[Manifest]:
+def zookeeper_children(cluster: ClusterContext) -> list[Manifest]:
     """Everything of the ensemble; nothing if there is one already."""
     if not cluster.runs_zookeeper:
         return []
@@ -37,7 +37,7 @@ def zookeeper_children(cluster: Cluster) -> list[Manifest]:
     return [configuration, *_services(cluster, its_labels), _stateful_set(cluster, spec, its_labels, configuration)]
 
 
-def _configuration(cluster: Cluster, spec: ZookeeperSpec) -> str:
+def _configuration(cluster: ClusterContext, spec: ZookeeperSpec) -> str:
     settings = {
         "4lw.commands.whitelist": "ruok,srvr,mntr,conf",
         "admin.enableServer": "false",
@@ -64,7 +64,7 @@ def _configuration(cluster: Cluster, spec: ZookeeperSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _services(cluster: Cluster, its_labels: dict[str, str]) -> list[Manifest]:
+def _services(cluster: ClusterContext, its_labels: dict[str, str]) -> list[Manifest]:
     found = selector(cluster.name, ZOOKEEPER)
     client = {"name": "client", "port": ZOOKEEPER_PORT, "targetPort": "client"}
     peers = [
@@ -79,7 +79,7 @@ def _services(cluster: Cluster, its_labels: dict[str, str]) -> list[Manifest]:
 
 
 def _stateful_set(
-    cluster: Cluster, spec: ZookeeperSpec, its_labels: dict[str, str], configuration: Manifest
+    cluster: ClusterContext, spec: ZookeeperSpec, its_labels: dict[str, str], configuration: Manifest
 ) -> Manifest:
     found = selector(cluster.name, ZOOKEEPER)
     volumes = claim_templates({"data": spec.storage}, found)

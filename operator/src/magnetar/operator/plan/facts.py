@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from magnetar.balance.model import LoadSnapshot
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
@@ -230,7 +230,7 @@ class PoolFacts:
 class ClusterSeen:
     """All that the plan of a PulsarCluster goes by."""
 
-    cluster: Cluster
+    cluster: ClusterContext
     resource: ResourceFacts
     status: PulsarClusterStatus
     """As it was written last."""
@@ -263,7 +263,7 @@ class PoolSeen:
     spec: BookieSpec
     status: BookieStatus
     """As it was written last."""
-    cluster: Cluster | None
+    cluster: ClusterContext | None
     """None: there is no PulsarCluster of that name."""
     cluster_resource: ResourceFacts | None = None
     cluster_status: PulsarClusterStatus | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator.children.context import Cluster, Defaults
+from magnetar.operator.children.context import ClusterContext, Defaults
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, WorkloadFacts
 from magnetar.operator.resources.cluster import PulsarClusterSpec
@@ -17,10 +17,10 @@ WANTED: Final = "wanted"
 DEFAULTS: Final = Defaults(image_repository="images/magnetar", version="0.1.0")
 
 
-def make_cluster(name: str = "blue", **spec: Any) -> Cluster:
+def make_cluster(name: str = "blue", **spec: Any) -> ClusterContext:
     """A cluster from its spec as YAML has it."""
     owner = Owner(kind="PulsarCluster", name=name, namespace=NAMESPACE, uid=f"{name}-uid")
-    return Cluster(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
+    return ClusterContext(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
 
 
 def make_pod(name: str, component: str, **facts: Any) -> PodFacts:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from magnetar.operator.children.bookies import bookie_children
-from magnetar.operator.children.context import Cluster
+from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.naming import BOOKIE, FINALIZER, TEMPLATE_ANNOTATION, Owner
 from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, Tell
 from magnetar.operator.plan.facts import (
@@ -162,7 +162,7 @@ class PoolWorld:
 OWNER: Final = Owner(kind="Bookie", name=POOL, namespace="here", uid="pool-uid")
 
 
-def wanted_hash(cluster: Cluster, spec: BookieSpec) -> str:
+def wanted_hash(cluster: ClusterContext, spec: BookieSpec) -> str:
     """The digest that pods made by this spec have."""
     manifest = bookie_children(cluster, OWNER, spec, 0)[-1]
     found = manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]

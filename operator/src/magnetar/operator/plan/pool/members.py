@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
-from magnetar.operator.children.context import BOOKIE_PORT, Cluster
+from magnetar.operator.children.context import BOOKIE_PORT, ClusterContext
 from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plan.facts import BookieFacts, ClaimFacts, LostBookieFacts, PodFacts, PoolSeen, WorkloadFacts
 from magnetar.operator.resources.bookie import BookieMember, Replacement
@@ -145,7 +145,7 @@ class PoolView:
     """A pool in its cluster."""
 
     seen: PoolSeen
-    cluster: Cluster
+    cluster: ClusterContext
     name: str
     """Of the StatefulSet."""
     stateful: WorkloadFacts | None
@@ -216,7 +216,7 @@ class PoolView:
         return min(seen.writable_elsewhere, sum(0 if other.deleting else other.replicas for other in seen.others))
 
 
-def view_of(seen: PoolSeen, cluster: Cluster) -> PoolView:
+def view_of(seen: PoolSeen, cluster: ClusterContext) -> PoolView:
     """Who is who. Objects whose names are not those that the StatefulSet gives are nobody's."""
     name = cluster.bookie(seen.owner.name)
     stateful = seen.children.workloads.get(("StatefulSet", name))
