@@ -80,7 +80,7 @@ def init_metadata(
     """
     from magnetar.broker.resources import CLUSTER_DEFAULTS
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster_metadata import ClusterStores, NewCluster, prepare_cluster
+    from magnetar.cli.tools.cluster_metadata import NewCluster, StoreUrls, prepare_cluster
 
     addresses = {
         "serviceUrl": web_service_url,
@@ -96,7 +96,7 @@ def init_metadata(
         transaction_coordinators=transaction_coordinators,
         namespace_bundles=namespace_bundles,
     )
-    stores = ClusterStores(metadata=metadata_store, configuration=configuration_store, bookkeeper=bookkeeper_uri)
+    stores = StoreUrls(metadata=metadata_store, configuration=configuration_store, bookkeeper=bookkeeper_uri)
     made = complete(prepare_cluster(stores, wanted))
     typer.echo(f"cluster {cluster} is prepared; instance {made}")
 

@@ -34,7 +34,7 @@ class NewCluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStores:
+class StoreUrls:
     """Where the metadata goes, by URL; None: with the rest of the cluster's."""
 
     metadata: str
@@ -43,7 +43,7 @@ class ClusterStores:
     """A cluster of bookies that exists already; nothing is made there."""
 
 
-async def prepare_cluster(stores: ClusterStores, cluster: NewCluster) -> str:
+async def prepare_cluster(stores: StoreUrls, cluster: NewCluster) -> str:
     """Make every node that is missing; returns the bookies' instance id. `SettingError`, `StoreUnavailable`."""
     async with contextlib.AsyncExitStack() as opened:
 
