@@ -73,7 +73,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ObservedCluster:
     """What the plan sees, and what carrying it out needs besides."""
 
     seen: ClusterSeen
@@ -85,7 +85,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """As `ClusterView`."""
+    """As `ObservedCluster`."""
 
     seen: PoolSeen
     versions: Mapping[tuple[str, str], str]
@@ -105,7 +105,7 @@ class Observer:
         self._plans = plans
         self.specs = SpecReader()
 
-    async def cluster(self, manifest: Manifest, *, with_load: bool) -> ClusterView:
+    async def cluster(self, manifest: Manifest, *, with_load: bool) -> ObservedCluster:
         """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.cluster(manifest)
@@ -147,7 +147,7 @@ class Observer:
             troubles=troubles,
             now_seconds=self._clock.now_ms() / 1000,
         )
-        return ClusterView(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
+        return ObservedCluster(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
     async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[Trouble]:
         """With Secrets that the spec names. They are looked at, and not kept."""
