@@ -84,7 +84,7 @@ class ObservedCluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
+class ObservedPool:
     """As `ObservedCluster`."""
 
     seen: PoolSeen
@@ -165,7 +165,7 @@ class Observer:
     def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
 
-    async def pool(self, manifest: Manifest) -> PoolView:
+    async def pool(self, manifest: Manifest) -> ObservedPool:
         """All of a Bookie."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.pool(manifest)
@@ -209,7 +209,7 @@ class Observer:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
             seen = await self._asked(seen, questions, asker, reach)
-        return PoolView(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
+        return ObservedPool(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
 
     def _cluster(self, manifest: Manifest | None) -> ClusterContext | None:
         if manifest is None:
