@@ -19,7 +19,7 @@ from magnetar.operator.control.controls import Controls
 from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.listing import version
-from magnetar.operator.observe import Reach
+from magnetar.operator.observe import ControlAddresses
 from magnetar.operator.plan import actions
 from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plans import BundleAction
@@ -41,7 +41,7 @@ class Subject:
     cluster: ClusterContext | None
     versions: Mapping[tuple[str, str], str]
     """Of its children, as the pass saw them."""
-    reach: Reach
+    reach: ControlAddresses
     unreadable: str = ""
     """What is wrong with its newest spec, if an older one is gone by."""
 

@@ -60,7 +60,7 @@ Sizes: TypeAlias = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ControlAddresses:
     """How to reach whom a plan names."""
 
     token: str = ""
@@ -78,7 +78,7 @@ class ObservedCluster:
 
     seen: ClusterSeen
     versions: Mapping[tuple[str, str], str]
-    reach: Reach
+    reach: ControlAddresses
     unreadable: str = ""
     """What is wrong with the newest spec: this is seen by an older one. Empty: nothing."""
 
@@ -89,7 +89,7 @@ class ObservedPool:
 
     seen: PoolSeen
     versions: Mapping[tuple[str, str], str]
-    reach: Reach
+    reach: ControlAddresses
     unreadable: str = ""
     """Of the pool's own spec: its cluster's is told by the cluster."""
 
@@ -162,7 +162,7 @@ class Observer:
                 found.append(trouble)
         return found
 
-    def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
+    def _load(self, reach: ControlAddresses) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
 
     async def pool(self, manifest: Manifest) -> ObservedPool:
@@ -234,7 +234,7 @@ class Observer:
             cluster_uid=next((owner["uid"] for owner in _cluster_owners(manifest)), ""),
         )
 
-    async def _asked(self, seen: PoolSeen, questions: Questions, asker: Asker, reach: Reach) -> PoolSeen:
+    async def _asked(self, seen: PoolSeen, questions: Questions, asker: Asker, reach: ControlAddresses) -> PoolSeen:
         """With what only a look through the ledgers' metadata can tell. One bookie is asked all of it: it keeps what it
         has found of a lost one."""
         count = asker.first(
@@ -282,11 +282,11 @@ def _cluster_owners(pool: Manifest) -> list[Manifest]:
     return [owner for owner in owners if owner.get("kind") == PULSAR_CLUSTER]
 
 
-def _broker_reach(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], token: str) -> Reach:
+def _broker_reach(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], token: str) -> ControlAddresses:
     addresses = {pod.name: address(pod, BROKER_CONTROL_PORT) for pod in pods if reachable(pod)}
     # The leader first: what it says of who drives is the newest.
     answering = sorted(brokers, key=lambda pod: (not brokers[pod].leading, pod))
-    return Reach(
+    return ControlAddresses(
         token=token,
         pods=addresses,
         brokers={facts.broker_id: addresses[pod] for pod, facts in brokers.items()},
@@ -294,15 +294,15 @@ def _broker_reach(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], 
     )
 
 
-def _leader(reach: Reach, brokers: Mapping[str, BrokerFacts]) -> Sequence[str]:
+def _leader(reach: ControlAddresses, brokers: Mapping[str, BrokerFacts]) -> Sequence[str]:
     return reach.answering[:1] if any(facts.leading for facts in brokers.values()) else ()
 
 
-def _bookie_reach(pods: Sequence[PodFacts], bookies: Mapping[str, BookieFacts], token: str) -> Reach:
+def _bookie_reach(pods: Sequence[PodFacts], bookies: Mapping[str, BookieFacts], token: str) -> ControlAddresses:
     addresses = {pod.name: address(pod, BOOKIE_CONTROL_PORT) for pod in pods if reachable(pod)}
     # The same one each time, if it can be: it remembers how far the look for a lost bookie is.
     answering = [addresses[pod.name] for pod in pods if pod.name in bookies and not pod.deleting]
-    return Reach(token=token, pods=addresses, answering=answering)
+    return ControlAddresses(token=token, pods=addresses, answering=answering)
 
 
 def _zookeeper_sizes(spec: PulsarClusterSpec) -> Sizes:
