@@ -20,7 +20,7 @@ from magnetar.operator.kubernetes.errors import NotAllowed
 from magnetar.operator.plugin.control_ports import LOCALHOST
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
-from magnetar.operator.plugin.views import ClusterView, PodView
+from magnetar.operator.plugin.views import ClusterSummary, PodView
 
 REDIRECTS_MAX: Final = 3
 """To the owner, whom a move may have changed meanwhile."""
@@ -30,7 +30,7 @@ LIMITS: Final = AdminLimits(connections_max=1, connect_seconds=30.0, read_second
 class AdminRest:
     """The admin API of one cluster's brokers."""
 
-    def __init__(self, kubernetes: Kubernetes, view: ClusterView, token: str = "") -> None:
+    def __init__(self, kubernetes: Kubernetes, view: ClusterSummary, token: str = "") -> None:
         """`token`: a user's; else the brokers' own is taken where there is one and it may be read."""
         self._kubernetes = kubernetes
         self._view = view

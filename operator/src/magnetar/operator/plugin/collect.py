@@ -11,7 +11,7 @@ from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, N
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.parse import cluster_view, pod_view
-from magnetar.operator.plugin.views import ClusterView, PodView
+from magnetar.operator.plugin.views import ClusterSummary, PodView
 
 OURS: Final = f"{NAME_LABEL}=magnetar"
 
@@ -50,19 +50,19 @@ async def _elsewhere(kubernetes: Kubernetes, here: Sequence[Manifest]) -> str:
     return f"there are: {', '.join(named)}"
 
 
-async def see_cluster(kubernetes: Kubernetes, name: str | None) -> ClusterView:
+async def see_cluster(kubernetes: Kubernetes, name: str | None) -> ClusterSummary:
     """One cluster with all that belongs to it."""
     manifest = await find_cluster(kubernetes, name)
     return (await _complete(kubernetes, [manifest]))[0]
 
 
-async def see_clusters(kubernetes: Kubernetes, *, everywhere: bool) -> list[ClusterView]:
+async def see_clusters(kubernetes: Kubernetes, *, everywhere: bool) -> list[ClusterSummary]:
     """All clusters of the namespace, or of all; of each only what its own resource says, and its age."""
     found = await kubernetes.list(PULSAR_CLUSTER, None if everywhere else kubernetes.namespace)
     return sorted((cluster_view(one) for one in found), key=lambda one: (one.namespace, one.name))
 
 
-async def see_again(kubernetes: Kubernetes, view: ClusterView) -> ClusterView:
+async def see_again(kubernetes: Kubernetes, view: ClusterSummary) -> ClusterSummary:
     """The same cluster as it is now. `SettingError` if it is gone."""
     manifest = await kubernetes.get(PULSAR_CLUSTER, view.namespace, view.name)
     if manifest is None:
@@ -70,7 +70,7 @@ async def see_again(kubernetes: Kubernetes, view: ClusterView) -> ClusterView:
     return (await _complete(kubernetes, [manifest]))[0]
 
 
-async def _complete(kubernetes: Kubernetes, manifests: Sequence[Manifest]) -> list[ClusterView]:
+async def _complete(kubernetes: Kubernetes, manifests: Sequence[Manifest]) -> list[ClusterSummary]:
     namespace = manifests[0]["metadata"]["namespace"]
     pools, pods, services, events = await asyncio.gather(
         kubernetes.list(BOOKIE_POOL, namespace),

@@ -10,7 +10,7 @@ import msgspec
 from magnetar.core.errors import PeerError
 from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, POOL_LABEL
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plugin.views import ClusterView, EventView, PodView, PoolView
+from magnetar.operator.plugin.views import ClusterSummary, EventView, PodView, PoolView
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 
@@ -35,12 +35,12 @@ def cluster_view(
     pods: Iterable[Manifest] = (),
     events: Iterable[Manifest] = (),
     services: Iterable[Manifest] = (),
-) -> ClusterView:
+) -> ClusterSummary:
     """One cluster. Pools, pods and services must be its own; of events those about it are taken. `OtherVersion`."""
     metadata = manifest["metadata"]
     its_pools = sorted((pool_view(pool) for pool in pools), key=lambda pool: pool.name)
     its_pods = sorted((pod_view(pod) for pod in pods), key=lambda pod: pod.ordinal)
-    return ClusterView(
+    return ClusterSummary(
         namespace=metadata["namespace"],
         name=metadata["name"],
         generation=metadata.get("generation", 0),

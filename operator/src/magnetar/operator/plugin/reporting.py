@@ -20,7 +20,7 @@ from magnetar.operator.plugin.drawing import UNICODE
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.redaction import redacted
 from magnetar.operator.plugin.status_view import Drawing, draw_status
-from magnetar.operator.plugin.views import ClusterView, PodView, plain
+from magnetar.operator.plugin.views import ClusterSummary, PodView, plain
 
 CHILDREN: Final = (
     "Pod",
@@ -81,7 +81,7 @@ class Report:
         return buffer.getvalue()
 
 
-async def collect_report(kubernetes: Kubernetes, view: ClusterView, cluster: Manifest, *, logs: bool) -> Report:
+async def collect_report(kubernetes: Kubernetes, view: ClusterSummary, cluster: Manifest, *, logs: bool) -> Report:
     """Everything that may be read of the cluster."""
     report = Report()
     report.add_objects("cluster", [cluster])
@@ -100,7 +100,7 @@ async def collect_report(kubernetes: Kubernetes, view: ClusterView, cluster: Man
     return report
 
 
-def status_text(view: ClusterView) -> str:
+def status_text(view: ClusterSummary) -> str:
     """What `status` shows."""
     from rich.console import Console
 
@@ -121,12 +121,12 @@ async def _versions(kubernetes: Kubernetes, report: Report) -> None:
     report.add("versions.yaml", yaml.safe_dump(found))
 
 
-async def _pools(kubernetes: Kubernetes, view: ClusterView, report: Report) -> None:
+async def _pools(kubernetes: Kubernetes, view: ClusterSummary, report: Report) -> None:
     found = await kubernetes.list(BOOKIE_POOL, view.namespace)
     report.add_objects("pools", [pool for pool in found if pool["spec"].get("clusterName") == view.name])
 
 
-async def _events(kubernetes: Kubernetes, view: ClusterView, report: Report) -> None:
+async def _events(kubernetes: Kubernetes, view: ClusterSummary, report: Report) -> None:
     report.add_objects("events", await kubernetes.list("Event", view.namespace))
 
 
@@ -134,7 +134,7 @@ async def _whole(kubernetes: Kubernetes, kind: str, report: Report) -> None:
     report.add_objects(kind.lower(), await kubernetes.list(kind, None))
 
 
-async def _children(kubernetes: Kubernetes, view: ClusterView, kind: str, report: Report) -> None:
+async def _children(kubernetes: Kubernetes, view: ClusterSummary, kind: str, report: Report) -> None:
     found = await kubernetes.list(kind, view.namespace, cluster_selector(view.name))
     report.add_objects(f"objects/{kind.lower()}", found)
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.text import human_bytes
 from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, sign
-from magnetar.operator.plugin.views import ClusterView, PodView, PoolView
+from magnetar.operator.plugin.views import ClusterSummary, PodView, PoolView
 from magnetar.operator.resources.bookie import BookieMember, DrainProgress
 from magnetar.operator.resources.cluster import BrokerMember, ComponentStatus
 from magnetar.operator.resources.common import Condition
@@ -51,7 +51,7 @@ class Drawing:
     events: bool = True
 
 
-def draw_status(view: ClusterView, drawing: Drawing) -> RenderableType:
+def draw_status(view: ClusterSummary, drawing: Drawing) -> RenderableType:
     """Everything of one cluster."""
     tree = Tree(_title(view, drawing), guide_style=QUIET)
     if view.spec.metadata.url is None:
@@ -71,7 +71,7 @@ def draw_status(view: ClusterView, drawing: Drawing) -> RenderableType:
     return Group(*parts)
 
 
-def _title(view: ClusterView, drawing: Drawing) -> Text:
+def _title(view: ClusterSummary, drawing: Drawing) -> Text:
     status = view.status
     words = [status.phase or ("Deleting" if view.deleting else "not looked at yet"), f"namespace {view.namespace}"]
     words += [f"version {status.version}"] if status.version else []
@@ -92,7 +92,7 @@ def _title(view: ClusterView, drawing: Drawing) -> Text:
     return title
 
 
-def colour_of(view: ClusterView) -> str:
+def colour_of(view: ClusterSummary) -> str:
     """How the cluster is in a word: what Ready and Stalled say."""
     ready, stalled = view.condition("Ready"), view.condition("Stalled")
     if stalled is not None and stalled.status == "True":
@@ -165,7 +165,7 @@ def _with_trouble(line: Text, pod: PodView | None, message: str, drawing: Drawin
     return line.append(f"\n  {message}", style=BUSY) if message else line
 
 
-def _draw_bookies(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
+def _draw_bookies(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
     status = view.status.bookies
     more = f", {sum(pool.status.writable_replicas for pool in view.pools)} writable"
     branch = tree.add(
@@ -190,7 +190,7 @@ def _pool_title(pool: PoolView, drawing: Drawing) -> Text:
     return title.append("  being deleted", style=BUSY) if pool.deleting else title
 
 
-def _draw_pool(branch: Tree, view: ClusterView, pool: PoolView, drawing: Drawing) -> None:
+def _draw_pool(branch: Tree, view: ClusterSummary, pool: PoolView, drawing: Drawing) -> None:
     pods = {pod.name: pod for pod in view.of("bookie", pool.name)}
     names = [*(member.name for member in pool.status.members), *pods]
     ordered = sorted(dict.fromkeys(names), key=lambda name: PodView(name=name).ordinal)
@@ -238,7 +238,7 @@ def drain_line(drain: DrainProgress, drawing: Drawing, remaining_seconds: float 
     return line
 
 
-def _draw_brokers(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
+def _draw_brokers(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
     status = view.status.brokers
     branch = tree.add(_head("brokers", status.ready_replicas, status.desired_replicas, _rollout(status), drawing))
     pods = {pod.name: pod for pod in view.of("broker")}
@@ -257,7 +257,7 @@ def _draw_brokers(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
         branch.add(_with_trouble(line, pod, member.message or (_untold(pod, {}) if pod is not None else ""), drawing))
 
 
-def _draw_jobs(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
+def _draw_jobs(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
     """The metadata Job's pod is of interest until it is done."""
     for pod in view.of("init"):
         if pod.phase != "Succeeded":
@@ -265,7 +265,7 @@ def _draw_jobs(tree: Tree, view: ClusterView, drawing: Drawing) -> None:
             tree.add(_with_trouble(line, pod, _untold(pod, {}), drawing))
 
 
-def _unseen(view: ClusterView, drawing: Drawing) -> list[tuple[str, str, str]]:
+def _unseen(view: ClusterSummary, drawing: Drawing) -> list[tuple[str, str, str]]:
     status = view.status
     if status.observed_generation >= view.generation and view.generation:
         return []
@@ -275,11 +275,11 @@ def _unseen(view: ClusterView, drawing: Drawing) -> list[tuple[str, str, str]]:
     return [(BUSY, "Operator", f"{what}: does the operator run, and does it watch namespace {view.namespace}?")]
 
 
-def _young(view: ClusterView, drawing: Drawing) -> bool:
+def _young(view: ClusterSummary, drawing: Drawing) -> bool:
     return drawing.now_seconds - view.created_seconds < UNSEEN_SECONDS
 
 
-def _conditions(view: ClusterView) -> list[tuple[str, str, str]]:
+def _conditions(view: ClusterSummary) -> list[tuple[str, str, str]]:
     """(colour, what, message) of conditions that say that something is not as usual; none that says what another one,
     or the tree, has said."""
     told = [part.message for part in (view.status.zookeeper, *_parts(view)) if part.message]
@@ -316,7 +316,7 @@ def _section(drawing: Drawing, title: str, rows: Iterable[tuple[str, str, str]])
     return Group(Text(title, style=QUIET), table)
 
 
-def _events(view: ClusterView, drawing: Drawing) -> RenderableType | None:
+def _events(view: ClusterSummary, drawing: Drawing) -> RenderableType | None:
     if not view.events:
         return None
     table = Table.grid(padding=(0, 2))
@@ -331,7 +331,7 @@ def _events(view: ClusterView, drawing: Drawing) -> RenderableType | None:
     return Group(Text("Events", style=QUIET), table)
 
 
-def draw_overview(views: Sequence[ClusterView], drawing: Drawing, *, namespaces: bool) -> RenderableType:
+def draw_overview(views: Sequence[ClusterSummary], drawing: Drawing, *, namespaces: bool) -> RenderableType:
     """A line for each cluster."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=QUIET)
     titles = ["", *(["namespace"] if namespaces else []), "cluster", "phase", "bookies", "brokers", "proxies"]
@@ -349,5 +349,5 @@ def draw_overview(views: Sequence[ClusterView], drawing: Drawing, *, namespaces:
     return table
 
 
-def _parts(view: ClusterView) -> tuple[ComponentStatus, ...]:
+def _parts(view: ClusterSummary) -> tuple[ComponentStatus, ...]:
     return view.status.bookies, view.status.brokers, view.status.proxies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from magnetar.operator.plugin.views import ClusterView, View, ordinal
+from magnetar.operator.plugin.views import ClusterSummary, View, ordinal
 
 if TYPE_CHECKING:
     from magnetar.control.generated import bookie_pb2, broker_pb2
@@ -64,16 +64,16 @@ class BookieUsageRow(View, kw_only=True, frozen=True):
     message: str = ""
 
 
-def broker_rows(view: ClusterView, answers: Mapping[str, broker_pb2.LoadReport]) -> list[BrokerUsageRow]:
+def broker_rows(view: ClusterSummary, answers: Mapping[str, broker_pb2.LoadReport]) -> list[BrokerUsageRow]:
     """A row for each broker's pod."""
     return [_broker_row(view, name, answers.get(name)) for name in _broker_names(view)]
 
 
-def _broker_names(view: ClusterView) -> list[str]:
+def _broker_names(view: ClusterSummary) -> list[str]:
     return sorted({*(pod.name for pod in view.of("broker")), *(one.name for one in view.status.broker_members)})
 
 
-def _broker_row(view: ClusterView, name: str, report: broker_pb2.LoadReport | None) -> BrokerUsageRow:
+def _broker_row(view: ClusterSummary, name: str, report: broker_pb2.LoadReport | None) -> BrokerUsageRow:
     member = view.broker(name)
     state = member.state if member is not None else ""
     if report is None:
@@ -123,7 +123,7 @@ def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> li
     ]
 
 
-def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState]) -> list[BookieUsageRow]:
+def bookie_rows(view: ClusterSummary, answers: Mapping[str, bookie_pb2.StorageState]) -> list[BookieUsageRow]:
     """A row for each bookie that status or a pod tells of."""
     found = []
     for pool in view.pools:
@@ -132,7 +132,7 @@ def bookie_rows(view: ClusterView, answers: Mapping[str, bookie_pb2.StorageState
     return found
 
 
-def _bookie_row(view: ClusterView, pool: str, name: str, state: bookie_pb2.StorageState | None) -> BookieUsageRow:
+def _bookie_row(view: ClusterSummary, pool: str, name: str, state: bookie_pb2.StorageState | None) -> BookieUsageRow:
     member = next((found for one in view.pools if one.name == pool if (found := one.member(name))), None)
     words = member.state if member is not None else ""
     message = member.message if member is not None else ""

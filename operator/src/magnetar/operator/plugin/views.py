@@ -78,7 +78,7 @@ class PoolView(View, kw_only=True, frozen=True):
         return next((member for member in self.status.members if member.name == pod), None)
 
 
-class ClusterView(View, kw_only=True, frozen=True):
+class ClusterSummary(View, kw_only=True, frozen=True):
     """One cluster with all that belongs to it."""
 
     namespace: str

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.port_forward import Forwarding
     from magnetar.operator.plugin.ready_pods import ReadyPods
-    from magnetar.operator.plugin.views import ClusterView
+    from magnetar.operator.plugin.views import ClusterSummary
 
 SAME_WORDS_SECONDS: Final = 30.0
 """What hinders many connections at once is said once in that time."""
@@ -115,7 +115,7 @@ class _Told:
             warn(text)
 
 
-async def _warn(view: ClusterView, pods: ReadyPods, *, tls: bool) -> None:
+async def _warn(view: ClusterSummary, pods: ReadyPods, *, tls: bool) -> None:
     if view.spec.hibernated:
         warn(f"{view.name} is hibernated; `kubectl pulsar wake {view.name}` starts it")
     elif not await pods.names():
@@ -136,7 +136,7 @@ def url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _show(view: ClusterView, found: list[Forwarding], address: str, output: Output, *, tls: bool) -> None:
+def _show(view: ClusterSummary, found: list[Forwarding], address: str, output: Output, *, tls: bool) -> None:
     import json
 
     from magnetar.operator.plugin.running import console

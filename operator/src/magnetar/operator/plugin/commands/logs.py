@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.logs.merge import Line, Source
     from magnetar.operator.plugin.logs.view import LineDrawing
-    from magnetar.operator.plugin.views import ClusterView, PodView
+    from magnetar.operator.plugin.views import ClusterSummary, PodView
     from rich.console import Console
 
 LOOK_SECONDS = 3.0
@@ -126,7 +126,7 @@ async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: Wish) -> None
         await _once(kubernetes, wish, printer, _sources(view, wish, chosen))
 
 
-def _chosen(view: ClusterView, wish: Wish, *, quiet: bool) -> list[PodView]:
+def _chosen(view: ClusterSummary, wish: Wish, *, quiet: bool) -> list[PodView]:
     from magnetar.core.errors import SettingError
     from magnetar.operator.plugin.logs.choice import hurting
 
@@ -152,7 +152,7 @@ def _chosen(view: ClusterView, wish: Wish, *, quiet: bool) -> list[PodView]:
     return [pod for pod, _ in hurt]
 
 
-def _sources(view: ClusterView, wish: Wish, pods: Iterable[PodView]) -> list[Source]:
+def _sources(view: ClusterSummary, wish: Wish, pods: Iterable[PodView]) -> list[Source]:
     """The component's own container of each."""
     from magnetar.operator.kubernetes.pods import LogOptions
     from magnetar.operator.plugin.logs.merge import Source
@@ -215,7 +215,7 @@ async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: 
 
 
 async def _follow(
-    kubernetes: Kubernetes, view: ClusterView, wish: Wish, printer: _Printer, first: Sequence[str]
+    kubernetes: Kubernetes, view: ClusterSummary, wish: Wish, printer: _Printer, first: Sequence[str]
 ) -> None:
     """Those that were chosen, for as long as they are there; with a component or all of it, also those that come."""
     from magnetar.core.errors import Unavailable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from magnetar.operator.plugin.drawing import Pace, Signs
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.status_view import Drawing
-    from magnetar.operator.plugin.views import ClusterView
+    from magnetar.operator.plugin.views import ClusterSummary
     from rich.console import RenderableType
 
 
@@ -79,7 +79,7 @@ class _Status:
         else:
             console().print(await self._draw())
 
-    async def _see(self) -> list[ClusterView]:
+    async def _see(self) -> list[ClusterSummary]:
         from magnetar.operator.plugin.collect import see_cluster, see_clusters
 
         if self._cluster is None:
@@ -98,7 +98,7 @@ class _Status:
         note("there is no cluster in any namespace")
         raise typer.Exit(EXIT_FAILED)
 
-    def _is_one(self, found: list[ClusterView]) -> bool:
+    def _is_one(self, found: list[ClusterSummary]) -> bool:
         return len(found) == 1 and not self._everywhere
 
     async def _draw(self) -> RenderableType:
@@ -109,7 +109,7 @@ class _Status:
             return draw_status(found[0], self._drawing(found[0]))
         return draw_overview(found, self._drawing(None), namespaces=self._everywhere)
 
-    def _drawing(self, view: ClusterView | None) -> Drawing:
+    def _drawing(self, view: ClusterSummary | None) -> Drawing:
         from magnetar.operator.plugin.status_view import Drawing
 
         now = time.time()

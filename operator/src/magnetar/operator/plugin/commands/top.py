@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.control_ports import ControlPorts
     from magnetar.operator.plugin.kubernetes import Kubernetes
-    from magnetar.operator.plugin.views import ClusterView
+    from magnetar.operator.plugin.views import ClusterSummary
     from rich.console import RenderableType
 
 WIDE_COLUMNS_MIN: Final = 130
@@ -91,7 +91,7 @@ Rows = Callable[["Kubernetes", "ClusterView", "Asked"], Awaitable[Sequence[Any]]
 class Asked:
     """Asks pods by their control ports, if the user may; says once why some do not answer."""
 
-    def __init__(self, kubernetes: Kubernetes, view: ClusterView) -> None:
+    def __init__(self, kubernetes: Kubernetes, view: ClusterSummary) -> None:
         self._kubernetes = kubernetes
         self._view = view
         self._ports: ControlPorts | None = None
@@ -120,12 +120,12 @@ class Asked:
             self._said.add(text)
             warn(text)
 
-    def see(self, view: ClusterView) -> None:
+    def see(self, view: ClusterSummary) -> None:
         """From now on, pods as they are here."""
         self._view = view
 
 
-async def _broker_rows(_: Kubernetes, view: ClusterView, asked: Asked) -> Sequence[Any]:
+async def _broker_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import broker_rows
 
     async def ask(ports: ControlPorts, pod: str) -> Any:
@@ -135,7 +135,7 @@ async def _broker_rows(_: Kubernetes, view: ClusterView, asked: Asked) -> Sequen
     return broker_rows(view, await asked.each("broker", ask))
 
 
-async def _bundle_rows(_: Kubernetes, view: ClusterView, asked: Asked) -> Sequence[Any]:
+async def _bundle_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bundle_rows
 
     del view
@@ -147,7 +147,7 @@ async def _bundle_rows(_: Kubernetes, view: ClusterView, asked: Asked) -> Sequen
     return bundle_rows(await asked.each("broker", ask))
 
 
-async def _bookie_rows(_: Kubernetes, view: ClusterView, asked: Asked) -> Sequence[Any]:
+async def _bookie_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bookie_rows
 
     async def ask(ports: ControlPorts, pod: str) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from magnetar.core.bundle import BundleName
     from magnetar.core.topic_name import TopicName
     from magnetar.operator.plugin.kubernetes import Kubernetes
-    from magnetar.operator.plugin.views import ClusterView
+    from magnetar.operator.plugin.views import ClusterSummary
 
 
 def unload(
@@ -82,7 +82,7 @@ async def _unload(kubernetes: Kubernetes, cluster: str | None, wanted: TopicName
     done(f"{wanted} is closed, and loaded again when somebody uses it")
 
 
-async def _unload_bundle(kubernetes: Kubernetes, view: ClusterView, bundle: str) -> None:
+async def _unload_bundle(kubernetes: Kubernetes, view: ClusterSummary, bundle: str) -> None:
     from magnetar.core.errors import Unavailable
     from magnetar.operator.plugin.control_ports import ControlPorts, ask_all
 

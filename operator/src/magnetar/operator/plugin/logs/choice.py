@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from magnetar.operator.plugin.drawing import age
 from magnetar.operator.plugin.status_view import FRESH_SECONDS, matters, pod_state
-from magnetar.operator.plugin.views import ClusterView, PodView
+from magnetar.operator.plugin.views import ClusterSummary, PodView
 
 _FINE = frozenset({"", "Writable", "Ready"})
 
 
-def hurting(view: ClusterView, now_seconds: float) -> list[tuple[PodView, str]]:
+def hurting(view: ClusterSummary, now_seconds: float) -> list[tuple[PodView, str]]:
     """Pods that are not as they should be, and why that is said; the worst first."""
     found = []
     for pod in view.pods:
@@ -22,7 +22,7 @@ def hurting(view: ClusterView, now_seconds: float) -> list[tuple[PodView, str]]:
     return [(pod, why) for _, pod, why in found]
 
 
-def _trouble(view: ClusterView, pod: PodView, now_seconds: float) -> tuple[int, str]:
+def _trouble(view: ClusterSummary, pod: PodView, now_seconds: float) -> tuple[int, str]:
     """How bad (0: not at all), and why."""
     if pod.component == "init" and pod.phase == "Succeeded":
         return 0, ""
@@ -38,14 +38,14 @@ def _trouble(view: ClusterView, pod: PodView, now_seconds: float) -> tuple[int, 
     return 0, ""
 
 
-def _state(view: ClusterView, pod: str) -> str:
+def _state(view: ClusterSummary, pod: str) -> str:
     broker = view.broker(pod)
     if broker is not None:
         return broker.state
     return next((member.state for pool in view.pools if (member := pool.member(pod)) is not None), "")
 
 
-def _messages(view: ClusterView) -> Iterable[str]:
+def _messages(view: ClusterSummary) -> Iterable[str]:
     status = view.status
     for conditions in (status.conditions, *(pool.status.conditions for pool in view.pools)):
         yield from (condition.message for condition in conditions if matters(condition))
