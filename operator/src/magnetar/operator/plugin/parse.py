@@ -10,7 +10,7 @@ import msgspec
 from magnetar.core.errors import PeerError
 from magnetar.operator.children.naming import COMPONENT_LABEL, INSTANCE_LABEL, POOL_LABEL
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plugin.views import ClusterSummary, EventView, PodView, PoolView
+from magnetar.operator.plugin.views import ClusterSummary, EventView, PodView, PoolSummary
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
 
@@ -55,10 +55,10 @@ def cluster_view(
     )
 
 
-def pool_view(manifest: Manifest) -> PoolView:
+def pool_view(manifest: Manifest) -> PoolSummary:
     """One pool. `OtherVersion`."""
     metadata = manifest["metadata"]
-    return PoolView(
+    return PoolSummary(
         name=metadata["name"],
         generation=metadata.get("generation", 0),
         deleting="deletionTimestamp" in metadata,
@@ -166,7 +166,7 @@ def event_view(manifest: Manifest) -> EventView:
 
 
 def _events_about(
-    cluster: str, pools: Iterable[PoolView], pods: Iterable[PodView], events: Iterable[Manifest]
+    cluster: str, pools: Iterable[PoolSummary], pods: Iterable[PodView], events: Iterable[Manifest]
 ) -> list[EventView]:
     """The cluster's own and its pools' whatever they tell, and warnings about what belongs to it; the latest last."""
     own = {f"PulsarCluster/{cluster}", *(f"Bookie/{pool.name}" for pool in pools)}

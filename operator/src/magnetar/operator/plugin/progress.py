@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from magnetar.core.text import human_bytes
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
 from magnetar.operator.plugin.status_view import matters
-from magnetar.operator.plugin.views import PodView, PoolView
+from magnetar.operator.plugin.views import PodView, PoolSummary
 from magnetar.operator.resources.bookie import BookieMember
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def is_to_be_replaced(pod: PodView | None, member: BookieMember | None) -> bool:
     return remembered is not None and (pod is None or pod.uid != remembered.pod_uid)
 
 
-def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolView | None) -> Progress:
+def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolSummary | None) -> Progress:
     """Of a bookie whose pod had this uid when it was to be replaced."""
     if pool is None:
         return Progress(text="its pool is gone", finished=True, failed=True)
@@ -62,7 +62,7 @@ def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolVie
     return Progress(text=", ".join(words), done=done, total=drain.ledgers_total)
 
 
-def _waits_for(name: str, pool: PoolView) -> str:
+def _waits_for(name: str, pool: PoolSummary) -> str:
     """What the pool's conditions say of it."""
     messages = [found.message for found in pool.status.conditions if matters(found) and name in found.message]
     return messages[0] if messages else ""

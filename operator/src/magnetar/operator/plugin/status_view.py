@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.text import human_bytes
 from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, sign
-from magnetar.operator.plugin.views import ClusterSummary, PodView, PoolView
+from magnetar.operator.plugin.views import ClusterSummary, PodView, PoolSummary
 from magnetar.operator.resources.bookie import BookieMember, DrainProgress
 from magnetar.operator.resources.cluster import BrokerMember, ComponentStatus
 from magnetar.operator.resources.common import Condition
@@ -183,14 +183,14 @@ def _draw_bookies(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
         _draw_pool(branch if only else branch.add(_pool_title(pool, drawing)), view, pool, drawing)
 
 
-def _pool_title(pool: PoolView, drawing: Drawing) -> Text:
+def _pool_title(pool: PoolSummary, drawing: Drawing) -> Text:
     status = pool.status
     more = f", {status.writable_replicas} writable" + (f"  {status.phase}" if status.phase else "")
     title = _head(f"pool {pool.name}", status.ready_replicas, pool.spec.replicas, "", drawing, more)
     return title.append("  being deleted", style=BUSY) if pool.deleting else title
 
 
-def _draw_pool(branch: Tree, view: ClusterSummary, pool: PoolView, drawing: Drawing) -> None:
+def _draw_pool(branch: Tree, view: ClusterSummary, pool: PoolSummary, drawing: Drawing) -> None:
     pods = {pod.name: pod for pod in view.of("bookie", pool.name)}
     names = [*(member.name for member in pool.status.members), *pods]
     ordered = sorted(dict.fromkeys(names), key=lambda name: PodView(name=name).ordinal)

@@ -64,7 +64,7 @@ class EventView(View, kw_only=True, frozen=True):
     count: int = 1
 
 
-class PoolView(View, kw_only=True, frozen=True):
+class PoolSummary(View, kw_only=True, frozen=True):
     """One pool of bookies."""
 
     name: str
@@ -88,7 +88,7 @@ class ClusterSummary(View, kw_only=True, frozen=True):
     deleting: bool = False
     spec: PulsarClusterSpec = PulsarClusterSpec()
     status: PulsarClusterStatus = PulsarClusterStatus()
-    pools: tuple[PoolView, ...] = ()
+    pools: tuple[PoolSummary, ...] = ()
     pods: tuple[PodView, ...] = ()
     events: tuple[EventView, ...] = ()
     """The latest last."""
