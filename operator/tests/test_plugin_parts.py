@@ -16,7 +16,7 @@ from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
 from magnetar.operator.plugin.redaction import REDACTED, redacted
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
-from magnetar.operator.plugin.table_view import Column, draw_table, sorted_rows, words
+from magnetar.operator.plugin.table_view import TableColumn, draw_table, sorted_rows, words
 from magnetar.operator.plugin.top_rows import bookie_rows
 from magnetar.operator.testing.plugin_fakes import (
     CREATED_SECONDS,
@@ -173,7 +173,7 @@ def test_what_pods_say_of_themselves() -> None:
 
 COLUMNS = (
     words("name", lambda row: row[0]),
-    Column("load", lambda row: row[1], lambda value: f"{value:.0f}", bar=True),
+    TableColumn("load", lambda row: row[1], lambda value: f"{value:.0f}", bar=True),
     words("more", lambda row: row[2], wide=True),
 )
 ROWS = [("b", 10.0, "x"), ("a", 90.0, "y"), ("c", None, "z")]

@@ -17,7 +17,7 @@ UNKNOWN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column."""
 
     title: str
@@ -32,32 +32,32 @@ class Column:
     """Only where there is room."""
 
 
-def words(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
+def words(title: str, value: Callable[[Any], Any], **rest: Any) -> TableColumn:
     """A column of text."""
-    return Column(title, value, right=False, **rest)
+    return TableColumn(title, value, right=False, **rest)
 
 
-def number(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
+def number(title: str, value: Callable[[Any], Any], **rest: Any) -> TableColumn:
     """A column of counts."""
-    return Column(title, value, lambda count: f"{count:,}".replace(",", " "), **rest)
+    return TableColumn(title, value, lambda count: f"{count:,}".replace(",", " "), **rest)
 
 
-def rate(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
+def rate(title: str, value: Callable[[Any], Any], **rest: Any) -> TableColumn:
     """A column of numbers per second."""
-    return Column(title, value, rate_text, **rest)
+    return TableColumn(title, value, rate_text, **rest)
 
 
-def size(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
+def size(title: str, value: Callable[[Any], Any], **rest: Any) -> TableColumn:
     """A column of bytes."""
-    return Column(title, value, human_bytes, **rest)
+    return TableColumn(title, value, human_bytes, **rest)
 
 
-def percent(title: str, value: Callable[[Any], Any], **rest: Any) -> Column:
+def percent(title: str, value: Callable[[Any], Any], **rest: Any) -> TableColumn:
     """A column of percentages."""
-    return Column(title, value, lambda share: f"{share:.0f}", **rest)
+    return TableColumn(title, value, lambda share: f"{share:.0f}", **rest)
 
 
-def sorted_rows(rows: Sequence[Any], columns: Sequence[Column], by: str) -> list[Any]:
+def sorted_rows(rows: Sequence[Any], columns: Sequence[TableColumn], by: str) -> list[Any]:
     """Largest first for numbers, A first for words, unknown last. `SettingError` for a column that there is not."""
     wanted = by.strip().lower()
     column = next((one for one in columns if one.title.lower() == wanted), None)
@@ -71,7 +71,7 @@ def sorted_rows(rows: Sequence[Any], columns: Sequence[Column], by: str) -> list
     return sorted(known, key=value, reverse=column.right) + unknown
 
 
-def draw_table(rows: Sequence[Any], columns: Sequence[Column], signs: Signs, *, wide: bool) -> RenderableType:
+def draw_table(rows: Sequence[Any], columns: Sequence[TableColumn], signs: Signs, *, wide: bool) -> RenderableType:
     """The rows in their order."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=QUIET)
     shown = [column for column in columns if wide or not column.wide]
@@ -82,7 +82,7 @@ def draw_table(rows: Sequence[Any], columns: Sequence[Column], signs: Signs, *, 
     return table
 
 
-def _cell(column: Column, row: Any, signs: Signs) -> Text:
+def _cell(column: TableColumn, row: Any, signs: Signs) -> Text:
     value = column.value(row)
     if value is None:
         return Text(UNKNOWN, style=QUIET)

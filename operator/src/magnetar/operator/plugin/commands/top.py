@@ -17,7 +17,7 @@ from magnetar.operator.plugin.options import (
     target,
 )
 from magnetar.operator.plugin.running import note, print_json, run, warn
-from magnetar.operator.plugin.table_view import Column, draw_table, number, percent, rate, size, sorted_rows, words
+from magnetar.operator.plugin.table_view import TableColumn, draw_table, number, percent, rate, size, sorted_rows, words
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.connection import Target
@@ -32,7 +32,7 @@ WIDE_COLUMNS_MIN: Final = 130
 BROKERS: Final = (
     words("broker", lambda row: row.pod),
     words("state", lambda row: f"{row.state}, leader" if row.leading else row.state),
-    Column("load", lambda row: row.load_percent, lambda share: f"{share:.0f}", bar=True),
+    TableColumn("load", lambda row: row.load_percent, lambda share: f"{share:.0f}", bar=True),
     number("bundles", lambda row: row.bundles),
     number("topics", lambda row: row.topics),
     number("producers", lambda row: row.producers, wide=True),
@@ -61,7 +61,7 @@ BOOKIES: Final = (
     words("bookie", lambda row: row.pod),
     words("pool", lambda row: row.pool, wide=True),
     words("state", lambda row: row.state),
-    Column("disk", lambda row: row.disk_percent, lambda share: f"{share:.0f}", bar=True),
+    TableColumn("disk", lambda row: row.disk_percent, lambda share: f"{share:.0f}", bar=True),
     size("used", lambda row: row.used_bytes),
     size("size", lambda row: row.total_bytes),
     number("ledgers", lambda row: row.ledgers),
@@ -160,7 +160,7 @@ async def _bookie_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Seq
 class _Top:
     """One table."""
 
-    def __init__(self, rows: Rows, columns: Sequence[Column], sort: str, count: int | None) -> None:
+    def __init__(self, rows: Rows, columns: Sequence[TableColumn], sort: str, count: int | None) -> None:
         self._rows = rows
         self._columns = columns
         self._sort = sort
