@@ -19,7 +19,7 @@ _PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class PrinterColumn:
     """What `kubectl get` prints."""
 
     name: str
@@ -47,7 +47,7 @@ class Definition:
     spec: type[Part]
     status: type[Part]
     rules: Sequence[Rule]
-    columns: Sequence[Column]
+    columns: Sequence[PrinterColumn]
     scale: Mapping[str, str]
 
     @property
@@ -71,15 +71,15 @@ DEFINITIONS: Final = (
         status=PulsarClusterStatus,
         rules=CLUSTER_RULES,
         columns=(
-            Column(name="Ready", path=condition("Ready")),
-            Column(name="Phase", path=".status.phase"),
-            Column(name="Bookies", path=".status.bookies.readyReplicas", type="integer"),
-            Column(name="Brokers", path=".status.brokers.readyReplicas", type="integer"),
-            Column(name="Proxies", path=".status.proxies.readyReplicas", type="integer"),
-            Column(name="Version", path=".status.version"),
-            Column(name="Age", path=".metadata.creationTimestamp", type="date"),
-            Column(name="URL", path=".status.serviceUrl", priority=1),
-            Column(name="Message", path=condition("Ready", "message"), priority=1),
+            PrinterColumn(name="Ready", path=condition("Ready")),
+            PrinterColumn(name="Phase", path=".status.phase"),
+            PrinterColumn(name="Bookies", path=".status.bookies.readyReplicas", type="integer"),
+            PrinterColumn(name="Brokers", path=".status.brokers.readyReplicas", type="integer"),
+            PrinterColumn(name="Proxies", path=".status.proxies.readyReplicas", type="integer"),
+            PrinterColumn(name="Version", path=".status.version"),
+            PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
+            PrinterColumn(name="URL", path=".status.serviceUrl", priority=1),
+            PrinterColumn(name="Message", path=condition("Ready", "message"), priority=1),
         ),
         scale={
             "specReplicasPath": ".spec.broker.replicas",
@@ -96,14 +96,14 @@ DEFINITIONS: Final = (
         status=BookieStatus,
         rules=BOOKIE_RULES,
         columns=(
-            Column(name="Cluster", path=".spec.clusterName"),
-            Column(name="Ready", path=condition("Ready")),
-            Column(name="Desired", path=".spec.replicas", type="integer"),
-            Column(name="Running", path=".status.readyReplicas", type="integer"),
-            Column(name="Writable", path=".status.writableReplicas", type="integer"),
-            Column(name="Phase", path=".status.phase"),
-            Column(name="Age", path=".metadata.creationTimestamp", type="date"),
-            Column(name="Message", path=condition("Ready", "message"), priority=1),
+            PrinterColumn(name="Cluster", path=".spec.clusterName"),
+            PrinterColumn(name="Ready", path=condition("Ready")),
+            PrinterColumn(name="Desired", path=".spec.replicas", type="integer"),
+            PrinterColumn(name="Running", path=".status.readyReplicas", type="integer"),
+            PrinterColumn(name="Writable", path=".status.writableReplicas", type="integer"),
+            PrinterColumn(name="Phase", path=".status.phase"),
+            PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
+            PrinterColumn(name="Message", path=condition("Ready", "message"), priority=1),
         ),
         scale={
             "specReplicasPath": ".spec.replicas",
