@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.gc import ledger_collection
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_ids, compacted_name
-from magnetar.bookie.gc.plan import Compaction
+from magnetar.bookie.gc.plan import CompactionKind
 from magnetar.bookie.gc.status import CollectionReport
 from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.entry_log import EntryLogs
@@ -212,7 +212,7 @@ async def test_a_major_compaction(directory: Directory) -> None:
     before = directory.logs()
     report = await directory.collector.collect(force_major=True)
     assert report.problems == []
-    assert report.compaction is Compaction.MAJOR
+    assert report.compaction is CompactionKind.MAJOR
     assert report.logs_compacted >= 2
     assert report.entries_copied == 6
     assert report.reclaimed_by_compaction_bytes > 0
@@ -231,7 +231,7 @@ async def test_a_minor_compaction_and_its_threshold(directory: Directory) -> Non
     await directory.add(*entries(1, 7, 100), *entries(2, 3, 100))
     await directory.roll()
     report = await directory.collector.collect(force_major=False, force_minor=True)
-    assert report.compaction is Compaction.MINOR
+    assert report.compaction is CompactionKind.MINOR
     assert 0 < report.logs_compacted < len(directory.logs())
     await directory.check(*entries(2, 6), *entries(2, 3, 100))
 
@@ -249,7 +249,7 @@ async def test_a_compaction_that_is_suspended_stops_behind_the_log_that_it_is_at
     monkeypatch.setattr(directory.collector._logs, "_compact_reporting", suspend_meanwhile)
     directory.clock.ahead_seconds += 10**6
     report = await directory.collector.collect()
-    assert (report.compaction, report.logs_compacted) == (Compaction.MAJOR, 1)
+    assert (report.compaction, report.logs_compacted) == (CompactionKind.MAJOR, 1)
 
 
 async def test_the_clock_decides(directory: Directory) -> None:
@@ -259,14 +259,14 @@ async def test_the_clock_decides(directory: Directory) -> None:
     directory.collector.suspend_compaction(minor=True)
     assert (await directory.collector.collect()).compaction is None
     directory.collector.resume_compaction(minor=True)
-    assert (await directory.collector.collect()).compaction is Compaction.MINOR
+    assert (await directory.collector.collect()).compaction is CompactionKind.MINOR
     directory.clock.ahead_seconds += 86_401
     directory.collector.suspend_compaction(major=True)
-    assert (await directory.collector.collect()).compaction is Compaction.MINOR
+    assert (await directory.collector.collect()).compaction is CompactionKind.MINOR
     assert directory.collector.state().major_suspended
     directory.collector.resume_compaction(major=True, minor=True)
-    assert (await directory.collector.collect()).compaction is Compaction.MAJOR
-    assert (await directory.collector.collect(forced=True)).compaction is Compaction.MAJOR
+    assert (await directory.collector.collect()).compaction is CompactionKind.MAJOR
+    assert (await directory.collector.collect(forced=True)).compaction is CompactionKind.MAJOR
     assert (await directory.collector.collect(force_major=False, force_minor=False)).compaction is None
 
 
@@ -323,7 +323,7 @@ async def test_a_log_that_is_known_to_be_damaged_waits_for_the_next_major_compac
     problems = []
     for major in (False, False, True):
         report = await directory.collector.collect(force_major=major, force_minor=not major)
-        assert report.compaction is (Compaction.MAJOR if major else Compaction.MINOR)
+        assert report.compaction is (CompactionKind.MAJOR if major else CompactionKind.MINOR)
         problems.append(len(report.problems))
     assert problems == [1, 0, 1]
     directory.storage.close()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.bookie.gc.plan import (
     CollectionRequest,
-    Compaction,
     CompactionClock,
+    CompactionKind,
     DiskLevel,
     ListingDisordered,
     MissingLedgers,
@@ -52,45 +52,45 @@ def clock(**changes: object) -> CompactionClock:
 def test_compactions_come_due_and_a_major_one_resets_the_minor_clock() -> None:
     clocks = clock()
     assert clocks.choose(3_600.0, None, DiskLevel.ROOM) is None
-    assert clocks.choose(3_600.1, None, DiskLevel.ROOM) is Compaction.MINOR
-    clocks.done(Compaction.MINOR, 3_600.1)
+    assert clocks.choose(3_600.1, None, DiskLevel.ROOM) is CompactionKind.MINOR
+    clocks.done(CompactionKind.MINOR, 3_600.1)
     assert clocks.choose(7_000.0, None, DiskLevel.ROOM) is None
-    assert clocks.choose(86_400.1, None, DiskLevel.ROOM) is Compaction.MAJOR
-    clocks.done(Compaction.MAJOR, 86_400.1)
+    assert clocks.choose(86_400.1, None, DiskLevel.ROOM) is CompactionKind.MAJOR
+    clocks.done(CompactionKind.MAJOR, 86_400.1)
     assert clocks.choose(86_500.0, None, DiskLevel.ROOM) is None
-    assert clocks.choose(90_001.0, None, DiskLevel.ROOM) is Compaction.MINOR
+    assert clocks.choose(90_001.0, None, DiskLevel.ROOM) is CompactionKind.MINOR
 
 
 def test_full_disks_and_operators_suspend() -> None:
     clocks = clock()
-    assert clocks.choose(1e9, None, DiskLevel.ALMOST_FULL) is Compaction.MINOR
+    assert clocks.choose(1e9, None, DiskLevel.ALMOST_FULL) is CompactionKind.MINOR
     assert clocks.choose(1e9, None, DiskLevel.FULL) is None
     assert clocks.choose(1e9, CollectionRequest(), DiskLevel.FULL) is None
-    assert clocks.choose(1e9, CollectionRequest(major=True), DiskLevel.FULL) is Compaction.MAJOR
-    assert clocks.choose(1e9, CollectionRequest(major=False, minor=True), DiskLevel.FULL) is Compaction.MINOR
+    assert clocks.choose(1e9, CollectionRequest(major=True), DiskLevel.FULL) is CompactionKind.MAJOR
+    assert clocks.choose(1e9, CollectionRequest(major=False, minor=True), DiskLevel.FULL) is CompactionKind.MINOR
     clocks.major_suspended = True
-    assert clocks.choose(1e9, None, DiskLevel.ROOM) is Compaction.MINOR
-    assert clocks.choose(1e9, CollectionRequest(), DiskLevel.ROOM) is Compaction.MINOR
+    assert clocks.choose(1e9, None, DiskLevel.ROOM) is CompactionKind.MINOR
+    assert clocks.choose(1e9, CollectionRequest(), DiskLevel.ROOM) is CompactionKind.MINOR
     clocks.minor_suspended = True
     assert clocks.choose(1e9, CollectionRequest(), DiskLevel.ROOM) is None
-    assert clocks.choose(1e9, CollectionRequest(major=True), DiskLevel.ROOM) is Compaction.MAJOR
+    assert clocks.choose(1e9, CollectionRequest(major=True), DiskLevel.ROOM) is CompactionKind.MAJOR
 
 
 def test_asked_for_but_not_to_compact() -> None:
     assert clock().choose(1e9, CollectionRequest(major=False, minor=False), DiskLevel.ROOM) is None
-    assert clock().choose(1.0, CollectionRequest(), DiskLevel.ROOM) is Compaction.MAJOR
+    assert clock().choose(1.0, CollectionRequest(), DiskLevel.ROOM) is CompactionKind.MAJOR
 
 
 def test_a_full_disk_may_force() -> None:
     clocks = clock(force_when_full=True)
     assert clocks.choose(1.0, None, DiskLevel.ROOM) is None
-    assert clocks.choose(1.0, None, DiskLevel.FULL) is Compaction.MAJOR
+    assert clocks.choose(1.0, None, DiskLevel.FULL) is CompactionKind.MAJOR
 
 
 def test_what_is_switched_off_can_still_be_asked_for() -> None:
     clocks = clock(major_interval_seconds=-1, minor_interval_seconds=0)
     assert clocks.choose(1e9, None, DiskLevel.ROOM) is None
-    assert clocks.choose(1e9, CollectionRequest(), DiskLevel.ROOM) is Compaction.MAJOR
+    assert clocks.choose(1e9, CollectionRequest(), DiskLevel.ROOM) is CompactionKind.MAJOR
     clocks = clock(major_interval_seconds=-1, minor_interval_seconds=0, force_allowed=False)
     assert clocks.choose(1e9, CollectionRequest(major=True), DiskLevel.ROOM) is None
 

@@ -21,7 +21,7 @@ from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.ledger_collection import LedgerCollection, without
 from magnetar.bookie.gc.live_ledgers import LedgerLocks, LiveLedgers
 from magnetar.bookie.gc.log_collection import LogCollection
-from magnetar.bookie.gc.plan import CollectionRequest, Compaction, CompactionClock, DiskLevel, disk_level
+from magnetar.bookie.gc.plan import CollectionRequest, CompactionClock, CompactionKind, DiskLevel, disk_level
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport, CollectionStatus
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
@@ -67,7 +67,7 @@ class GarbageCollector:
         self._one_run = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._request: CollectionRequest | None = None
-        self._compaction: Compaction | None = None
+        self._compaction: CompactionKind | None = None
         self._location_work: asyncio.Future[None] | None = None
         self._local_count = 0
         self._last_ms = self._last_major_ms = self._last_minor_ms = self._last_location_ms = 0
@@ -177,8 +177,8 @@ class GarbageCollector:
         return CollectionState(
             directory=str(self._storage.directory),
             force_compacting=self._request is not None,
-            major_compacting=self._compaction is Compaction.MAJOR,
-            minor_compacting=self._compaction is Compaction.MINOR,
+            major_compacting=self._compaction is CompactionKind.MAJOR,
+            minor_compacting=self._compaction is CompactionKind.MINOR,
             last_major_compaction_ms=self._last_major_ms,
             last_minor_compaction_ms=self._last_minor_ms,
             last_location_compaction_ms=self._last_location_ms,
@@ -240,10 +240,10 @@ class GarbageCollector:
         return alive
 
     async def _compact(
-        self, kind: Compaction, request: CollectionRequest | None, left_out: set[int], report: CollectionReport
+        self, kind: CompactionKind, request: CollectionRequest | None, left_out: set[int], report: CollectionReport
     ) -> None:
         settings = self._settings
-        major = kind is Compaction.MAJOR
+        major = kind is CompactionKind.MAJOR
         asked = request is not None and bool(request.major if major else request.minor)
         self._compaction = report.compaction = kind
         if major:
@@ -266,11 +266,11 @@ class GarbageCollector:
             else:
                 self.counters.minor_compactions += 1
 
-    def _may_go_on(self, kind: Compaction, asked: bool) -> bool:
+    def _may_go_on(self, kind: CompactionKind, asked: bool) -> bool:
         if asked:
             return True
         clock = self._compactions
-        return not (clock.major_suspended if kind is Compaction.MAJOR else clock.minor_suspended)
+        return not (clock.major_suspended if kind is CompactionKind.MAJOR else clock.minor_suspended)
 
     async def _disk_level(self) -> DiskLevel:
         storage = self._storage

@@ -57,7 +57,7 @@ class MissingLedgers:
         return self._missing
 
 
-class Compaction(enum.Enum):
+class CompactionKind(enum.Enum):
     """Which logs are rewritten."""
 
     MINOR = "minor"
@@ -104,7 +104,7 @@ class CompactionClock:
         self.major_suspended = False
         self.minor_suspended = False
 
-    def choose(self, now: float, request: CollectionRequest | None, level: DiskLevel) -> Compaction | None:
+    def choose(self, now: float, request: CollectionRequest | None, level: DiskLevel) -> CompactionKind | None:
         """Which compaction to make now. A major one includes what a minor one would do, so it comes first."""
         settings = self._settings
         forced = request is not None
@@ -123,14 +123,14 @@ class CompactionClock:
         minor_due = settings.minor_enabled and (forced or now - self.last_minor > settings.minor_interval_seconds)
         minor_due = minor_due or (forced and settings.force_allowed and 0 < settings.minor_threshold < 1)
         if major_due and not major_paused:
-            return Compaction.MAJOR
+            return CompactionKind.MAJOR
         if minor_due and not minor_paused:
-            return Compaction.MINOR
+            return CompactionKind.MINOR
         return None
 
-    def done(self, kind: Compaction, now: float) -> None:
+    def done(self, kind: CompactionKind, now: float) -> None:
         """A compaction has ended, well or not. A major one resets the minor clock too."""
-        if kind is Compaction.MAJOR:
+        if kind is CompactionKind.MAJOR:
             self.last_major = now
         self.last_minor = now
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magnetar.bookie.gc.entry_log_usage import USAGE_BUCKETS
-from magnetar.bookie.gc.plan import Compaction
+from magnetar.bookie.gc.plan import CompactionKind
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class CollectionReport:
     """Included in `ledgers_deleted`."""
     logs_deleted: int = 0
     """Because nothing in them was wanted."""
-    compaction: Compaction | None = None
+    compaction: CompactionKind | None = None
     """Which one was made."""
     logs_compacted: int = 0
     entries_copied: int = 0
@@ -63,7 +63,7 @@ class CollectionStatus:
     running: bool = False
     forced: bool = False
     """The collection that runs or is about to was asked for."""
-    compaction: Compaction | None = None
+    compaction: CompactionKind | None = None
     """The one that runs."""
     locations_compacting: bool = False
     last_collection_ms: int = 0
