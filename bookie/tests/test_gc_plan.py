@@ -11,10 +11,10 @@ from magnetar.bookie.gc.plan import (
     CollectionRequest,
     CompactionClock,
     CompactionKind,
+    CompactionThrottle,
     DiskLevel,
     ListingDisordered,
     MissingLedgers,
-    Throttle,
     compaction_order,
     disk_level,
     time_is_up,
@@ -117,14 +117,14 @@ def test_time_limits() -> None:
 
 
 def test_the_throttle_holds_its_rate() -> None:
-    by_entries = Throttle(SETTINGS)
+    by_entries = CompactionThrottle(SETTINGS)
     now = 100.0
     copied = 0
     while now < 200.0:
         now += by_entries.delay_seconds(now, 256, 10**9) + 0.001
         copied += 256
     assert copied == pytest.approx(100_000 + 1_000, rel=0.01)
-    by_bytes = Throttle(dataclasses.replace(SETTINGS, throttle_by_bytes=True))
+    by_bytes = CompactionThrottle(dataclasses.replace(SETTINGS, throttle_by_bytes=True))
     assert by_bytes.delay_seconds(100.0, 10**9, 3_000_000) == pytest.approx(2.0)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, unfinished_compactions
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading, LogUsage
-from magnetar.bookie.gc.plan import Throttle, compaction_order, time_is_up
+from magnetar.bookie.gc.plan import CompactionThrottle, compaction_order, time_is_up
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.gc.status import CollectionCounters, CollectionReport
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
@@ -41,7 +41,7 @@ class LogCollection:
         self._settings = settings
         self._clock = clock
         self._counters = counters
-        self._throttle = Throttle(settings)
+        self._throttle = CompactionThrottle(settings)
         self._alive: frozenset[int] = frozenset()
         self.usages = EntryLogUsages(storage.disk, storage.directory, settings.ledgers_in_memory_max)
         self.not_compactable: set[int] = set()

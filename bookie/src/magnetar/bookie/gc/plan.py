@@ -145,7 +145,7 @@ def time_is_up(begun: float, now: float, time_max_seconds: float) -> bool:
     return 0 < time_max_seconds <= now - begun
 
 
-class Throttle:
+class CompactionThrottle:
     """A rate of copying, with up to `BURST_SECONDS` of it at once after a pause."""
 
     def __init__(self, settings: GarbageCollectionSettings) -> None:
