@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from magnetar.bookie.autorecovery.replication import throttle
-from magnetar.bookie.autorecovery.replication.throttle import RateMeter, Throttle
+from magnetar.bookie.autorecovery.replication.throttle import RateMeter, ReplicationThrottle
 
 
 class PlayedTime:
@@ -31,7 +31,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> PlayedTime:
 
 
 async def test_takers_keep_to_the_rate(time: PlayedTime) -> None:
-    limit = Throttle(time, 1000)
+    limit = ReplicationThrottle(time, 1000)
     for _ in range(100):
         await limit.take(100)
     # 10 000 bytes at 1000 a second; the last take and the burst are let through early.
@@ -39,7 +39,7 @@ async def test_takers_keep_to_the_rate(time: PlayedTime) -> None:
 
 
 async def test_one_large_take_goes_ahead_and_the_next_waits(time: PlayedTime) -> None:
-    limit = Throttle(time, 1000)
+    limit = ReplicationThrottle(time, 1000)
     await limit.take(5000)
     assert time.now == 100.0
     await limit.take(1)
@@ -47,7 +47,7 @@ async def test_one_large_take_goes_ahead_and_the_next_waits(time: PlayedTime) ->
 
 
 async def test_idle_time_is_not_saved_up(time: PlayedTime) -> None:
-    limit = Throttle(time, 1000)
+    limit = ReplicationThrottle(time, 1000)
     time.now += 1000
     start = time.now
     for _ in range(10):
@@ -56,7 +56,7 @@ async def test_idle_time_is_not_saved_up(time: PlayedTime) -> None:
 
 
 async def test_no_limit_and_another_limit(time: PlayedTime) -> None:
-    limit = Throttle(time)
+    limit = ReplicationThrottle(time)
     await asyncio.gather(*(limit.take(1 << 40) for _ in range(10)))
     assert time.now == 100.0
     limit.set_rate(1000)

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from magnetar.bookie.autorecovery.fragments import Move
 from magnetar.bookie.autorecovery.replication.entry_source import EntrySource
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
-from magnetar.bookie.autorecovery.replication.throttle import Throttle
+from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
@@ -140,7 +140,7 @@ class EntryCopier:
     def __init__(
         self,
         connections: BookieConnections,
-        throttle: Throttle,
+        throttle: ReplicationThrottle,
         settings: ReplicationSettings,
         counters: RecoveryCounters,
         clock: Clock,

@@ -33,7 +33,7 @@ from magnetar.bookie.autorecovery.replication.result import OpenDamage, Problem,
 from magnetar.bookie.autorecovery.replication.result import ReplicationResult as ReplicationResult
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.bookie.autorecovery.replication.target_choice import TargetChoice
-from magnetar.bookie.autorecovery.replication.throttle import Throttle
+from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.api import LedgerNotFound, LedgerUnauthorized, NotEnoughBookies
@@ -79,7 +79,7 @@ class LedgerReplicator:
         """`connections` are those that the client uses."""
         self.settings = settings
         self.counters = counters or RecoveryCounters()
-        self.throttle = Throttle(clock, settings.bytes_per_second)
+        self.throttle = ReplicationThrottle(clock, settings.bytes_per_second)
         self.targets = TargetChoice(client.chooser, connections)
         self._client = client
         self._connections = connections

@@ -18,7 +18,7 @@ _SLICES_MAX: Final = 100
 """Points that the meter keeps for its window."""
 
 
-class Throttle:
+class ReplicationThrottle:
     """Holds takers back so that all of them together keep to a rate.
 
     Whoever takes goes ahead at once and the next ones wait for it: sizes are known only after a read, and any size is
