@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 from magnetar.spark.assembly.assembler import EntryAssembler
-from magnetar.spark.assembly.compaction import Compaction, compacted_slices, compaction_in_stats, read_compaction
+from magnetar.spark.assembly.compaction import CompactedLedger, compacted_slices, compaction_in_stats, read_compaction
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.positions import BEGINNING, MessagePosition
@@ -86,7 +86,7 @@ async def test_a_topic_is_read_as_the_java_client_reads_it(name: str, seed: int)
     assert [message for entry in whole for message in messages(entry)] == read_by_java(f"{name}_read")
 
 
-async def compaction() -> tuple[Compaction, TopicLedger]:
+async def compaction() -> tuple[CompactedLedger, TopicLedger]:
     async def last_entry_of(_: int) -> bytes | None:
         return b64decode(recorded()["cursor_ledger_entry"])
 

@@ -23,7 +23,7 @@ from magnetar.managed.paths import cursor_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.free_ports import free_port
-from magnetar.spark.assembly.compaction import Compaction
+from magnetar.spark.assembly.compaction import CompactedLedger
 from magnetar.spark.bookies import access as cluster_access
 from magnetar.spark.bookies.access import DirectAccess, TaskAccess, choose, open_direct
 from magnetar.spark.errors import ClusterUnreachable
@@ -236,9 +236,9 @@ async def test_compactions(world: World) -> None:
     await world.start_bookie()
     await world.start_bookie()
     access = await open_direct(OPTIONS)
-    told: list[Compaction | None] = []
+    told: list[CompactedLedger | None] = []
 
-    async def tell() -> Compaction | None:
+    async def tell() -> CompactedLedger | None:
         return told.pop()
 
     assert await access.compaction(TOPIC, tell) is None
@@ -258,8 +258,8 @@ async def test_compactions(world: World) -> None:
     assert (ledger.entries, ledger.size_bytes, ledger.missing) == (2, 2, False)
     await client.delete(compacted.ledger_id)
     # Its broker may know of a newer one, of which nothing is stored yet.
-    newer = Compaction(cursor.ledger_id, MessagePosition(4, 0))
-    told += [newer, Compaction(compacted.ledger_id, MessagePosition(3, 9)), None]
+    newer = CompactedLedger(cursor.ledger_id, MessagePosition(4, 0))
+    told += [newer, CompactedLedger(compacted.ledger_id, MessagePosition(3, 9)), None]
     for _ in range(2):
         found = await access.compaction(TOPIC, tell)
         assert found is not None

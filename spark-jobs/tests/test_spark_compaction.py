@@ -6,14 +6,14 @@ from magnetar.managed.info_codec import encode_cursor_info, encode_position
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.spark.assembly.assembler import EntryAssembler
-from magnetar.spark.assembly.compaction import Compaction, compacted_slices, compaction_in_stats, read_compaction
+from magnetar.spark.assembly.compaction import CompactedLedger, compacted_slices, compaction_in_stats, read_compaction
 from magnetar.spark.assembly.testing import TOPIC, MemoryTopic, chunk, marker, plain
 from magnetar.spark.entries import EntryBlock
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.compacted import encode_compacted
 
-AT = Compaction(70, MessagePosition(12, 99))
+AT = CompactedLedger(70, MessagePosition(12, 99))
 SETTINGS = ManagedLedgerSettings()
 MARK = AckState(LedgerList([]), (12, 99))
 
@@ -42,7 +42,7 @@ async def test_a_compaction_stands_in_the_cursors_ledger_while_a_broker_has_the_
         return None
 
     assert await read_compaction(node, last_entry_of) == AT
-    assert await read_compaction(node, none_yet) == Compaction(5, MessagePosition(3, 4))
+    assert await read_compaction(node, none_yet) == CompactedLedger(5, MessagePosition(3, 4))
 
 
 def test_a_compaction_stands_in_internal_stats() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from magnetar.spark.assembly.compaction import Compaction
+from magnetar.spark.assembly.compaction import CompactedLedger
 from magnetar.spark.assembly.testing import MemoryTopic, plain
 from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.entries import EntryBlock, OnHole
@@ -69,7 +69,7 @@ class Compacted:
 
     opened_direct = None
 
-    def __init__(self, told: Compaction | None = None) -> None:
+    def __init__(self, told: CompactedLedger | None = None) -> None:
         self.brokers = ToldCompaction(told)
 
     async def direct(self) -> Compacted:
@@ -82,20 +82,20 @@ class Compacted:
         return state
 
     async def compaction(
-        self, topic: str, told: Callable[[], Awaitable[Compaction | None]]
-    ) -> tuple[Compaction, TopicLedger]:
+        self, topic: str, told: Callable[[], Awaitable[CompactedLedger | None]]
+    ) -> tuple[CompactedLedger, TopicLedger]:
         newer = await told()
         if newer is not None:
             return newer, TopicLedger(ledger_id=newer.ledger_id, entries=1, size_bytes=10)
         gone = TopicLedger(ledger_id=70, entries=0, size_bytes=0, missing=True)
-        return Compaction(70, MessagePosition(2, 3)), gone
+        return CompactedLedger(70, MessagePosition(2, 3)), gone
 
 
 class ToldCompaction:
-    def __init__(self, told: Compaction | None) -> None:
+    def __init__(self, told: CompactedLedger | None) -> None:
         self.told = told
 
-    async def compaction(self, topic: str) -> Compaction | None:
+    async def compaction(self, topic: str) -> CompactedLedger | None:
         if self.told is None:
             raise ClusterUnreachable("away")
         return self.told
@@ -158,7 +158,7 @@ async def test_a_compaction_that_is_gone_is_not_an_empty_one() -> None:
 
 async def test_a_compaction_that_only_its_broker_knows_of_is_read() -> None:
     options = parse_source_options({"service.url": "pulsar://h:1", "topic": "t", "readCompacted": "true"})
-    newer = Compaction(71, MessagePosition(3, 1))
+    newer = CompactedLedger(71, MessagePosition(3, 1))
     planner = ReadPlanner(options, cast("ClusterConnections", Compacted(newer)), direct=True)
     found = await planner.slices([reach(10, 20, 0)], {})
     assert [(one.compacted, one.ranges[0].ledger_id, one.first, one.end) for one in found] == [

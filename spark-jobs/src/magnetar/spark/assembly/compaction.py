@@ -26,7 +26,7 @@ from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim
 
 
-class Compaction(NamedTuple):
+class CompactedLedger(NamedTuple):
     """A topic's newest compaction."""
 
     ledger_id: int
@@ -43,7 +43,7 @@ class Compaction(NamedTuple):
 
 async def read_compaction(
     cursor_node: bytes, last_entry_of: Callable[[int], Awaitable[bytes | None]]
-) -> Compaction | None:
+) -> CompactedLedger | None:
     """The compaction by the node of the cursor `__compaction` (managed.paths.cursor_path); None: there was none yet.
 
     While a broker has the topic, the cursor's position is in a ledger of its own: `last_entry_of` gives the last entry
@@ -61,7 +61,7 @@ async def read_compaction(
     return _compaction(properties, info.markDeleteLedgerId, info.markDeleteEntryId)
 
 
-def compaction_in_stats(stats: Mapping[str, Any]) -> tuple[Compaction, TopicLedger] | None:
+def compaction_in_stats(stats: Mapping[str, Any]) -> tuple[CompactedLedger, TopicLedger] | None:
     """The compaction and its ledger by a topic's internal stats (admin API `internalStats`); None: there is none."""
     ledger = stats.get("compactedLedger") or {}
     cursor = (stats.get("cursors") or {}).get(COMPACTION_CURSOR) or {}
@@ -76,12 +76,12 @@ def compaction_in_stats(stats: Mapping[str, Any]) -> tuple[Compaction, TopicLedg
         size_bytes=max(0, int(ledger.get("size", 0))),
         offloaded=bool(ledger.get("offloaded", False)),
     )
-    return Compaction(ledger_id, horizon), found
+    return CompactedLedger(ledger_id, horizon), found
 
 
 def compacted_slices(
     topic: str,
-    compaction: Compaction,
+    compaction: CompactedLedger,
     ledger: TopicLedger,
     reach: tuple[MessagePosition, MessagePosition],
     split_bytes: int,
@@ -127,9 +127,9 @@ def unwrapped(block: EntryBlock, slice_: Slice) -> list[WholeEntry]:
     return entries
 
 
-def _compaction(properties: Mapping[str, int], ledger_id: int, entry_id: int) -> Compaction | None:
+def _compaction(properties: Mapping[str, int], ledger_id: int, entry_id: int) -> CompactedLedger | None:
     compacted = properties.get(LEDGER_PROPERTY)
-    return None if compacted is None else Compaction(compacted, MessagePosition(ledger_id, entry_id))
+    return None if compacted is None else CompactedLedger(compacted, MessagePosition(ledger_id, entry_id))
 
 
 def _split(whole: LedgerRange, split_bytes: int) -> list[LedgerRange]:

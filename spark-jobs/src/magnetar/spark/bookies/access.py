@@ -18,7 +18,7 @@ from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MetadataStore
-from magnetar.spark.assembly.compaction import Compaction, read_compaction
+from magnetar.spark.assembly.compaction import CompactedLedger, read_compaction
 from magnetar.spark.bookies.entries import GIVE_UP_SECONDS, BookieEntries
 from magnetar.spark.bookies.metadata_urls import MetadataUrls, servers_of, urls_by_brokers, urls_by_option
 from magnetar.spark.bookies.topic_nodes import persistent_topic
@@ -80,7 +80,9 @@ class DirectAccess:
         node = await self.ledgers_store.get(ledger_path(ledger_id), watch=False)
         return None if node is None else node.value
 
-    async def compaction(self, topic: str, told: Callable[[], Awaitable[Compaction | None]]) -> CompactedInto | None:
+    async def compaction(
+        self, topic: str, told: Callable[[], Awaitable[CompactedLedger | None]]
+    ) -> CompactedInto | None:
         """The topic's newest compaction and its ledger, which may be `missing`; None when it was never compacted.
 
         `told` is what a broker says, asked when the ledger is missing: the newest position of a cursor may be in its

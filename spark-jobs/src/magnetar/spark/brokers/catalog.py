@@ -18,7 +18,7 @@ from magnetar.client.consumer import Receiver
 from magnetar.client.message import LATEST_ID, Message, MessageId
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
-from magnetar.spark.assembly.compaction import Compaction, compaction_in_stats
+from magnetar.spark.assembly.compaction import CompactedLedger, compaction_in_stats
 from magnetar.spark.bounded_gather import bounded_gather
 from magnetar.spark.brokers.admin_api import AdminApi
 from magnetar.spark.brokers.errors import is_missing, patiently
@@ -129,7 +129,7 @@ class BrokerCatalog:
         Ask after the topic's ledgers were asked for: what is trimmed later is no concern of those."""
         return trimmed_entries(await self._stats_if_told(topic), subscription)
 
-    async def compaction(self, topic: str) -> Compaction | None:
+    async def compaction(self, topic: str) -> CompactedLedger | None:
         """The topic's newest compaction, as its broker has it in memory. Only the admin API knows; None without it."""
         found = compaction_in_stats(await self._stats_if_told(topic))
         return None if found is None else found[0]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
-from magnetar.spark.assembly.compaction import Compaction, compacted_slices
+from magnetar.spark.assembly.compaction import CompactedLedger, compacted_slices
 from magnetar.spark.bookies.access import choose
 from magnetar.spark.bounded_gather import bounded_gather
 from magnetar.spark.cluster import ClusterConnections, cluster_of
@@ -213,7 +213,7 @@ class ReadPlanner:
         split_bytes = self.options.split_bytes
         topic = reach.state.topic
 
-        async def told() -> Compaction | None:
+        async def told() -> CompactedLedger | None:
             try:
                 return await self.cluster.brokers.compaction(topic)
             except ClusterUnreachable as error:
