@@ -12,7 +12,7 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer, ConsumerOptions
+from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import Producer, ProducerOptions
 from magnetar.client.settings import ClientSettings
@@ -91,7 +91,7 @@ async def test_who_only_acknowledges_gets_nothing(client: PulsarClient, memory_b
 
 
 async def test_ends_of_the_callers_own_kind_are_closed_with_the_client(client: PulsarClient) -> None:
-    make = partial(Consumer, topic=TOPIC, options=ConsumerOptions(subscription="s"))
+    make = partial(ClientConsumer, topic=TOPIC, options=ConsumerOptions(subscription="s"))
     consumer = await client.attach(make)
     assert consumer.failure is None
     await client.close()

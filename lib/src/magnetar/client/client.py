@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from magnetar.client.connection import Authentication
-from magnetar.client.consumer import Consumer, ConsumerOptions
+from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import ClientClosed
 from magnetar.client.lookup import LookupService
 from magnetar.client.pool import ConnectionPool, Connector
@@ -65,9 +65,9 @@ class PulsarClient:
         """Open a reader; otherwise as `producer`."""
         return await self._open(Reader(self._parts, topic, options if options is not None else ReaderOptions()))
 
-    async def consumer(self, topic: TopicName, options: ConsumerOptions) -> Consumer:
+    async def consumer(self, topic: TopicName, options: ConsumerOptions) -> ClientConsumer:
         """Open a consumer; otherwise as `producer`."""
-        return await self._open(Consumer(self._parts, topic, options))
+        return await self._open(ClientConsumer(self._parts, topic, options))
 
     async def attach(self, make: Callable[[ClientParts], End]) -> End:
         """Open a producer or consumer of the caller's own kind; otherwise as `producer`."""

@@ -161,7 +161,7 @@ class Receiver(TopicEnd):
         await connection.request(lambda request_id: requests.close_consumer(request_id, self._id))
 
 
-class Consumer(Receiver):
+class ClientConsumer(Receiver):
     """One consumer of a durable subscription. Made by `PulsarClient.consumer`."""
 
     def __init__(self, parts: ClientParts, topic: TopicName, options: ConsumerOptions) -> None:

@@ -14,7 +14,7 @@ from magnetar.broker.peers.access import PeerAccess
 from magnetar.broker.settings.access import PeerSettings
 from magnetar.cli.tools.errors import SmokeTestFailed
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer, ConsumerOptions
+from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import is_final
 from magnetar.client.message import OutgoingMessage
 from magnetar.client.producer import Producer
@@ -176,7 +176,7 @@ async def _publish(producer: Producer, payloads: list[bytes]) -> None:
         await producer.send_all([OutgoingMessage(payload) for payload in payloads[at : at + MESSAGES_AT_ONCE]])
 
 
-async def _read_back(consumer: Consumer, payloads: list[bytes], run: str) -> None:
+async def _read_back(consumer: ClientConsumer, payloads: list[bytes], run: str) -> None:
     """Messages of other runs are passed over, and those that come again after a reconnection."""
     count = 0
     own = run.encode()
@@ -193,7 +193,7 @@ async def _read_back(consumer: Consumer, payloads: list[bytes], run: str) -> Non
             )
 
 
-async def _unsubscribe(consumer: Consumer) -> None:
+async def _unsubscribe(consumer: ClientConsumer) -> None:
     """A subscription that nobody reads would keep messages for good."""
     with contextlib.suppress(MagnetarError, TimeoutError):
         async with asyncio.timeout(FAREWELL_SECONDS_MAX):

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from magnetar.client.client import PulsarClient
-from magnetar.client.consumer import Consumer, ConsumerOptions
+from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import is_final
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
@@ -51,7 +51,7 @@ class DurableCursor:
         self._client = client
         self._subscription = subscription
         self._from_earliest = from_earliest
-        self._consumers: dict[str, Consumer] = {}
+        self._consumers: dict[str, ClientConsumer] = {}
         self._told: dict[str, MessagePosition] = {}
         """What brokers know already."""
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
@@ -85,11 +85,11 @@ class DurableCursor:
         consumers, self._consumers = list(self._consumers.values()), {}
         await asyncio.gather(*(consumer.close() for consumer in consumers))
 
-    def _holder(self, topic: str) -> Consumer | None:
+    def _holder(self, topic: str) -> ClientConsumer | None:
         consumer = self._consumers.get(topic)
         return consumer if consumer is not None and consumer.failure is None else None
 
-    async def _open(self, topic: str, *, from_earliest: bool) -> Consumer | None:
+    async def _open(self, topic: str, *, from_earliest: bool) -> ClientConsumer | None:
         options = ConsumerOptions(
             subscription=self._subscription,
             kind=SubscriptionType.FAILOVER,
