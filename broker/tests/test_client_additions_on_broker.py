@@ -14,7 +14,7 @@ from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.message import OutgoingMessage
-from magnetar.client.producer import Producer, ProducerOptions
+from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -98,7 +98,7 @@ async def test_ends_of_the_callers_own_kind_are_closed_with_the_client(client: P
     assert consumer.failure is not None
 
 
-async def open_twice(client: PulsarClient, memory_broker: MemoryBroker) -> tuple[Producer, Producer]:
+async def open_twice(client: PulsarClient, memory_broker: MemoryBroker) -> tuple[ClientProducer, ClientProducer]:
     """A producer that lost its connection, and another one that got its name meanwhile."""
     options = ProducerOptions(name="n", ends_at_failure=True)
     slow = ClientSettings(backoff_seconds_min=0.3, backoff_seconds_max=0.3)

@@ -13,7 +13,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.connection import Authentication
 from magnetar.client.errors import ConnectionFailed, TimedOut
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
-from magnetar.client.producer import AccessMode, Producer, ProducerOptions
+from magnetar.client.producer import AccessMode, ClientProducer, ProducerOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import SystemClock
@@ -359,7 +359,7 @@ async def test_a_fenced_producer_is_over(broker: FakeBroker, clients: Clients) -
         await producer.send(OutgoingMessage(b"x"))
     with pytest.raises(PulsarError, match="out"):
         await producer.send(OutgoingMessage(b"x"))
-    assert isinstance(producer, Producer)
+    assert isinstance(producer, ClientProducer)
 
 
 async def test_a_silent_broker_is_given_up(broker: FakeBroker, clients: Clients) -> None:

@@ -12,7 +12,7 @@ from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import ClientClosed
 from magnetar.client.lookup import LookupService
 from magnetar.client.pool import ConnectionPool, Connector
-from magnetar.client.producer import Producer, ProducerOptions
+from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.client.settings import ClientSettings
 from magnetar.client.topic_end import ClientParts, TopicEnd
@@ -55,11 +55,13 @@ class PulsarClient:
         self._ends: set[TopicEnd] = set()
         self._closed = False
 
-    async def producer(self, topic: TopicName, options: ProducerOptions | None = None) -> Producer:
+    async def producer(self, topic: TopicName, options: ProducerOptions | None = None) -> ClientProducer:
         """Open a producer of a topic that has no partitions, or of one partition.
 
         Raises `PulsarError` when the broker refuses for good, else `Unavailable` after a bounded time."""
-        return await self._open(Producer(self._parts, topic, options if options is not None else ProducerOptions()))
+        return await self._open(
+            ClientProducer(self._parts, topic, options if options is not None else ProducerOptions())
+        )
 
     async def reader(self, topic: TopicName, options: ReaderOptions | None = None) -> Reader:
         """Open a reader; otherwise as `producer`."""

@@ -91,7 +91,7 @@ class Pending:
         )
 
 
-class Producer(TopicEnd):
+class ClientProducer(TopicEnd):
     """One producer of one topic (of one partition, if the topic has any). Made by `PulsarClient.producer`."""
 
     def __init__(self, parts: ClientParts, topic: TopicName, options: ProducerOptions) -> None:

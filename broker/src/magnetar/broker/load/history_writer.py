@@ -18,7 +18,7 @@ from magnetar.core.topic_name import TopicName
 
 if TYPE_CHECKING:
     from magnetar.client.client import PulsarClient
-    from magnetar.client.producer import Producer
+    from magnetar.client.producer import ClientProducer
 
 logger: Final = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class LoadHistoryWriter:
         finally:
             await producer.close()
 
-    async def _producer(self) -> Producer:
+    async def _producer(self) -> ClientProducer:
         # Here, not above: only the leader pays for it, and only once it writes.
         from magnetar.client.producer import ProducerOptions
         from magnetar.wire.pulsar.compression_type import Compression

@@ -23,7 +23,7 @@ from magnetar.broker.policies.change_state import NAMESPACE_POLICIES_BYTES_MAX, 
 from magnetar.broker.policies.event_codec import encode_update, event_key, properties_of, registered_schema
 from magnetar.broker.policies.events_topic import PoliciesTooLarge, PoliciesUnavailable
 from magnetar.client.message import OutgoingMessage
-from magnetar.client.producer import Producer, ProducerOptions
+from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.core.errors import MagnetarError, Misuse
 from magnetar.core.hashing import java_string_hash
 from magnetar.core.topic_name import TopicName, java_url_encode
@@ -94,7 +94,7 @@ class PolicyWriter:
             )
 
     async def _write_until_it_counts(
-        self, producer: Producer, topic: TopicName, change: PolicyChange, *, is_global: bool
+        self, producer: ClientProducer, topic: TopicName, change: PolicyChange, *, is_global: bool
     ) -> None:
         state = self._changes.state
         base, base_id = state.get(topic, is_global=is_global), state.change_id(topic, is_global=is_global)
@@ -107,7 +107,7 @@ class PolicyWriter:
         raise PoliciesUnavailable(f"the policies of {topic} kept changing under this change")
 
     async def _send(
-        self, producer: Producer, topic: TopicName, policies: TopicPolicies | None, *, is_global: bool
+        self, producer: ClientProducer, topic: TopicName, policies: TopicPolicies | None, *, is_global: bool
     ) -> ChangeId:
         payload = None
         if policies is not None:
@@ -156,7 +156,7 @@ class PolicyWriter:
             return lock
 
     @asynccontextmanager
-    async def _producer(self, topic: TopicName, *, is_global: bool) -> AsyncIterator[Producer]:
+    async def _producer(self, topic: TopicName, *, is_global: bool) -> AsyncIterator[ClientProducer]:
         """Of the system topic, which comes to be by it; the changes are followed by then."""
         changes = self._changes
         targets = changes.topics or [changes.system_topic]

@@ -17,7 +17,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import is_final
 from magnetar.client.message import OutgoingMessage
-from magnetar.client.producer import Producer
+from magnetar.client.producer import ClientProducer
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
@@ -171,7 +171,7 @@ def _payloads(run: str, wish: SmokeTest) -> list[bytes]:
     return [f"{run}:{number}:".encode().ljust(wish.size_bytes, b".") for number in range(wish.messages)]
 
 
-async def _publish(producer: Producer, payloads: list[bytes]) -> None:
+async def _publish(producer: ClientProducer, payloads: list[bytes]) -> None:
     for at in range(0, len(payloads), MESSAGES_AT_ONCE):
         await producer.send_all([OutgoingMessage(payload) for payload in payloads[at : at + MESSAGES_AT_ONCE]])
 

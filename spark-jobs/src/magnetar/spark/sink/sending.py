@@ -26,7 +26,7 @@ from typing import Final
 
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import MessageId
-from magnetar.client.producer import Producer, ProducerOptions
+from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.errors import SinkRefused, SparkSourceError
@@ -81,7 +81,7 @@ class PartitionSender:
         self._task = task
         self._schema = schema
         self._proves = proves
-        self._producer: Producer | None = None
+        self._producer: ClientProducer | None = None
         self._taken_before = -1
         """The highest sequence id that the broker took from attempts before this one."""
         self._same_rows = True
@@ -105,7 +105,7 @@ class PartitionSender:
         except MagnetarError as error:
             raise explained(error, str(self.topic), self._task.rows_of(entry), self._task.options) from error
 
-    async def _put_numbered(self, producer: Producer, entry: Entry) -> list[asyncio.Future[MessageId]]:
+    async def _put_numbered(self, producer: ClientProducer, entry: Entry) -> list[asyncio.Future[MessageId]]:
         last = entry.messages[-1].sequence_id
         assert last is not None
         receipt = await _put(producer, entry)
@@ -118,7 +118,7 @@ class PartitionSender:
             return []
         return [receipt]
 
-    async def _open(self) -> Producer:
+    async def _open(self) -> ClientProducer:
         producer = await self._opened()
         if self._task.options.exactly_once:
             self._taken_before = producer.last_sequence_id
@@ -131,7 +131,7 @@ class PartitionSender:
         self._producer = producer
         return producer
 
-    async def _opened(self) -> Producer:
+    async def _opened(self) -> ClientProducer:
         task = self._task
         options = ProducerOptions(
             name=task.producer_name,
@@ -156,7 +156,7 @@ class PartitionSender:
                 "checkpoint is older than what is in the topic. Go on from the newest checkpoint, or begin a new one"
             )
 
-    async def _prove(self, producer: Producer, sent: int) -> None:
+    async def _prove(self, producer: ClientProducer, sent: int) -> None:
         """That brokers remember what was sent, which a new producer of the name is told if they do."""
         await producer.close()
         self._producer = again = await self._opened()
@@ -273,7 +273,7 @@ def _is_before(entry: Entry, sequence_id: int) -> bool:
     return last is not None and last <= sequence_id
 
 
-async def _put(producer: Producer, entry: Entry) -> asyncio.Future[MessageId]:
+async def _put(producer: ClientProducer, entry: Entry) -> asyncio.Future[MessageId]:
     if entry.alone:
         return await producer.put(entry.messages[0])
     return await producer.put_batch(entry.messages)
