@@ -36,7 +36,7 @@ NOT_SENT: Final = ("failed to connect", "connection refused", "no route to host"
 """What gRPC says when a request never left: such a write may go to another server without being done twice."""
 
 
-class Message(Protocol):
+class ProtobufMessage(Protocol):
     """A protobuf message."""
 
     def SerializeToString(self) -> bytes: ...  # noqa: N802
@@ -51,7 +51,7 @@ class Cancellable(Protocol):
     def cancel(self) -> bool: ...
 
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer", bound=ProtobufMessage)
 
 
 def parse_endpoints(url: str) -> list[tuple[str, bool]]:
@@ -167,14 +167,14 @@ class EtcdClient:
     def _try_another(self) -> None:
         self._current = (self._current + 1) % len(self._channels)
 
-    async def _call(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
+    async def _call(self, method: str, request: ProtobufMessage, answer: type[Answer], *, repeatable: bool) -> Answer:
         self._patience.requests += 1
         try:
             return await self._ask(method, request, answer, repeatable=repeatable)
         finally:
             self._patience.requests -= 1
 
-    async def _ask(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
+    async def _ask(self, method: str, request: ProtobufMessage, answer: type[Answer], *, repeatable: bool) -> Answer:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_seconds
         while True:
