@@ -39,7 +39,7 @@ MayFollow: TypeAlias = Callable[[str, str], Awaitable[None]]
 """Is told who was asked and where the redirect leads. Raises `AdminUnreachable` if credentials must not go there."""
 
 
-class Credentials(Protocol):
+class AdminCredentials(Protocol):
     """What is shown to brokers: `magnetar.auth.plugin.ClientCredentials`."""
 
     def http_headers(self) -> Mapping[str, str]: ...
@@ -103,7 +103,7 @@ class AdminClient:
     def __init__(
         self,
         limits: AdminLimits,
-        credentials: Credentials | None = None,
+        credentials: AdminCredentials | None = None,
         tls: Tls | None = None,
         may_follow: MayFollow | None = None,
     ) -> None:
