@@ -52,7 +52,7 @@ class Tls(Protocol):
     def context(self) -> ssl.SSLContext: ...
 
 
-class Peers(Protocol):
+class TrustedHosts(Protocol):
     """Who may be told credentials."""
 
     async def serves(self, url: str) -> bool:
@@ -108,7 +108,7 @@ class AdminClient:
         may_follow: MayFollow | None = None,
     ) -> None:
         """`may_follow`: else redirects lead to whom was asked, and to those that are `known`."""
-        self.known: Peers | None = None
+        self.known: TrustedHosts | None = None
         """Set as soon as brokers are known."""
         self._limits = limits
         self._credentials = credentials
