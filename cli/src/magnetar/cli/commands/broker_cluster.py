@@ -33,7 +33,7 @@ from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.cli.tools.admin_api import AdminAccess
-    from magnetar.cli.tools.brokers import BrokerDrainState, BrokerRow, DecisionLog, DecisionRow
+    from magnetar.cli.tools.brokers import BrokerDrainState, BrokerRow, DecisionRow, LeaderDecisions
 
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""
@@ -216,7 +216,7 @@ def decisions(
         note(line)
 
 
-async def _decisions(access: AdminAccess, *, placements: bool) -> DecisionLog:
+async def _decisions(access: AdminAccess, *, placements: bool) -> LeaderDecisions:
     from magnetar.cli.tools.admin_api import open_admin_api
     from magnetar.cli.tools.brokers import decisions as find
 

@@ -83,7 +83,7 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionLog:
+class LeaderDecisions:
     """What the leader decided lately, oldest first."""
 
     leader: str | None
@@ -248,7 +248,7 @@ async def unload(api: AdminCaller, name: str) -> str:
 # --- decisions
 
 
-async def decisions(api: AdminCaller, *, placements: bool) -> DecisionLog:
+async def decisions(api: AdminCaller, *, placements: bool) -> LeaderDecisions:
     """What the leader decided lately; with `placements` also where it put bundles that nobody owned."""
     try:
         found = await api.call("GET", f"{BROKERS}/load-decisions")
@@ -260,7 +260,7 @@ async def decisions(api: AdminCaller, *, placements: bool) -> DecisionLog:
         raise AdminRefused(NOT_FOUND, NOT_OURS.format(url=api.url))
     rows = [_decision_row(one) for one in (*found["decisions"], *(found["placements"] if placements else ()))]
     rows.sort(key=lambda row: row.decided_ms)
-    return DecisionLog(
+    return LeaderDecisions(
         leader=found["leader"], driver=found["driver"], outlook=tuple(found["outlook"]), decisions=tuple(rows)
     )
 
