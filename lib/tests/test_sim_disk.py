@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from magnetar.sim.disk import DiskSettings, Platter, SimulatedDisk
+from magnetar.sim.disk import Platter, SimulatedDisk, SimulatedDiskSettings
 from magnetar.sim.inode import Inode
 from magnetar.sim.process import Process, SimulatedCrash
 from magnetar.sim.trace import Trace
@@ -18,7 +18,7 @@ FILE = ROOT / "file"
 
 
 def new_platter(seed: int = 1, capacity_bytes: int = 1 << 30) -> Platter:
-    return Platter("disk", random.Random(seed), Trace(), DiskSettings(capacity_bytes=capacity_bytes))
+    return Platter("disk", random.Random(seed), Trace(), SimulatedDiskSettings(capacity_bytes=capacity_bytes))
 
 
 def mounted(platter: Platter) -> SimulatedDisk:

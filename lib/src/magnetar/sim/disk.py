@@ -24,7 +24,7 @@ FILE_OVERHEAD_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSettings:
+class SimulatedDiskSettings:
     """How the disk is when nothing is wrong with it."""
 
     capacity_bytes: int = 1 << 40
@@ -52,10 +52,12 @@ class PlatterWatcher(Protocol):
 class Platter:
     """What is kept, and what goes wrong with it."""
 
-    def __init__(self, name: str, rng: random.Random, trace: Trace, settings: DiskSettings | None = None) -> None:
+    def __init__(
+        self, name: str, rng: random.Random, trace: Trace, settings: SimulatedDiskSettings | None = None
+    ) -> None:
         self.name = name
         self.rng = rng
-        self.settings = settings or DiskSettings()
+        self.settings = settings or SimulatedDiskSettings()
         self.capacity_bytes = self.settings.capacity_bytes
         self.sync_slowness = 1.0
         """Factor on the time of syncs."""
