@@ -15,7 +15,7 @@ from magnetar.bookie.drain.drain import THE_BOOKIE, Drain, DrainParts
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.service import DrainService
 from magnetar.bookie.drain.state import Intention, Phase, decode_intention, encode_intention
-from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
+from magnetar.bookie.operations import BookieDrainState, DrainStep, OperationRefused
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
@@ -229,7 +229,7 @@ async def assert_gone(cluster: MemoryCluster, *, cookie: bool = False) -> None:
     assert decode_intention(node.value).phase is Phase.DONE
 
 
-async def run(process: Process) -> DrainState:
+async def run(process: Process) -> BookieDrainState:
     async with asyncio.timeout(10.0):
         return await process.drain.run()
 

@@ -230,7 +230,7 @@ class DrainStep(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainState:
+class BookieDrainState:
     """How far the drain of a bookie has come."""
 
     bookie_id: str
@@ -445,15 +445,15 @@ class RecoveryOperations(Protocol):
 class DrainOperations(Protocol):
     """This bookie's own way out of the cluster."""
 
-    async def start_drain(self) -> DrainState:
+    async def start_drain(self) -> BookieDrainState:
         """Begin, or go on with, the drain of this bookie; one that runs is no error."""
         ...
 
-    def drain(self) -> DrainState:
+    def drain(self) -> BookieDrainState:
         """How far it is."""
         ...
 
-    async def cancel_drain(self) -> DrainState:
+    async def cancel_drain(self) -> BookieDrainState:
         """Stop it and take writes again. Refused once the cookie is removed."""
         ...
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from magnetar.bookie.operations import (
     AutoRecoveryState,
+    BookieDrainState,
     BookieOperations,
     CollectionState,
     DirectoryUsage,
-    DrainState,
     DrainStep,
     LimboState,
     LostBookie,
@@ -88,7 +88,7 @@ class BookieControlService(BookieServicer):
         """The state now and after each change, until the drain is done or none runs."""
         del context
         interval_seconds = _interval_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
-        told: DrainState | None = None
+        told: BookieDrainState | None = None
         while True:
             state = self._operations.drains.drain()
             if state != told:
@@ -271,7 +271,7 @@ def collection(state: CollectionState) -> messages.Collection:
     )
 
 
-def drain(state: DrainState) -> messages.Drain:
+def drain(state: BookieDrainState) -> messages.Drain:
     """A drain; of its blockers the first ones."""
     return messages.Drain(
         bookie_id=state.bookie_id,

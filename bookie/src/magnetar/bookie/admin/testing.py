@@ -8,13 +8,13 @@ from dataclasses import replace
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.operations import (
     AutoRecoveryState,
+    BookieDrainState,
     BookieOperations,
     BookieSpace,
     BookieState,
     CollectionState,
     DirectoryUsage,
     DiskFiles,
-    DrainState,
     DrainStep,
     JournalMark,
     JournalMeasures,
@@ -79,7 +79,7 @@ class FakeOperations:
         self.leaving: list[tuple[str, str]] = []
         self.lost: dict[str, LostBookie] = {}
         """Other bookies that may be gone; a step of one's retirement takes a ledger, then the cookie."""
-        self.drain_state = DrainState(bookie_id=self.bookie_id)
+        self.drain_state = BookieDrainState(bookie_id=self.bookie_id)
         self.failure: MagnetarError | None = None
         """Raised by whatever asks the cluster."""
         self.counters = BookieCounters(clock or SystemClock())
@@ -273,19 +273,19 @@ class FakeOperations:
 
     # Drain.
 
-    async def start_drain(self) -> DrainState:
+    async def start_drain(self) -> BookieDrainState:
         self._fail()
         if self.drain_state.step is DrainStep.NONE:
             self.drain_state = replace(self.drain_state, step=DrainStep.READ_ONLY, ledgers_total=5, ledgers_left=5)
         return self.drain_state
 
-    def drain(self) -> DrainState:
+    def drain(self) -> BookieDrainState:
         return self.drain_state
 
-    async def cancel_drain(self) -> DrainState:
+    async def cancel_drain(self) -> BookieDrainState:
         if self.drain_state.step in (DrainStep.REMOVE_COOKIE, DrainStep.DONE):
             raise OperationRefused("the cookie is removed: stop the bookie and give it empty directories")
-        self.drain_state = DrainState(bookie_id=self.bookie_id)
+        self.drain_state = BookieDrainState(bookie_id=self.bookie_id)
         return self.drain_state
 
     # Metrics.

@@ -25,7 +25,7 @@ from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
 from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
-from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
+from magnetar.bookie.operations import BookieDrainState, DrainStep, OperationRefused
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
@@ -170,7 +170,7 @@ class Drain:
         self._total = self._left = 0
         self._bookie_problem = self._refuses_since = None
 
-    async def run(self) -> DrainState:
+    async def run(self) -> BookieDrainState:
         """Drain until nothing is left to do: DONE, or NONE when somebody has cancelled it.
 
         Raises `OperationRefused` when another process drains the bookie; `Unavailable` when the metadata store fails.
@@ -192,12 +192,12 @@ class Drain:
             await lock.release()
         return self.progress()
 
-    def progress(self) -> DrainState:
+    def progress(self) -> BookieDrainState:
         """As it is."""
         blockers = sorted(self._mover.blockers.items())[:BLOCKERS_NAMED_MAX]
         if self._bookie_problem is not None:
             blockers.insert(0, (THE_BOOKIE, self._bookie_problem))
-        return DrainState(
+        return BookieDrainState(
             bookie_id=self._bookie_id,
             step=self._step,
             ledgers_total=self._total,

@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.drain import BookieSwitch, Drain, DrainParts
-from magnetar.bookie.operations import DrainState
+from magnetar.bookie.operations import BookieDrainState
 from magnetar.core.errors import MagnetarError, Unavailable
 
 logger: Final = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class DrainService:
         if wanted:
             self._begin()
 
-    async def start_drain(self) -> DrainState:
+    async def start_drain(self) -> BookieDrainState:
         """See `DrainOperations`."""
         try:
             await self._drain.start()
@@ -60,11 +60,11 @@ class DrainService:
         self._begin()
         return self._drain.progress()
 
-    def drain(self) -> DrainState:
+    def drain(self) -> BookieDrainState:
         """See `DrainOperations`."""
         return self._drain.progress()
 
-    async def cancel_drain(self) -> DrainState:
+    async def cancel_drain(self) -> BookieDrainState:
         """See `DrainOperations`."""
         await self._drain.cancel()
         await self.close()

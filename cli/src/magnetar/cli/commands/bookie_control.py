@@ -14,7 +14,7 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
-    from magnetar.bookie.operations import DrainState
+    from magnetar.bookie.operations import BookieDrainState
     from magnetar.cli.tools.control import RunningState
     from magnetar.control.client import BookieControl
     from magnetar.control.settings import ControlClientTls
@@ -208,7 +208,7 @@ def drain(
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.control import drain_state, follow_drain
 
-    async def work() -> DrainState:
+    async def work() -> BookieDrainState:
         async with _control(control, token, _tls(authority, certificate, key)) as bookie:
             if status:
                 return drain_state(await bookie.drain())

@@ -11,7 +11,7 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
-    from magnetar.bookie.operations import DrainState
+    from magnetar.bookie.operations import BookieDrainState
     from magnetar.cli.tools.recovery import RecoveryTotals, RecoveryWish
     from magnetar.process.metadata_settings import MetadataSettings
 
@@ -136,7 +136,7 @@ def decommission(
     if not (yes or cancel):
         typer.confirm(f"Take {bookie_id} out of the cluster for good?", abort=True)
 
-    async def work() -> DrainState:
+    async def work() -> BookieDrainState:
         async with (
             open_cluster(cluster_metadata(conf, metadata_store)) as cluster,
             open_drain(cluster, bookie_id, rate) as drain,
@@ -157,7 +157,7 @@ def decommission(
         raise typer.Exit(EXIT_FAILED)
 
 
-def drain_report(state: DrainState) -> tuple[int, int, str]:
+def drain_report(state: BookieDrainState) -> tuple[int, int, str]:
     """(ledgers done, ledgers in all, what goes on) for a progress bar."""
     detail = f"{state.step.value} {human_bytes(state.bytes_per_second)}/s"
     if state.blockers:
@@ -166,7 +166,7 @@ def drain_report(state: DrainState) -> tuple[int, int, str]:
     return state.ledgers_total - state.ledgers_left, state.ledgers_total, detail
 
 
-def show_drain(state: DrainState, *, as_json: bool) -> None:
+def show_drain(state: BookieDrainState, *, as_json: bool) -> None:
     """Where it stands, and what holds it up."""
     if as_json:
         show_object(state, as_json=True)

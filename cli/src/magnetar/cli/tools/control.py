@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookie.operations import DrainState, DrainStep
+from magnetar.bookie.operations import BookieDrainState, DrainStep
 from magnetar.control.client import BookieControl
 from magnetar.control.generated.bookie_pb2 import Drain, Limbo, StorageState
 from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
@@ -112,10 +112,10 @@ def _limbo(message: Limbo) -> RunningLimbo:
     )
 
 
-def drain_state(message: Drain) -> DrainState:
+def drain_state(message: Drain) -> BookieDrainState:
     """The answer of every call about a drain."""
     step = DrainStepMessage.Name(message.step).removeprefix("DRAIN_STEP_")
-    return DrainState(
+    return BookieDrainState(
         bookie_id=message.bookie_id,
         step=DrainStep.__members__.get(step, DrainStep.NONE),
         ledgers_total=message.ledgers_total,
@@ -126,7 +126,7 @@ def drain_state(message: Drain) -> DrainState:
     )
 
 
-async def follow_drain(bookie: BookieControl) -> AsyncIterator[DrainState]:
+async def follow_drain(bookie: BookieControl) -> AsyncIterator[BookieDrainState]:
     """A drain that was just started, after each change, until it is done or cancelled."""
     begun = False
     for _ in range(BEGIN_ATTEMPTS_MAX):

@@ -17,7 +17,7 @@ from magnetar.bookie.autorecovery.replication.worker import unless_lost
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.drain import Drain, DrainParts
-from magnetar.bookie.operations import DrainState
+from magnetar.bookie.operations import BookieDrainState
 from magnetar.cli.tools.bookies import delete_cookie
 from magnetar.cli.tools.cluster import ClusterAccess
 from magnetar.cli.tools.ledgers import list_ledgers
@@ -190,7 +190,9 @@ async def open_drain(cluster: ClusterAccess, bookie_id: str, bytes_per_second: i
         await underreplicated.close()
 
 
-async def decommission(drain: Drain, on_progress: Callable[[DrainState], None], seconds_max: float) -> DrainState:
+async def decommission(
+    drain: Drain, on_progress: Callable[[BookieDrainState], None], seconds_max: float
+) -> BookieDrainState:
     """Run a drain that was started, to its end or for so long (0: as long as it takes). When time is up it can be
     gone on with later. `OperationRefused`, `Unavailable`."""
     running = asyncio.get_running_loop().create_task(drain.run(), name="decommission")
