@@ -15,7 +15,7 @@ import pytest
 from magnetar.bookie.admin import json_text
 from magnetar.bookie.admin.server import BookieHttpServer
 from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
-from magnetar.bookie.operations import DrainStep, UnderreplicatedEntry
+from magnetar.bookie.operations import BookieDrainStep, UnderreplicatedEntry
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -161,7 +161,7 @@ async def test_what_the_bookie_refuses_is_a_bad_request_with_its_reason(
     server: BookieHttpServer, operations: FakeOperations
 ) -> None:
     operations.now = replace(operations.now, read_only=True)
-    operations.drain_state = replace(operations.drain_state, step=DrainStep.REPLICATE)
+    operations.drain_state = replace(operations.drain_state, step=BookieDrainStep.REPLICATE)
     status, text = await ask(server, "PUT", "/api/v1/bookie/state/readonly", '{"readOnly": false}')
     assert (status, text) == (400, "the bookie is being drained: cancel the drain first")
 

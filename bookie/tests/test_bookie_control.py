@@ -17,7 +17,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 from magnetar.bookie.admin.control import SERVICE, serve_bookie
 from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
-from magnetar.bookie.operations import DrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
+from magnetar.bookie.operations import BookieDrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
 from magnetar.control import server as control_server
 from magnetar.control.client import BookieControl
 from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
@@ -112,7 +112,7 @@ async def test_refusals_say_what_to_do(bookie: BookieControl, operations: FakeOp
     with pytest.raises(ControlRefused, match="take forceReadOnlyBookie out") as refused:
         await bookie.set_read_only(read_only=False)
     assert refused.value.reason is Reason.FAILED_PRECONDITION
-    operations.drain_state = replace(operations.drain_state, step=DrainStep.DONE)
+    operations.drain_state = replace(operations.drain_state, step=BookieDrainStep.DONE)
     with pytest.raises(ControlRefused, match="the cookie is removed: stop the bookie") as refused:
         await bookie.cancel_drain()
     assert refused.value.reason is Reason.FAILED_PRECONDITION
@@ -151,12 +151,17 @@ async def test_a_drain_is_watched_to_its_end(bookie: BookieControl, operations: 
         seen.append((state.step, state.ledgers_left))
         if state.step == messages.DRAIN_STEP_READ_ONLY:
             operations.drain_state = replace(
-                operations.drain_state, step=DrainStep.REPLICATE, ledgers_left=2, blockers=((7, "no bookie is free"),)
+                operations.drain_state,
+                step=BookieDrainStep.REPLICATE,
+                ledgers_left=2,
+                blockers=((7, "no bookie is free"),),
             )
         else:
             if state.blockers:
                 assert (state.blockers[0].ledger_id, state.blockers[0].reason) == (7, "no bookie is free")
-            operations.drain_state = replace(operations.drain_state, step=DrainStep.DONE, ledgers_left=0, blockers=())
+            operations.drain_state = replace(
+                operations.drain_state, step=BookieDrainStep.DONE, ledgers_left=0, blockers=()
+            )
     assert seen == [
         (messages.DRAIN_STEP_READ_ONLY, 5),
         (messages.DRAIN_STEP_REPLICATE, 2),

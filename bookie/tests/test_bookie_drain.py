@@ -15,7 +15,7 @@ from magnetar.bookie.drain.drain import THE_BOOKIE, Drain, DrainParts
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.service import DrainService
 from magnetar.bookie.drain.state import Intention, Phase, decode_intention, encode_intention
-from magnetar.bookie.operations import BookieDrainState, DrainStep, OperationRefused
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, OperationRefused
 from magnetar.core.errors import PeerError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
@@ -249,12 +249,12 @@ async def test_a_live_bookie_leaves(cluster: MemoryCluster) -> None:
     await process.drain.start()
     assert await process.drain.wanted()
     state = await run(process)
-    assert (state.step, state.ledgers_left, state.blockers) == (DrainStep.DONE, 0, ())
+    assert (state.step, state.ledgers_left, state.blockers) == (BookieDrainStep.DONE, 0, ())
     assert state.ledgers_total >= len(moved)
     assert state.bytes_copied > 0
     await assert_gone(cluster)
     # Once more is no error, nor is a late cancel of what never was.
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     assert await cluster.store.exists(f"{READ_ONLY_PATH}/{LEAVING}")
     await process.end()
 
@@ -264,7 +264,7 @@ async def test_a_dead_bookie_is_taken_out(cluster: MemoryCluster) -> None:
     cluster.bookies.bookies[LEAVING].stop()
     process = Process(cluster, own=False)
     await process.drain.start()
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await process.end()
 
@@ -274,11 +274,11 @@ async def test_the_cookie_may_stay(cluster: MemoryCluster) -> None:
     cluster.bookies.bookies[LEAVING].stop()
     process = Process(cluster, own=False)
     await process.drain.start(remove_cookie=False)
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     await assert_gone(cluster, cookie=True)
     # It may be drained again, for good this time.
     await process.drain.start()
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await process.end()
 
@@ -295,7 +295,7 @@ async def test_who_asks_for_the_cookie_later_gets_it(cluster: MemoryCluster) -> 
     await second.drain.start(remove_cookie=True)
     await first.drain.start(remove_cookie=False)
     await lock.release()
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await first.end()
     await second.end()
@@ -313,13 +313,13 @@ async def test_a_bookie_of_another_process_is_refused_while_it_takes_writes(clus
     await asyncio.sleep(0.01)
     await operator.drain.start()
     draining = asyncio.ensure_future(run(operator))
-    await until(lambda: operator.drain.progress().step is not DrainStep.NONE)
+    await until(lambda: operator.drain.progress().step is not BookieDrainStep.NONE)
     # It becomes writable in between: named, and waited for.
     bookie.set_draining(False)
     with pytest.raises(OperationRefused, match="another process"):
         await bookie.drain.run()
     bookie.set_draining(True)
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await operator.end()
     await bookie.end()
@@ -334,11 +334,11 @@ async def test_it_waits_while_the_bookie_takes_writes(cluster: MemoryCluster) ->
     draining = asyncio.ensure_future(run(operator))
     await until(lambda: bool(operator.drain.progress().blockers))
     progress = operator.drain.progress()
-    assert progress.step is DrainStep.READ_ONLY
+    assert progress.step is BookieDrainStep.READ_ONLY
     assert progress.blockers[0][0] == THE_BOOKIE
     assert "takes writes" in progress.blockers[0][1]
     await bookie.end()
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await operator.end()
 
 
@@ -375,12 +375,12 @@ async def test_what_holds_it_up_is_named_and_waited_for(cluster: MemoryCluster) 
     assert f"ledger {second}: 1" in reasons[second]
     assert "another" in reasons[third]
     assert "format version" in reasons[4711]
-    assert (progress.step, progress.ledgers_left) == (DrainStep.REPLICATE, 3)
+    assert (progress.step, progress.ledgers_left) == (BookieDrainStep.REPLICATE, 3)
     assert await cluster.lacking(first, [LEAVING]) == []
     await lock.release()
     await cluster.client.delete(4711)
     await cluster.client.delete(second)
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await others.close()
     await process.end()
@@ -400,7 +400,7 @@ async def test_an_idle_open_ledger_is_closed_and_a_busy_one_goes_on(cluster: Mem
     await until(lambda: not cluster.bookies.bookies[LEAVING].writable)
     busy.append([b"y"])
     await listener.until_confirmed(3)
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     busy.append([b"z"])
     await listener.until_confirmed(4)
     await busy.close()
@@ -417,14 +417,14 @@ async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryCl
     await process.boot()
     await process.drain.start()
     draining = asyncio.ensure_future(run(process))
-    await until(lambda: process.drain.progress().step in (DrainStep.REPLICATE, DrainStep.VERIFY))
+    await until(lambda: process.drain.progress().step in (BookieDrainStep.REPLICATE, BookieDrainStep.VERIFY))
     # From a list of bookies that was read before it turned read-only.
     template = await cluster.metadata((await ledgers_on_it(cluster, 0) or [0])[0])
     late = dataclasses.replace(
         template, ensembles=[(0, [LEAVING, *list(cluster.bookies.bookies)[1:3]])], last_entry_id=-1
     )
     await cluster.client.metadata.create(late)
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await process.end()
 
@@ -460,7 +460,7 @@ async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again
     async def ids_and_a_late_one() -> AsyncIterator[int]:
         async for ledger_id in every_id():
             yield ledger_id
-        if process.drain.progress().step is DrainStep.VERIFY and not late:
+        if process.drain.progress().step is BookieDrainStep.VERIFY and not late:
             leaving.heal()
             stat = await cluster.store.put(f"{AVAILABLE_PATH}/{LEAVING}", b"", ephemeral=True)
             late.extend(await ledgers_on_it(cluster, 1))
@@ -468,7 +468,7 @@ async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again
             leaving.stop()
 
     ops.ledger_ids = ids_and_a_late_one  # type: ignore[method-assign]
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     assert late
     await assert_gone(cluster)
     await process.end()
@@ -488,7 +488,7 @@ async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryClus
     # From another process: the one that drains hears of it.
     operator = Process(cluster, own=False)
     await operator.drain.cancel()
-    assert (await draining).step is DrainStep.NONE
+    assert (await draining).step is BookieDrainStep.NONE
     await until(lambda: cluster.bookies.bookies[LEAVING].writable)
     assert await cluster.store.exists(COOKIE)
     assert LEAVING in (await cluster.metadata(ledgers[1])).ensembles[0][1]
@@ -540,7 +540,7 @@ async def test_a_late_answer_turns_no_bookie_read_only_whose_drain_is_cancelled(
     monkeypatch.setattr(drain, "_intention", late)
     monkeypatch.setattr(process, "set_draining", set_draining)
     await held.wait()
-    assert (await service.cancel_drain()).step is DrainStep.NONE
+    assert (await service.cancel_drain()).step is BookieDrainStep.NONE
     assert switched == [False, True, False]
     await until(lambda: cluster.bookies.bookies[LEAVING].writable)
     assert lock is not None
@@ -569,7 +569,7 @@ async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryCluster) -> None
     await until(lambda: bool(process.drain.progress().blockers))
     assert "set up anew" in process.drain.progress().blockers[0][1]
     await process.drain.cancel()
-    assert (await draining).step is DrainStep.NONE
+    assert (await draining).step is BookieDrainStep.NONE
     assert await cluster.store.exists(COOKIE)
     await process.end()
 
@@ -579,7 +579,7 @@ async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(clust
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
     await cluster.store.put(intention_path(LEAVING), encode_intention(intention))
     process = Process(cluster, own=False)
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     assert await cluster.store.exists(COOKIE)
     assert cluster.bookies.bookies[LEAVING].writable
     await process.end()
@@ -593,10 +593,10 @@ async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: 
     process.parts.settle_seconds = 0.05
     await process.drain.start()
     draining = asyncio.ensure_future(run(process))
-    await until(lambda: process.drain.progress().step is DrainStep.VERIFY)
+    await until(lambda: process.drain.progress().step is BookieDrainStep.VERIFY)
     (new,) = set((await cluster.metadata(ledger_id)).ensembles[0][1]) - before
     cluster.drop(new, ledger_id, [0, 4])
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await process.end()
 
@@ -610,7 +610,7 @@ async def test_the_cookie_stays_while_a_moved_copy_is_bad_and_cannot_be_repaired
     process.parts.settle_seconds = 0.05
     await process.drain.start()
     draining = asyncio.ensure_future(run(process))
-    await until(lambda: process.drain.progress().step is DrainStep.VERIFY)
+    await until(lambda: process.drain.progress().step is BookieDrainStep.VERIFY)
     (new,) = set((await cluster.metadata(ledger_id)).ensembles[0][1]) - before
     for bookie_id in {new, *before} - {LEAVING}:
         cluster.drop(bookie_id, ledger_id, [0, 4])
@@ -635,7 +635,7 @@ async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
     await asyncio.sleep(0.02)
     assert lock is not None
     await lock.release()
-    assert (await draining).step is DrainStep.DONE
+    assert (await draining).step is BookieDrainStep.DONE
     await assert_gone(cluster)
     await others.close()
     await process.end()
@@ -649,7 +649,7 @@ async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> No
     await first.boot()
     service = DrainService(first.parts, LEAVING, first)
     await service.start()
-    assert service.drain().step is DrainStep.NONE
+    assert service.drain().step is BookieDrainStep.NONE
     await service.start_drain()
     await service.start_drain()
     await until(lambda: bool(service.drain().blockers))
@@ -661,12 +661,12 @@ async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> No
     await service.start()
     await until(lambda: bool(service.drain().blockers))
     assert not cluster.bookies.bookies[LEAVING].writable
-    assert (await service.cancel_drain()).step is DrainStep.NONE
+    assert (await service.cancel_drain()).step is BookieDrainStep.NONE
     await until(lambda: cluster.bookies.bookies[LEAVING].writable)
     assert lock is not None
     await lock.release()
     await service.start_drain()
-    await until(lambda: service.drain().step is DrainStep.DONE)
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
     with pytest.raises(OperationRefused):
         await service.cancel_drain()
     await service.close()
@@ -692,7 +692,7 @@ async def test_the_service_drains_though_the_answer_to_the_intention_is_lost(
     monkeypatch.setattr(service._drain, "start", unanswered)
     with pytest.raises(StoreUnavailable):
         await service.start_drain()
-    await until(lambda: service.drain().step is DrainStep.DONE)
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
     await service.close()
     await assert_gone(cluster)
     await process.end()
@@ -707,7 +707,7 @@ async def test_the_service_waits_for_the_store(cluster: MemoryCluster) -> None:
     process.session.disconnect()
     await asyncio.sleep(0.03)
     process.session.reconnect()
-    await until(lambda: service.drain().step is DrainStep.DONE)
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
     await service.close()
     await process.end()
 
@@ -727,7 +727,7 @@ async def test_the_service_waits_until_its_intention_can_be_read(cluster: Memory
     await cluster.store.put(intention_path(LEAVING), kept.value)
     assert lock is not None
     await lock.release()
-    await until(lambda: service.drain().step is DrainStep.DONE)
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
     await service.close()
     await assert_gone(cluster)
     await process.end()
@@ -793,7 +793,7 @@ async def test_a_kill_at_any_operation_is_gone_on_from(*, own: bool, applied: bo
         if own and await cluster.store.exists(COOKIE):
             await after.boot()
         await after.drain.start()
-        assert (await run(after)).step is DrainStep.DONE, at
+        assert (await run(after)).step is BookieDrainStep.DONE, at
         await assert_gone(cluster)
         await after.end()
         await cluster.close()

@@ -17,7 +17,7 @@ from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH, InvalidCookie
 from magnetar.bookie.drain.drain import DrainParts
 from magnetar.bookie.drain.service import REASON_DRAIN, DrainService, ModeSwitch
-from magnetar.bookie.operations import DrainStep
+from magnetar.bookie.operations import BookieDrainStep
 from magnetar.bookie.settings import BookieSettings, DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
@@ -130,7 +130,7 @@ async def test_a_lost_bookie_and_then_a_drained_one(cluster: DiskCluster) -> Non
     )
     service = DrainService(parts, "disk-1", ModeSwitch(leaving.mode))
     await service.start_drain()
-    await until(lambda: service.drain().step is DrainStep.DONE)
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
     await service.close()
     await marks.close()
     assert service.drain().bytes_copied > 0
@@ -160,7 +160,7 @@ async def test_a_bookie_whose_drain_is_cancelled_takes_writes_again(cluster: Dis
     service = DrainService(parts, "disk-1", ModeSwitch(staying.mode))
     staying.mode.add_reason("somebody's own")
     await service.start_drain()
-    await until(lambda: service.drain().step is DrainStep.VERIFY)
+    await until(lambda: service.drain().step is BookieDrainStep.VERIFY)
     assert list(staying.mode.reasons) == ["somebody's own", REASON_DRAIN]
     assert "disk-1" not in cluster.connections.writable_bookies()
     await service.cancel_drain()

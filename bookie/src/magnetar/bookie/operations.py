@@ -218,7 +218,7 @@ class AutoRecoveryState:
     current_ledger_ids: tuple[int, ...] = ()
 
 
-class DrainStep(Enum):
+class BookieDrainStep(Enum):
     """Where a drain stands; each step is reached from what is, so that a restart goes on with it."""
 
     NONE = "NONE"
@@ -234,7 +234,7 @@ class BookieDrainState:
     """How far the drain of a bookie has come."""
 
     bookie_id: str
-    step: DrainStep = DrainStep.NONE
+    step: BookieDrainStep = BookieDrainStep.NONE
     ledgers_total: int = 0
     ledgers_left: int = 0
     bytes_copied: int = 0

@@ -13,10 +13,10 @@ from typing import Final
 from magnetar.bookie.operations import (
     AutoRecoveryState,
     BookieDrainState,
+    BookieDrainStep,
     BookieOperations,
     CollectionState,
     DirectoryUsage,
-    DrainStep,
     LimboState,
     LostBookie,
     StoredLedger,
@@ -94,7 +94,7 @@ class BookieControlService(BookieServicer):
             if state != told:
                 yield drain(state)
                 told = state
-            if state.step in (DrainStep.DONE, DrainStep.NONE):
+            if state.step in (BookieDrainStep.DONE, BookieDrainStep.NONE):
                 return
             await self._pause(interval_seconds)
 

@@ -9,13 +9,13 @@ from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.operations import (
     AutoRecoveryState,
     BookieDrainState,
+    BookieDrainStep,
     BookieOperations,
     BookieSpace,
     BookieState,
     CollectionState,
     DirectoryUsage,
     DiskFiles,
-    DrainStep,
     JournalMark,
     JournalMeasures,
     LimboState,
@@ -106,7 +106,7 @@ class FakeOperations:
         return self.lacks
 
     async def set_read_only(self, *, read_only: bool) -> None:
-        if not read_only and self.drain_state.step is not DrainStep.NONE:
+        if not read_only and self.drain_state.step is not BookieDrainStep.NONE:
             raise OperationRefused("the bookie is being drained: cancel the drain first")
         self.now = replace(self.now, read_only=read_only, read_only_manual=read_only)
         self.writable, self.read_only = ([], [self.bookie_id]) if read_only else ([self.bookie_id], [])
@@ -275,15 +275,17 @@ class FakeOperations:
 
     async def start_drain(self) -> BookieDrainState:
         self._fail()
-        if self.drain_state.step is DrainStep.NONE:
-            self.drain_state = replace(self.drain_state, step=DrainStep.READ_ONLY, ledgers_total=5, ledgers_left=5)
+        if self.drain_state.step is BookieDrainStep.NONE:
+            self.drain_state = replace(
+                self.drain_state, step=BookieDrainStep.READ_ONLY, ledgers_total=5, ledgers_left=5
+            )
         return self.drain_state
 
     def drain(self) -> BookieDrainState:
         return self.drain_state
 
     async def cancel_drain(self) -> BookieDrainState:
-        if self.drain_state.step in (DrainStep.REMOVE_COOKIE, DrainStep.DONE):
+        if self.drain_state.step in (BookieDrainStep.REMOVE_COOKIE, BookieDrainStep.DONE):
             raise OperationRefused("the cookie is removed: stop the bookie and give it empty directories")
         self.drain_state = BookieDrainState(bookie_id=self.bookie_id)
         return self.drain_state

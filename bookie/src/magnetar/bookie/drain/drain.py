@@ -25,7 +25,7 @@ from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
 from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
-from magnetar.bookie.operations import BookieDrainState, DrainStep, OperationRefused
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, OperationRefused
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
@@ -96,7 +96,7 @@ class Drain:
         self._bookie_id = bookie_id
         self._own = own
         self._mover = self._new_mover()
-        self._step = DrainStep.NONE
+        self._step = BookieDrainStep.NONE
         self._total = 0
         self._left = 0
         self._bookie_problem: str | None = None
@@ -166,7 +166,7 @@ class Drain:
     def forget(self) -> None:
         """Show nothing of a drain that was cancelled."""
         self._mover = self._new_mover()
-        self._step = DrainStep.NONE
+        self._step = BookieDrainStep.NONE
         self._total = self._left = 0
         self._bookie_problem = self._refuses_since = None
 
@@ -236,11 +236,11 @@ class Drain:
         while True:
             intention = await self._intention()
             if intention is None:
-                self._step = DrainStep.NONE
+                self._step = BookieDrainStep.NONE
                 self._switch(draining=False)
                 return True
             if intention.phase is Phase.DONE:
-                self._step = DrainStep.DONE
+                self._step = BookieDrainStep.DONE
                 return True
             if intention.phase is Phase.REMOVING:
                 cookie = await self._store.get(self._cookie_path)
@@ -250,7 +250,7 @@ class Drain:
                     continue
             self._switch(draining=True)
             if await self._takes_writes():
-                self._step = DrainStep.READ_ONLY
+                self._step = BookieDrainStep.READ_ONLY
                 self._refuses_since = None
                 if self._own is None:
                     self._bookie_problem = "it runs and takes writes: stop it, or have it drain itself"
@@ -267,10 +267,10 @@ class Drain:
         unsettled_seconds = self._refuses_since + self._parts.settle_seconds - now
         naming = await self._ledgers_naming_it()
         if naming:
-            self._step = DrainStep.REPLICATE
+            self._step = BookieDrainStep.REPLICATE
             await self._replicate(naming)
             return
-        self._step = DrainStep.VERIFY
+        self._step = BookieDrainStep.VERIFY
         if unsettled_seconds > 0:
             await asyncio.sleep(unsettled_seconds)
             return
@@ -306,7 +306,7 @@ class Drain:
         self._left -= 1
 
     async def _remove_cookie(self, intention: Intention) -> None:
-        self._step = DrainStep.REMOVE_COOKIE
+        self._step = BookieDrainStep.REMOVE_COOKIE
         if not intention.remove_cookie:
             await self._write(intention, Phase.DONE)
             return

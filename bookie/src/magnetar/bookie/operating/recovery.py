@@ -14,7 +14,7 @@ from magnetar.bookie.drain.drain import Drain, DrainParts
 from magnetar.bookie.drain.lost import LostBookies
 from magnetar.bookie.operations import (
     AutoRecoveryState,
-    DrainStep,
+    BookieDrainStep,
     LostBookie,
     OperationRefused,
     UnderreplicatedEntry,
@@ -147,7 +147,7 @@ class RecoveryAdmin:
             await drain.start(remove_cookie=remove_cookie)
             state = await drain.run()
             logger.info(
-                "bookie %s is %s", bookie_id, "recovered" if state.step is DrainStep.DONE else "to stay after all"
+                "bookie %s is %s", bookie_id, "recovered" if state.step is BookieDrainStep.DONE else "to stay after all"
             )
         except (MagnetarError, OSError) as error:
             logger.error("bookie %s could not be recovered: %s", bookie_id, error)  # noqa: TRY400  (no stack needed)

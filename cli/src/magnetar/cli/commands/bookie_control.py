@@ -204,7 +204,7 @@ def drain(
       magnetar bookie drain 10.0.0.5:3182
       magnetar bookie drain 10.0.0.5:3182 --status --json
     """
-    from magnetar.bookie.operations import DrainStep
+    from magnetar.bookie.operations import BookieDrainStep
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.control import drain_state, follow_drain
 
@@ -223,5 +223,5 @@ def drain(
 
     found = complete(work())
     show_drain(found, as_json=as_json)
-    if follow and not (status or cancel) and found.step is not DrainStep.DONE:
+    if follow and not (status or cancel) and found.step is not BookieDrainStep.DONE:
         raise typer.Exit(EXIT_FAILED)

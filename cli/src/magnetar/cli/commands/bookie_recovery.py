@@ -127,7 +127,7 @@ def decommission(
     [dim]Example:[/]
       magnetar bookie decommission 10.0.0.5:3181 --yes
     """
-    from magnetar.bookie.operations import DrainStep
+    from magnetar.bookie.operations import BookieDrainStep
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.cluster import open_cluster
     from magnetar.cli.tools.recovery import decommission as run
@@ -153,7 +153,7 @@ def decommission(
         note(f"{bookie_id} stays")
         return
     show_drain(state, as_json=as_json)
-    if state.step is not DrainStep.DONE:
+    if state.step is not BookieDrainStep.DONE:
         raise typer.Exit(EXIT_FAILED)
 
 

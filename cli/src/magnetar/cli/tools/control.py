@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookie.operations import BookieDrainState, DrainStep
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
 from magnetar.control.client import BookieControl
+from magnetar.control.generated.bookie_pb2 import BookieDrainStep as DrainStepMessage
 from magnetar.control.generated.bookie_pb2 import Drain, Limbo, StorageState
-from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
 
 BEGIN_ATTEMPTS_MAX: Final = 20
 BEGIN_PAUSE_SECONDS: Final = 0.25
@@ -117,7 +117,7 @@ def drain_state(message: Drain) -> BookieDrainState:
     step = DrainStepMessage.Name(message.step).removeprefix("DRAIN_STEP_")
     return BookieDrainState(
         bookie_id=message.bookie_id,
-        step=DrainStep.__members__.get(step, DrainStep.NONE),
+        step=BookieDrainStep.__members__.get(step, BookieDrainStep.NONE),
         ledgers_total=message.ledgers_total,
         ledgers_left=message.ledgers_left,
         bytes_copied=message.bytes_copied,
@@ -133,7 +133,7 @@ async def follow_drain(bookie: BookieControl) -> AsyncIterator[BookieDrainState]
         # Until its first look at the cluster a drain looks like none, and the watch of none ends at once.
         async for message in bookie.watch_drain():
             state = drain_state(message)
-            begun = begun or state.step is not DrainStep.NONE
+            begun = begun or state.step is not BookieDrainStep.NONE
             yield state
         if begun:
             return
