@@ -100,7 +100,7 @@ async def read_all(cursor: Cursor) -> list[bytes]:
     return found
 
 
-class StoredLedger:
+class MemoryLedgerState:
     """One ledger's entries and state; outlives clients."""
 
     def __init__(self, options: LedgerOptions) -> None:
@@ -109,9 +109,9 @@ class StoredLedger:
         self.closed: bool = False
         self.fenced: bool = False
 
-    def copy(self) -> StoredLedger:
+    def copy(self) -> MemoryLedgerState:
         """The same, from now on apart from this."""
-        copied = StoredLedger(self.options)
+        copied = MemoryLedgerState(self.options)
         copied.entries = list(self.entries)
         copied.closed, copied.fenced = self.closed, self.fenced
         return copied
@@ -121,7 +121,7 @@ class MemoryLedgers:
     """A LedgerClient. Confirmations come with the next turn of the loop, unless `hold` is set."""
 
     def __init__(self) -> None:
-        self.stored: dict[int, StoredLedger] = {}
+        self.stored: dict[int, MemoryLedgerState] = {}
         self.refuse_creation: MagnetarError | None = None
         """Every creation fails with this while it is set."""
         self.fail_appends_after: int | None = None
@@ -148,7 +148,7 @@ class MemoryLedgers:
         if self.refuse_creation is not None:
             raise self.refuse_creation
         ledger_id, self._next_id = self._next_id, self._next_id + 1
-        self.stored[ledger_id] = StoredLedger(options)
+        self.stored[ledger_id] = MemoryLedgerState(options)
         return MemoryWriter(self, ledger_id, listener)
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> MemoryReader:
@@ -171,7 +171,7 @@ class MemoryLedgers:
     async def close(self) -> None:
         """Nothing to let go of."""
 
-    def find(self, ledger_id: int) -> StoredLedger:
+    def find(self, ledger_id: int) -> MemoryLedgerState:
         """The stored ledger. `LedgerNotFound`."""
         stored = self.stored.get(ledger_id)
         if stored is None:
@@ -221,7 +221,7 @@ class MemoryWriter:
         self.last_add_pushed: int = -1
         self.length_bytes: int = 0
         self._ledgers: MemoryLedgers = ledgers
-        self._stored: StoredLedger = ledgers.stored[ledger_id]
+        self._stored: MemoryLedgerState = ledgers.stored[ledger_id]
         self._listener: LedgerListener = listener
         self._pushed: list[bytes] = []
         self._scheduled: bool = False
