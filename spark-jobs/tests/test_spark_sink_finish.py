@@ -7,7 +7,7 @@ from typing import cast
 
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import MessageId
-from magnetar.spark.sink.rows import Entry
+from magnetar.spark.sink.rows import OutgoingEntry
 from magnetar.spark.sink.sending import PartitionSender, SendingTask, TaskSender
 
 
@@ -16,7 +16,7 @@ async def test_a_task_ends_when_every_row_has_its_receipt() -> None:
     sender = TaskSender(cast("PulsarClient", None), cast("SendingTask", None))
     receipts: list[asyncio.Future[MessageId]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for receipt in receipts:
-        sender._waiting.append((receipt, cast("PartitionSender", None), Entry([], 100, alone=False)))
+        sender._waiting.append((receipt, cast("PartitionSender", None), OutgoingEntry([], 100, alone=False)))
     finishing = asyncio.ensure_future(sender.finish())
     for receipt in reversed(receipts):
         for _ in range(10):

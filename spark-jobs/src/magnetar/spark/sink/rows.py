@@ -309,7 +309,7 @@ class RowConverter:
         return SinkRefused(f"row {row_number} of Spark partition {self._rules.spark_partition}: {why}")
 
 
-class Entry:
+class OutgoingEntry:
     """Messages that are stored as one: all or none."""
 
     __slots__ = ("alone", "messages", "size_bytes")
@@ -338,7 +338,7 @@ class EntryCutter:
         self._messages: list[OutgoingMessage] = []
         self._size_bytes = 0
 
-    def add(self, message: OutgoingMessage) -> list[Entry]:
+    def add(self, message: OutgoingMessage) -> list[OutgoingEntry]:
         """Entries that are complete now, in order. A message with a number gets its fingerprint."""
         if message.sequence_id is not None:
             self._fingerprint = extend_crc32c(self._fingerprint, message.payload or b"")
@@ -348,7 +348,7 @@ class EntryCutter:
         size = size_bytes_of(message)
         if message.deliver_at_ms:
             self._first_alone = False
-            return [*self.rest(), Entry([message], size, alone=True)]
+            return [*self.rest(), OutgoingEntry([message], size, alone=True)]
         done = self.rest() if self._size_bytes + size > self._bytes_max else []
         self._messages.append(message)
         self._size_bytes += size
@@ -357,11 +357,11 @@ class EntryCutter:
             done += self.rest()
         return done
 
-    def rest(self) -> list[Entry]:
+    def rest(self) -> list[OutgoingEntry]:
         """What waited for company: none or one."""
         if not self._messages:
             return []
-        entry = Entry(self._messages, self._size_bytes, alone=False)
+        entry = OutgoingEntry(self._messages, self._size_bytes, alone=False)
         self._messages, self._size_bytes = [], 0
         return [entry]
 
@@ -374,7 +374,7 @@ def size_bytes_of(message: OutgoingMessage) -> int:
     return size
 
 
-def split_entry(entry: Entry, last_sequence_id: int) -> Iterator[Entry]:
+def split_entry(entry: OutgoingEntry, last_sequence_id: int) -> Iterator[OutgoingEntry]:
     """The messages up to that number, and those after it, apart; the entry itself when it is on one side."""
     numbers = [message.sequence_id for message in entry.messages]
     before = sum(1 for number in numbers if number is not None and number <= last_sequence_id)
@@ -382,7 +382,7 @@ def split_entry(entry: Entry, last_sequence_id: int) -> Iterator[Entry]:
         yield entry
         return
     for part in (entry.messages[:before], entry.messages[before:]):
-        yield Entry(part, sum(map(size_bytes_of, part)), alone=False)
+        yield OutgoingEntry(part, sum(map(size_bytes_of, part)), alone=False)
 
 
 def rows_of_nulls(columns: pa.RecordBatch) -> list[int]:

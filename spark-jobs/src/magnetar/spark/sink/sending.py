@@ -32,7 +32,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.spark.errors import SinkRefused, SparkSourceError
 from magnetar.spark.sink.errors import deduplication_off, explained
 from magnetar.spark.sink.options import SinkOptions
-from magnetar.spark.sink.rows import BATCH_SHIFT, FINGERPRINT_BITS, Entry, RowNumbers, split_entry
+from magnetar.spark.sink.rows import BATCH_SHIFT, FINGERPRINT_BITS, OutgoingEntry, RowNumbers, split_entry
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
@@ -55,7 +55,7 @@ class SendingTask:
         """None: the broker makes one."""
         return f"spark-{self.query}-{self.spark_partition}" if self.options.exactly_once else None
 
-    def rows_of(self, entry: Entry) -> str:
+    def rows_of(self, entry: OutgoingEntry) -> str:
         """Which rows of the task an entry holds, for texts of errors."""
         where = f"of Spark partition {self.spark_partition}"
         first, last = entry.messages[0].sequence_id, entry.messages[-1].sequence_id
@@ -87,7 +87,7 @@ class PartitionSender:
         self._same_rows = True
         """Not known to be others than those of the attempts before."""
 
-    async def put(self, entry: Entry) -> list[asyncio.Future[MessageId]]:
+    async def put(self, entry: OutgoingEntry) -> list[asyncio.Future[MessageId]]:
         """Hand over an entry, opening the producer if it is the first. Receipts that are still to come.
 
         Raises `SparkSourceError`s."""
@@ -105,7 +105,7 @@ class PartitionSender:
         except MagnetarError as error:
             raise explained(error, str(self.topic), self._task.rows_of(entry), self._task.options) from error
 
-    async def _put_numbered(self, producer: ClientProducer, entry: Entry) -> list[asyncio.Future[MessageId]]:
+    async def _put_numbered(self, producer: ClientProducer, entry: OutgoingEntry) -> list[asyncio.Future[MessageId]]:
         last = entry.messages[-1].sequence_id
         assert last is not None
         receipt = await _put(producer, entry)
@@ -173,7 +173,7 @@ class PartitionSender:
             self._same_rows = False
         self._proves = False
 
-    def _compare(self, entry: Entry) -> None:
+    def _compare(self, entry: OutgoingEntry) -> None:
         """Look for the row that the broker took last; its number has the fingerprint of all up to it."""
         if self._same_rows:
             return
@@ -217,11 +217,11 @@ class TaskSender:
         self.task = task
         self._client = client
         self._senders: dict[TopicName, PartitionSender] = {}
-        self._waiting: deque[tuple[asyncio.Future[MessageId], PartitionSender, Entry]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[MessageId], PartitionSender, OutgoingEntry]] = deque()
         """Bounded by their bytes."""
         self._waiting_bytes = 0
 
-    async def send(self, topic: TopicName, entry: Entry, schema: Schema | None, *, deduplicates: bool) -> None:
+    async def send(self, topic: TopicName, entry: OutgoingEntry, schema: Schema | None, *, deduplicates: bool) -> None:
         """Hand over an entry of one topic (one partition); waits for room only. Raises `SparkSourceError`s."""
         sender = self._senders.get(topic)
         if sender is None:
@@ -233,7 +233,7 @@ class TaskSender:
             self._waiting.append((receipt, sender, entry))
             self._waiting_bytes += entry.size_bytes
 
-    async def _put(self, sender: PartitionSender, entry: Entry) -> list[asyncio.Future[MessageId]]:
+    async def _put(self, sender: PartitionSender, entry: OutgoingEntry) -> list[asyncio.Future[MessageId]]:
         try:
             return await sender.put(entry)
         except SparkSourceError:
@@ -268,12 +268,12 @@ class TaskSender:
         self._waiting.clear()
 
 
-def _is_before(entry: Entry, sequence_id: int) -> bool:
+def _is_before(entry: OutgoingEntry, sequence_id: int) -> bool:
     last = entry.messages[-1].sequence_id
     return last is not None and last <= sequence_id
 
 
-async def _put(producer: ClientProducer, entry: Entry) -> asyncio.Future[MessageId]:
+async def _put(producer: ClientProducer, entry: OutgoingEntry) -> asyncio.Future[MessageId]:
     if entry.alone:
         return await producer.put(entry.messages[0])
     return await producer.put_batch(entry.messages)

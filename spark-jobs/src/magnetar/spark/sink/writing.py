@@ -19,8 +19,8 @@ from magnetar.spark.sink.options import SinkOptions
 from magnetar.spark.sink.rows import (
     PARTITION_COLUMN,
     TOPIC_COLUMN,
-    Entry,
     EntryCutter,
+    OutgoingEntry,
     RowConverter,
     RowLayout,
     RowNumbers,
@@ -158,7 +158,7 @@ class TaskWriter:
         layout = RowLayout(batch.schema)
         converter = RowConverter(layout, self._rules)
         first_row = self._numbers.take(batch.num_rows)
-        ready: list[tuple[KnownTopic, int, Entry]] = []
+        ready: list[tuple[KnownTopic, int, OutgoingEntry]] = []
         for topic, rows, row_numbers in converter.by_topic(batch, first_row, self._plan.options.topic):
             known = self._topics.get(topic) or self._know(topic, layout, batch.schema)
             for partition, message in converter.messages(rows, row_numbers, known.target, known.encoder):
@@ -210,7 +210,7 @@ class TaskWriter:
     async def _find(self, topic: str, fields: list[tuple[str, pa.DataType]]) -> Target:
         return await (await self._opened()).finder(fields).find(topic)
 
-    async def _send(self, entries: list[tuple[KnownTopic, int, Entry]]) -> None:
+    async def _send(self, entries: list[tuple[KnownTopic, int, OutgoingEntry]]) -> None:
         await self._opened()
         assert self._sender is not None
         for known, partition, entry in entries:
