@@ -25,7 +25,7 @@ from magnetar.spark.sink.rows import (
     RowLayout,
     RowNumbers,
     RowRules,
-    Target,
+    SinkTopic,
     rows_of_nulls,
     split_entry,
 )
@@ -53,8 +53,8 @@ class SeparatingEncoder(TextEncoder):
         return [b"\x00" if value else None for value in batch.column(0).to_pylist()]
 
 
-def target(partitions: int = 0) -> Target:
-    return Target(
+def target(partitions: int = 0) -> SinkTopic:
+    return SinkTopic(
         topic="persistent://public/default/t",
         partitions=partitions,
         definition=TextEncoder.definition,

@@ -172,10 +172,10 @@ class TestOnce:
 
 
 def sink_plan(options: SinkOptions) -> Any:
-    from magnetar.spark.sink.rows import Target
+    from magnetar.spark.sink.rows import SinkTopic
     from magnetar.spark.sink.writing import WritePlan
 
-    target = Target(
+    target = SinkTopic(
         topic=options.topic, partitions=0, definition=SchemaDefinition(type=SchemaType.NONE), deduplicates=True
     )
     return WritePlan(options=options, target=target)

@@ -59,7 +59,7 @@ class HashingScheme(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SinkTopic:
     """What is known of a topic that rows go to. Pickled with the tasks, so that each of them and each further attempt
     has the same."""
 
@@ -190,7 +190,7 @@ class RowConverter:
         return parts
 
     def messages(
-        self, batch: pa.RecordBatch, row_numbers: Sequence[int], target: Target, encoder: ValueEncoder
+        self, batch: pa.RecordBatch, row_numbers: Sequence[int], target: SinkTopic, encoder: ValueEncoder
     ) -> list[tuple[int, OutgoingMessage]]:
         """(partition, message) of each row of one topic; partition -1 if it has none. Raises `SinkRefused`."""
         layout, rules = self._layout, self._rules
@@ -273,7 +273,7 @@ class RowConverter:
         return found
 
     def _partitions(
-        self, batch: pa.RecordBatch, row_numbers: Sequence[int], target: Target, keys: list[str | None]
+        self, batch: pa.RecordBatch, row_numbers: Sequence[int], target: SinkTopic, keys: list[str | None]
     ) -> list[int]:
         count = target.partitions
         if not count:
@@ -297,7 +297,7 @@ class RowConverter:
             chosen = [by_rule if asked is None else asked for asked, by_rule in zip(wanted, chosen, strict=True)]
         return chosen
 
-    def _check_partitions(self, wanted: list[int | None], row_numbers: Sequence[int], target: Target) -> None:
+    def _check_partitions(self, wanted: list[int | None], row_numbers: Sequence[int], target: SinkTopic) -> None:
         for row_number, partition in zip(row_numbers, wanted, strict=True):
             if partition is not None and not 0 <= partition < max(1, target.partitions):
                 raise self._bad(

@@ -13,7 +13,7 @@ from magnetar.spark.brokers.errors import retried
 from magnetar.spark.errors import SchemaRefused, SinkRefused
 from magnetar.spark.sink.errors import deduplication_off, explained
 from magnetar.spark.sink.options import SinkOptions
-from magnetar.spark.sink.rows import Target
+from magnetar.spark.sink.rows import SinkTopic
 from magnetar.spark.values.api import VALUE_COLUMN, SchemaDefinition, ValueEncoder
 from magnetar.spark.values.definitions import definition_for, is_bytes
 from magnetar.spark.values.encoders import encoder_for
@@ -40,20 +40,20 @@ class TargetFinder:
         self._fields = fields
         self._deduplicates = deduplicates
 
-    async def find(self, topic: str) -> Target:
+    async def find(self, topic: str) -> SinkTopic:
         """Raises `SinkRefused`, `TopicMissing`, `ClusterUnreachable` and the like."""
         try:
             return await retried(lambda: self._found(topic), self._options.connection.operation_timeout_seconds)
         except MagnetarError as error:
             raise explained(error, topic, "rows", self._options) from error
 
-    async def _found(self, topic: str) -> Target:
+    async def _found(self, topic: str) -> SinkTopic:
         name = TopicName.parse(topic)
         # A partition that is named is one topic; otherwise brokers may create what is not there.
         partitions = 0 if name.partition_index >= 0 else await self._client.lookup.partitions_of(name, create=True)
         definition = await self._definition(name)
         deduplicates = await self._checked_deduplication(name)
-        return Target(topic=topic, partitions=partitions, definition=definition, deduplicates=deduplicates)
+        return SinkTopic(topic=topic, partitions=partitions, definition=definition, deduplicates=deduplicates)
 
     async def _definition(self, name: TopicName) -> SchemaDefinition:
         choice, columns = self._options.schema_choice, pa.schema(list(self._fields))

@@ -25,7 +25,7 @@ from magnetar.spark.sink.rows import (
     RowLayout,
     RowNumbers,
     RowRules,
-    Target,
+    SinkTopic,
 )
 from magnetar.spark.sink.sending import SendingTask, TaskSender
 from magnetar.spark.sink.targets import DeduplicationCheck, TargetFinder, encoder_of, wire_schema
@@ -41,7 +41,7 @@ class WritePlan:
     """What is the same for all tasks and attempts of one write, or one micro-batch. Pickled."""
 
     options: SinkOptions
-    target: Target | None
+    target: SinkTopic | None
     """Of option topic; None: rows name theirs, and each task asks."""
 
 
@@ -69,7 +69,7 @@ def fields_of(layout: RowLayout, schema: pa.Schema) -> list[tuple[str, pa.DataTy
     return [(name, schema.field(name).type) for name in layout.value_columns]
 
 
-async def _find_one(options: SinkOptions, fields: list[tuple[str, pa.DataType]]) -> Target:
+async def _find_one(options: SinkOptions, fields: list[tuple[str, pa.DataType]]) -> SinkTopic:
     connections = Connections(options)
     try:
         target = await connections.finder(fields).find(options.topic)
@@ -106,7 +106,7 @@ class KnownTopic:
 
     __slots__ = ("cutters", "encoder", "schema", "target")
 
-    def __init__(self, target: Target, encoder: ValueEncoder) -> None:
+    def __init__(self, target: SinkTopic, encoder: ValueEncoder) -> None:
         self.target = target
         self.encoder = encoder
         self.schema: Schema | None = wire_schema(encoder.definition)
@@ -207,7 +207,7 @@ class TaskWriter:
             self._sender = TaskSender(self._connections.client, self._task)
         return self._connections
 
-    async def _find(self, topic: str, fields: list[tuple[str, pa.DataType]]) -> Target:
+    async def _find(self, topic: str, fields: list[tuple[str, pa.DataType]]) -> SinkTopic:
         return await (await self._opened()).finder(fields).find(topic)
 
     async def _send(self, entries: list[tuple[KnownTopic, int, OutgoingEntry]]) -> None:
