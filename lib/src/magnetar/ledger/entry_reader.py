@@ -31,7 +31,7 @@ BATCH_COUNT_MAX: Final = 1000
 DENIALS: Final = (BookieCode.ENOENTRY, BookieCode.ENOLEDGER)
 
 
-class EntryReader:
+class LedgerEntryReader:
     """Reads of one ledger."""
 
     __slots__ = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.core.errors import Misuse
 from magnetar.ledger.api import EntryNotFound, LedgerUnavailable
-from magnetar.ledger.entry_reader import EntryReader
+from magnetar.ledger.entry_reader import LedgerEntryReader
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 
@@ -12,7 +12,12 @@ class OpenLedgerReader:
     """A `LedgerReader`: reads up to the last entry that is known to be confirmed."""
 
     def __init__(
-        self, ledger_id: int, metadata: LedgerMetadata, entries: EntryReader, last_add_confirmed: int, length_bytes: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        entries: LedgerEntryReader,
+        last_add_confirmed: int,
+        length_bytes: int,
     ) -> None:
         self.ledger_id = ledger_id
         self.last_add_confirmed = last_add_confirmed

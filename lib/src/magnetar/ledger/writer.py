@@ -22,7 +22,7 @@ from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_NONE, BookieConnections
 from magnetar.ledger.ensemble_change import wait_until_settled
-from magnetar.ledger.entry_reader import EntryReader
+from magnetar.ledger.entry_reader import LedgerEntryReader
 from magnetar.ledger.ledger_appends import LedgerAppends
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import check_range
@@ -48,9 +48,9 @@ class LedgerParts:
     clock: Clock
     settings: LedgerClientSettings
 
-    def entry_reader(self, codec: EntryCodec) -> EntryReader:
+    def entry_reader(self, codec: EntryCodec) -> LedgerEntryReader:
         """Reads of one ledger."""
-        return EntryReader(codec, self.connections, self.chooser, self.metadata, self.settings)
+        return LedgerEntryReader(codec, self.connections, self.chooser, self.metadata, self.settings)
 
     def bookie_failed(self, ledger_id: int, bookie_id: str, code: BookieCode) -> None:
         """Avoid the bookie for a while."""
