@@ -12,7 +12,7 @@ from typing import Final
 
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.fragments import segments_of
-from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, EntrySource, Reading
+from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, Reading, SegmentReader
 from magnetar.bookie.autorecovery.replication.replicator import open_segment_is_bad
 from magnetar.bookie.integrity.limbo import LimboStage, Unhealed, ledgers_in_limbo
 from magnetar.core.errors import MagnetarError
@@ -133,11 +133,11 @@ class Healer:
                 if entry_id not in stored and segment.holds(own, entry_id)
             ]
             others = [index for index in range(len(segment.bookies)) if index != own]
-            source = EntrySource(segment, others, codec, self._connections, BYTES_AT_A_TIME)
+            source = SegmentReader(segment, others, codec, self._connections, BYTES_AT_A_TIME)
             await self._copy(source, codec, missing, missed)
         return missed
 
-    async def _copy(self, source: EntrySource, codec: EntryCodec, missing: Sequence[int], missed: Reading) -> None:
+    async def _copy(self, source: SegmentReader, codec: EntryCodec, missing: Sequence[int], missed: Reading) -> None:
         at = 0
         while at < len(missing) and len(missed.unreadable) < UNREADABLE_MAX:
             some = missing[at : at + ENTRIES_AT_A_TIME]

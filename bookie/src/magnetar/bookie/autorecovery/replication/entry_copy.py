@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from magnetar.bookie.autorecovery.fragments import Move
-from magnetar.bookie.autorecovery.replication.entry_source import EntrySource
+from magnetar.bookie.autorecovery.replication.entry_source import SegmentReader
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
 from magnetar.bookie.counters import RecoveryCounters
@@ -152,7 +152,7 @@ class EntryCopier:
         self._clock = clock
 
     async def copy(
-        self, move: Move, source: EntrySource, codec: EntryCodec, last_add_confirmed: int, on_progress: OnProgress
+        self, move: Move, source: SegmentReader, codec: EntryCodec, last_add_confirmed: int, on_progress: OnProgress
     ) -> None:
         """Every entry of the move is on the disks of its targets when this returns.
 

@@ -58,7 +58,7 @@ class _NoEntry:
     denied: bool
 
 
-class EntrySource:
+class SegmentReader:
     """Reads of one segment."""
 
     def __init__(

@@ -28,7 +28,7 @@ from magnetar.bookie.autorecovery.fragments import (
     with_move,
 )
 from magnetar.bookie.autorecovery.replication.entry_copy import EntryCopier, OnProgress, TargetFailed
-from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, EntrySource
+from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, SegmentReader
 from magnetar.bookie.autorecovery.replication.result import OpenDamage, Problem, ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication.result import ReplicationResult as ReplicationResult
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
@@ -215,7 +215,7 @@ class LedgerReplicator:
         """Raises `EntriesUnreadable`, `TargetFailed`; also for a bookie that takes no writes any more: it may be on its
         way out, and whoever drains it may have seen already that this ledger does not name it."""
         codec = self.codec(ledger_id, metadata)
-        source = EntrySource(move.segment, source_order, codec, self._connections, self.settings.batch_bytes_max)
+        source = SegmentReader(move.segment, source_order, codec, self._connections, self.settings.batch_bytes_max)
         await self._copier.copy(move, source, codec, known_last_add_confirmed(metadata), on_progress)
         writable = self._connections.writable_bookies()
         for bookie_id in move.replacements.values():
