@@ -140,21 +140,21 @@ def empties_lost_disks_at_once() -> list[Patch]:
 
 def ignores_uids() -> list[Patch]:
     """What has the name is taken for what was seen."""
-    right = apply.Executor.carry_out
+    right = apply.ActionExecutor.carry_out
 
-    async def carry_out(self: apply.Executor, action: Any, make_token: Callable[[], str]) -> Any:
+    async def carry_out(self: apply.ActionExecutor, action: Any, make_token: Callable[[], str]) -> Any:
         if isinstance(action, actions.Delete):
             action = replace(action, uid="")
         return await right(self, action, make_token)
 
-    return [(apply.Executor, "carry_out", carry_out)]
+    return [(apply.ActionExecutor, "carry_out", carry_out)]
 
 
 def applies_to_whatever_is_there() -> list[Patch]:
     """A StatefulSet is cut whether or not it is as it was seen."""
-    right = apply.Executor.carry_out
+    right = apply.ActionExecutor.carry_out
 
-    async def carry_out(self: apply.Executor, action: Any, make_token: Callable[[], str]) -> Any:
+    async def carry_out(self: apply.ActionExecutor, action: Any, make_token: Callable[[], str]) -> Any:
         if isinstance(action, actions.Apply):
             metadata = dict(action.manifest["metadata"])
             metadata.pop("resourceVersion", None)
@@ -162,7 +162,7 @@ def applies_to_whatever_is_there() -> list[Patch]:
             action = replace(action, manifest=action.manifest | {"metadata": metadata})
         return await right(self, action, make_token)
 
-    return [(apply.Executor, "carry_out", carry_out)]
+    return [(apply.ActionExecutor, "carry_out", carry_out)]
 
 
 def restarts_two_at_once() -> list[Patch]:

@@ -94,7 +94,7 @@ def _advised(subject: Subject, manifest: Manifest) -> Iterator[None]:
         raise type(error)(f"{what}. {advice}" if advice else what) from None
 
 
-class Executor:
+class ActionExecutor:
     """Carries out the actions of one pass. Each may raise what `ApiServer` and `Controls` do."""
 
     def __init__(self, api: ApiServer, controls: Controls, subject: Subject, applied: Applied) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from magnetar.core.clock import Clock
 from magnetar.operator.api import ApiServer
-from magnetar.operator.apply import Applied, Executor, Subject
+from magnetar.operator.apply import ActionExecutor, Applied, Subject
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import Owner
 from magnetar.operator.control.controls import Controls
@@ -273,7 +273,7 @@ class Reconciler:
 
     async def _act(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """All of the plan, but for what depends on what the API server refuses: that is raised in the end."""
-        executor = Executor(self._dependencies.api, self._dependencies.controls, subject, memory.applied)
+        executor = ActionExecutor(self._dependencies.api, self._dependencies.controls, subject, memory.applied)
 
         def allowed(actions: Sequence[Action]) -> list[Action]:
             return [action for action in actions if not paused or isinstance(action, Tell | SetFinalizer)]
@@ -292,7 +292,9 @@ class Reconciler:
         if refusals:
             raise together(refusals)
 
-    async def _act_in_order(self, key: Key, actions: Sequence[Action], executor: Executor, memory: _Memory) -> None:
+    async def _act_in_order(
+        self, key: Key, actions: Sequence[Action], executor: ActionExecutor, memory: _Memory
+    ) -> None:
         for action in actions:
             if not self._dependencies.may_act():
                 raise ServerUnavailable("this operator does not lead any more")
@@ -304,7 +306,7 @@ class Reconciler:
             elif await executor.carry_out(action, self._dependencies.make_token):
                 self._dependencies.metrics.carried_out(key, action)
 
-    async def _move(self, key: Key, action: BundleAction, executor: Executor, memory: _Memory) -> None:
+    async def _move(self, key: Key, action: BundleAction, executor: ActionExecutor, memory: _Memory) -> None:
         if self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
             return
         memory.undone = [move for move in memory.undone if move != action]
