@@ -20,7 +20,7 @@ REFUSALS_OF_PODS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class PassFailure:
     """What is said."""
 
     event: Tell | None = None
@@ -30,40 +30,42 @@ class Failure:
     """The status is written as the plan has it, where there is no obstacle: all that it tells of was told."""
 
 
-def failure_of(error: Exception, passes: int) -> Failure:
+def failure_of(error: Exception, passes: int) -> PassFailure:
     """Of the error that has ended a pass; `passes` in a row, this one included, did not get to their end."""
     words = str(error)
     match error:
         case NamespaceTerminating():
             going = f"the namespace is being deleted, and takes nothing new: {words}"
             obstacle = Obstacle(reason="NamespaceTerminating", message=going, needs_person=False)
-            return Failure(event=Tell("Warning", REFUSED, words), obstacle=obstacle)
+            return PassFailure(event=Tell("Warning", REFUSED, words), obstacle=obstacle)
         case Refused():
             message = f"Kubernetes refuses the next change: {words}"
-            return Failure(event=Tell("Warning", REFUSED, words), obstacle=Obstacle(reason=REFUSED, message=message))
+            return PassFailure(
+                event=Tell("Warning", REFUSED, words), obstacle=Obstacle(reason=REFUSED, message=message)
+            )
         case SettingError() | Misuse():
-            return Failure(event=Tell("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
+            return PassFailure(event=Tell("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
         case ControlRefused():
             message = f"a pod refuses repeatedly: {words}"
             lasts = passes >= REFUSALS_OF_PODS
             obstacle_or_none = Obstacle(reason="PodRefused", message=message) if lasts else None
-            return Failure(event=Tell("Warning", "PodRefused", words), obstacle=obstacle_or_none, planned=True)
+            return PassFailure(event=Tell("Warning", "PodRefused", words), obstacle=obstacle_or_none, planned=True)
         case ControlUnavailable():
-            return Failure(planned=True)
+            return PassFailure(planned=True)
         case ServerUnavailable():
             if passes < OUTAGE_PASSES:
-                return Failure()
+                return PassFailure()
             message = (
                 f"the Kubernetes API server, or a webhook that it calls, has failed {passes} times in a row: {words}"
             )
-            return Failure(obstacle=Obstacle(reason="ServerUnavailable", message=message, needs_person=False))
+            return PassFailure(obstacle=Obstacle(reason="ServerUnavailable", message=message, needs_person=False))
         case MagnetarError():
-            return Failure()
+            return PassFailure()
         case _:
             # Nobody who looks at the resource sees the log.
             mistake = f"internal error of the operator: {type(error).__name__}: {error}. Its log has the traceback"
             obstacle = Obstacle(reason="PassFailed", message=mistake)
-            return Failure(event=Tell("Warning", "PassFailed", mistake), obstacle=obstacle)
+            return PassFailure(event=Tell("Warning", "PassFailed", mistake), obstacle=obstacle)
 
 
 def unreadable(words: str) -> Obstacle:
