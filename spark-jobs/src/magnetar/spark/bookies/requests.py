@@ -26,7 +26,7 @@ AVOIDED_SECONDS: Final = 10.0
 """How long a bookie that could not be reached, or was slow, is asked last."""
 
 
-class Failure(enum.Enum):
+class ReadFailure(enum.Enum):
     """Why a bookie did not give an entry."""
 
     DENIED = enum.auto()
@@ -42,7 +42,7 @@ class Failure(enum.Enum):
 class Reason:
     """A bookie's failure and its words."""
 
-    failure: Failure
+    failure: ReadFailure
     text: str
 
 
@@ -91,7 +91,7 @@ class BookieAsker:
             if payloads:
                 return payloads, []
             # An empty answer denies nothing: nobody has said that the entry is not there.
-            empty = Reason(Failure.UNKNOWN, f"{bookie_id} answers with nothing")
+            empty = Reason(ReadFailure.UNKNOWN, f"{bookie_id} answers with nothing")
             reasons.append(empty if wrong is None else self._reason(bookie_id, wrong))
         return [], reasons
 
@@ -161,29 +161,29 @@ class BookieAsker:
 
     def _reason(self, bookie_id: str, error: BookieError | DigestMismatch | TimeoutError) -> Reason:
         if isinstance(error, DigestMismatch):
-            return Reason(Failure.DAMAGED, f"{bookie_id}: {error}")
+            return Reason(ReadFailure.DAMAGED, f"{bookie_id}: {error}")
         if isinstance(error, TimeoutError):
             self._avoided_until[bookie_id] = asyncio.get_running_loop().time() + AVOIDED_SECONDS
-            return Reason(Failure.UNKNOWN, f"{bookie_id} does not answer")
+            return Reason(ReadFailure.UNKNOWN, f"{bookie_id} does not answer")
         if error.code is BookieCode.ENOLEDGER:
-            return Reason(Failure.NO_LEDGER, f"{bookie_id} has nothing of the ledger")
+            return Reason(ReadFailure.NO_LEDGER, f"{bookie_id} has nothing of the ledger")
         if error.code in DENIALS:
-            return Reason(Failure.DENIED, f"{bookie_id} has no such entry")
+            return Reason(ReadFailure.DENIED, f"{bookie_id} has no such entry")
         if error.code is BookieCode.EIO:
-            return Reason(Failure.DAMAGED, f"{bookie_id} cannot read it")
+            return Reason(ReadFailure.DAMAGED, f"{bookie_id} cannot read it")
         self._avoided_until[bookie_id] = asyncio.get_running_loop().time() + AVOIDED_SECONDS
         what = "cannot be reached" if error.code is BookieCode.UNREACHABLE else f"refuses ({error.code.name})"
-        return Reason(Failure.UNKNOWN, f"{bookie_id} {what}")
+        return Reason(ReadFailure.UNKNOWN, f"{bookie_id} {what}")
 
 
 def nobody_has_it(reasons: Sequence[Reason]) -> bool:
     """Whether every bookie has said that it cannot give the entry, now or later."""
-    return all(reason.failure is not Failure.UNKNOWN for reason in reasons)
+    return all(reason.failure is not ReadFailure.UNKNOWN for reason in reasons)
 
 
 def nobody_has_the_ledger(reasons: Sequence[Reason]) -> bool:
     """Whether every bookie knows nothing of the whole ledger."""
-    return all(reason.failure is Failure.NO_LEDGER for reason in reasons)
+    return all(reason.failure is ReadFailure.NO_LEDGER for reason in reasons)
 
 
 def in_words(reasons: Sequence[Reason]) -> str:
