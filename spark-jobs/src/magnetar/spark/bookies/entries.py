@@ -19,7 +19,7 @@ from magnetar.spark.bookies.requests import (
     ANSWER_BYTES_MAX,
     EACH_COUNT_MAX,
     BookieAsker,
-    Reason,
+    BookieFailure,
     in_words,
     nobody_has_it,
     nobody_has_the_ledger,
@@ -179,7 +179,7 @@ class BookieEntries:
                 await self._measure_hole(fetched, reasons)
         return fetched
 
-    async def _some(self, piece: Piece, first: int) -> tuple[list[bytes], list[Reason]]:
+    async def _some(self, piece: Piece, first: int) -> tuple[list[bytes], list[BookieFailure]]:
         """Entries from `first` on, at least one; none when all of its bookies deny it, or the ledger is gone. Raises
         `ClusterUnreachable` when a bookie that may have it is not to be reached."""
         place = piece.place
@@ -208,7 +208,7 @@ class BookieEntries:
                 await asyncio.sleep(pauses.next_seconds())
                 patience_seconds *= 2
 
-    async def _measure_hole(self, fetched: Fetched, reasons: list[Reason]) -> None:
+    async def _measure_hole(self, fetched: Fetched, reasons: list[BookieFailure]) -> None:
         """The next entry is missing: find out how many more are."""
         piece, place = fetched.piece, fetched.piece.place
         first = fetched.next_entry_id

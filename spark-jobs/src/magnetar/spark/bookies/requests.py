@@ -39,7 +39,7 @@ class ReadFailure(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class BookieFailure:
     """A bookie's failure and its words."""
 
     failure: ReadFailure
@@ -77,7 +77,7 @@ class BookieAsker:
     async def _batch(
         self, codec: EntryCodec, first: int, last: int, order: Sequence[str], patience_seconds: float
     ) -> Got:
-        reasons: list[Reason] = []
+        reasons: list[BookieFailure] = []
         for bookie_id in order:
             connection = self._bookies.connection(bookie_id)
             count = last - first + 1
@@ -91,13 +91,13 @@ class BookieAsker:
             if payloads:
                 return payloads, []
             # An empty answer denies nothing: nobody has said that the entry is not there.
-            empty = Reason(ReadFailure.UNKNOWN, f"{bookie_id} answers with nothing")
+            empty = BookieFailure(ReadFailure.UNKNOWN, f"{bookie_id} answers with nothing")
             reasons.append(empty if wrong is None else self._reason(bookie_id, wrong))
         return [], reasons
 
     async def each(
         self, place: LedgerPlace, entry_ids: Sequence[int], patience_seconds: float
-    ) -> tuple[dict[int, bytes], dict[int, list[Reason]]]:
+    ) -> tuple[dict[int, bytes], dict[int, list[BookieFailure]]]:
         """Entries of one segment, one by one: the payloads of those that were found, and for the others the reasons of
         their bookies."""
         metadata, codec = place.metadata, place.codec
@@ -110,7 +110,7 @@ class BookieAsker:
             for residue in range(size)
         ]
         found: dict[int, bytes] = {}
-        reasons: dict[int, list[Reason]] = {entry_id: [] for entry_id in entry_ids}
+        reasons: dict[int, list[BookieFailure]] = {entry_id: [] for entry_id in entry_ids}
         for turn in range(metadata.write_quorum):
             missing: dict[str, list[int]] = {}
             for entry_id in entry_ids:
@@ -133,7 +133,7 @@ class BookieAsker:
         wanted: Sequence[int],
         patience_seconds: float,
         found: dict[int, bytes],
-        reasons: dict[int, list[Reason]],
+        reasons: dict[int, list[BookieFailure]],
     ) -> None:
         try:
             async with asyncio.timeout(patience_seconds):
@@ -159,33 +159,33 @@ class BookieAsker:
         self._avoided_until = {each: until for each, until in self._avoided_until.items() if until > now}
         return sorted(bookies, key=self._avoided_until.__contains__)
 
-    def _reason(self, bookie_id: str, error: BookieError | DigestMismatch | TimeoutError) -> Reason:
+    def _reason(self, bookie_id: str, error: BookieError | DigestMismatch | TimeoutError) -> BookieFailure:
         if isinstance(error, DigestMismatch):
-            return Reason(ReadFailure.DAMAGED, f"{bookie_id}: {error}")
+            return BookieFailure(ReadFailure.DAMAGED, f"{bookie_id}: {error}")
         if isinstance(error, TimeoutError):
             self._avoided_until[bookie_id] = asyncio.get_running_loop().time() + AVOIDED_SECONDS
-            return Reason(ReadFailure.UNKNOWN, f"{bookie_id} does not answer")
+            return BookieFailure(ReadFailure.UNKNOWN, f"{bookie_id} does not answer")
         if error.code is BookieCode.ENOLEDGER:
-            return Reason(ReadFailure.NO_LEDGER, f"{bookie_id} has nothing of the ledger")
+            return BookieFailure(ReadFailure.NO_LEDGER, f"{bookie_id} has nothing of the ledger")
         if error.code in DENIALS:
-            return Reason(ReadFailure.DENIED, f"{bookie_id} has no such entry")
+            return BookieFailure(ReadFailure.DENIED, f"{bookie_id} has no such entry")
         if error.code is BookieCode.EIO:
-            return Reason(ReadFailure.DAMAGED, f"{bookie_id} cannot read it")
+            return BookieFailure(ReadFailure.DAMAGED, f"{bookie_id} cannot read it")
         self._avoided_until[bookie_id] = asyncio.get_running_loop().time() + AVOIDED_SECONDS
         what = "cannot be reached" if error.code is BookieCode.UNREACHABLE else f"refuses ({error.code.name})"
-        return Reason(ReadFailure.UNKNOWN, f"{bookie_id} {what}")
+        return BookieFailure(ReadFailure.UNKNOWN, f"{bookie_id} {what}")
 
 
-def nobody_has_it(reasons: Sequence[Reason]) -> bool:
+def nobody_has_it(reasons: Sequence[BookieFailure]) -> bool:
     """Whether every bookie has said that it cannot give the entry, now or later."""
     return all(reason.failure is not ReadFailure.UNKNOWN for reason in reasons)
 
 
-def nobody_has_the_ledger(reasons: Sequence[Reason]) -> bool:
+def nobody_has_the_ledger(reasons: Sequence[BookieFailure]) -> bool:
     """Whether every bookie knows nothing of the whole ledger."""
     return all(reason.failure is ReadFailure.NO_LEDGER for reason in reasons)
 
 
-def in_words(reasons: Sequence[Reason]) -> str:
+def in_words(reasons: Sequence[BookieFailure]) -> str:
     """What all of the bookies said."""
     return "; ".join(reason.text for reason in reasons)
