@@ -37,7 +37,7 @@ Handler = Any
 """`grpc.RpcMethodHandler`; its methods have no types."""
 
 
-class Gate(grpc.aio.ServerInterceptor):
+class AccessInterceptor(grpc.aio.ServerInterceptor):
     """The interceptor of the control server."""
 
     def __init__(self, token: ControlToken) -> None:

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # It has no types.
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # It has no types.
-from magnetar.control.gate import OPEN_CALLS_MAX, Gate
+from magnetar.control.gate import OPEN_CALLS_MAX, AccessInterceptor
 from magnetar.control.settings import ControlServerTls, ControlSettings
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import Misuse, SettingError
@@ -89,7 +89,7 @@ class ControlServer:
         if self._server is not None:
             raise Misuse("the control server runs already")
         server = grpc.aio.server(
-            interceptors=[Gate(ControlToken(self._settings.token, self._settings.token_file))],
+            interceptors=[AccessInterceptor(ControlToken(self._settings.token, self._settings.token_file))],
             options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())],
             # Beside these, health checks, which bring no token, have places of their own.
             maximum_concurrent_rpcs=self._settings.calls_at_once_max + OPEN_CALLS_MAX,
