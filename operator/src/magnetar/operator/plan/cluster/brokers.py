@@ -11,7 +11,7 @@ from magnetar.operator.children.naming import BROKER
 from magnetar.operator.plan.actions import Action, Tell
 from magnetar.operator.plan.broker_scale import wanted_brokers
 from magnetar.operator.plan.cluster.broker_drains import ScaleIn, broker_numbers
-from magnetar.operator.plan.cluster.deployments import Deployment, Gate
+from magnetar.operator.plan.cluster.deployments import Deployment, RolloutGate
 from magnetar.operator.plan.cluster.hibernation import brokers_may_stop
 from magnetar.operator.plan.cluster.parts import (
     BROKERS_READY,
@@ -39,7 +39,7 @@ class BrokersPart(Part):
     members: Sequence[BrokerMember] = ()
 
 
-def plan_brokers(seen: ClusterSeen, gate: Gate) -> BrokersPart:
+def plan_brokers(seen: ClusterSeen, gate: RolloutGate) -> BrokersPart:
     """As many as are wanted, once they may start."""
     cluster = seen.cluster
     found = seen.children.workloads.get(("Deployment", cluster.broker))

@@ -28,7 +28,7 @@ from magnetar.operator.plan.rollout import broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class RolloutGate:
     """What a Deployment waits for, in words; empty: for nothing."""
 
     start: str
@@ -47,7 +47,7 @@ class Deployment:
     """The Deployment, and what its pods need."""
     found: WorkloadFacts | None
     pods: Sequence[PodFacts]
-    gate: Gate
+    gate: RolloutGate
     hibernated: bool
     now_seconds: float
 

@@ -37,7 +37,7 @@ from magnetar.operator.plan.actions import (
 )
 from magnetar.operator.plan.cluster.brokers import plan_brokers
 from magnetar.operator.plan.cluster.deletion import plan_deletion
-from magnetar.operator.plan.cluster.deployments import Gate
+from magnetar.operator.plan.cluster.deployments import RolloutGate
 from magnetar.operator.plan.cluster.events import transitions
 from magnetar.operator.plan.cluster.leftovers import finished_jobs, leftovers
 from magnetar.operator.plan.cluster.parts import METADATA_READY, applied
@@ -96,7 +96,7 @@ def _parts(seen: ClusterSeen) -> Parts:
     zookeeper = plan_zookeeper(seen)
     metadata = plan_metadata(seen, zookeeper)
     bookies = plan_bookies(seen, metadata)
-    gate = Gate(
+    gate = RolloutGate(
         start=brokers_start_waits_for(seen, zookeeper, metadata, bookies),
         update=brokers_update_waits_for(seen, zookeeper),
     )

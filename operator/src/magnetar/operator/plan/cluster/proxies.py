@@ -5,7 +5,7 @@ from __future__ import annotations
 from magnetar.operator.children.naming import PROXY
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.plan.actions import Action, Delete
-from magnetar.operator.plan.cluster.deployments import Deployment, Gate
+from magnetar.operator.plan.cluster.deployments import Deployment, RolloutGate
 from magnetar.operator.plan.cluster.parts import (
     PROXIES_READY,
     Part,
@@ -37,7 +37,7 @@ def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
         manifests=proxy_children(cluster, replicas),
         found=found,
         pods=pods,
-        gate=Gate(
+        gate=RolloutGate(
             start="" if brokers.serving else "proxies start once a broker is ready",
             update="" if brokers.complete else f"proxies are updated after the brokers: {brokers.condition.message}",
         ),
