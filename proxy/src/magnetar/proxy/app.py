@@ -114,11 +114,11 @@ class RunningProxy:
             return
         # aiohttp takes 0.2 s to load.
         await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, WEB)
-        from magnetar.proxy.gate import Gate
+        from magnetar.proxy.gate import HttpGate
         from magnetar.proxy.reverse import ReverseProxy
         from magnetar.proxy.web import WebServer
 
-        gate = None if self.service.access is None else Gate(self.service.access, self.service.credentials)
+        gate = None if self.service.access is None else HttpGate(self.service.access, self.service.credentials)
         reverse = ReverseProxy(
             settings.http, settings.fixed_brokers, self._choice, self.service.counters, self._broker_tls, gate
         )

@@ -33,7 +33,7 @@ class NotAllowed(Exception):
     """The request goes no further; the text is for its sender."""
 
 
-class Gate:
+class HttpGate:
     """Checks requests."""
 
     def __init__(self, access: ProxyAccess, own: ClientCredentials) -> None:

@@ -18,7 +18,7 @@ from magnetar.core.errors import Unavailable
 from magnetar.net.tls import ClientTls
 from magnetar.proxy.counters import ProxyCounters
 from magnetar.proxy.discovery import BrokerChoice
-from magnetar.proxy.gate import IDENTITY, ORIGINAL_HEADER, Gate
+from magnetar.proxy.gate import IDENTITY, ORIGINAL_HEADER, HttpGate
 from magnetar.proxy.settings import FixedBrokers, HttpSettings
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -65,7 +65,7 @@ class ReverseProxy:
         brokers: BrokerChoice,
         counters: ProxyCounters,
         tls: ClientTls | None,
-        gate: Gate | None = None,
+        gate: HttpGate | None = None,
     ) -> None:
         self._settings = settings
         self._brokers = brokers

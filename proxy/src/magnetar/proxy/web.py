@@ -11,7 +11,7 @@ from magnetar.net.http_connections import SERVER_LOG, HttpConnections
 from magnetar.net.http_pace import HttpLimits, head_bytes_max
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
-from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, Gate, NotAllowed
+from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, HttpGate, NotAllowed
 from magnetar.proxy.reverse import ReverseProxy
 from magnetar.proxy.service import ProxyService
 
@@ -33,7 +33,7 @@ class WebServer:
     """One application on one port or two."""
 
     def __init__(
-        self, service: ProxyService, reverse: ReverseProxy, gate: Gate | None, ready: Callable[[], bool]
+        self, service: ProxyService, reverse: ReverseProxy, gate: HttpGate | None, ready: Callable[[], bool]
     ) -> None:
         """`gate` is None where nobody is authenticated."""
         self._service = service
