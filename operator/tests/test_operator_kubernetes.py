@@ -14,7 +14,7 @@ import pytest
 import yaml
 from magnetar.core.errors import SettingError
 from magnetar.operator.kubernetes.client import KubernetesClient
-from magnetar.operator.kubernetes.errors import Answer, NotAllowed, ServerUnavailable, failure, users_failure
+from magnetar.operator.kubernetes.errors import Answer, NotPermitted, ServerUnavailable, failure, users_failure
 from magnetar.operator.kubernetes.kinds import KINDS, path
 from magnetar.operator.kubernetes.login import find_login, from_kubeconfig, in_cluster
 from magnetar.operator.testing.wire import serving
@@ -39,7 +39,7 @@ def test_plurals_are_kubernetes_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "theirs", "ours"), [(401, NotAllowed, ServerUnavailable), (403, NotAllowed, NotAllowed)]
+    ("status", "theirs", "ours"), [(401, NotPermitted, ServerUnavailable), (403, NotPermitted, NotPermitted)]
 )
 def test_credentials_of_a_person_get_no_better(status: int, theirs: type[Exception], ours: type[Exception]) -> None:
     answer = Answer(status, b'{"message": "Unauthorized"}')

@@ -18,7 +18,7 @@ from magnetar.control.generated import bookie_pb2, bookie_pb2_grpc, broker_pb2, 
 from magnetar.core.errors import Unavailable
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT, WEB_PORT
 from magnetar.operator.children.naming import DRAIN_ANNOTATION
-from magnetar.operator.kubernetes.errors import NotAllowed
+from magnetar.operator.kubernetes.errors import NotPermitted
 from magnetar.operator.plugin.admin_rest import AdminRest
 from magnetar.operator.plugin.collect import see_cluster
 from magnetar.operator.plugin.commands import drain, top, unload
@@ -309,7 +309,7 @@ async def test_a_topic_is_unloaded_by_its_owner_whom_another_broker_names() -> N
         path = "/admin/v2/persistent/public/default/orders/unload"
         assert asked == [("a", f"PUT {path}", "Bearer abc"), ("b", f"PUT {path}?authoritative=true", "Bearer abc")]
         kubernetes.forbidden.add("Secret")
-        with pytest.raises(NotAllowed, match="--token"):
+        with pytest.raises(NotPermitted, match="--token"):
             await unload._unload(kubernetes, None, topic, "")
         asked.clear()
         await unload._unload(kubernetes, None, topic, "mine")

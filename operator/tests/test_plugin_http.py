@@ -16,8 +16,8 @@ from magnetar.core.errors import SettingError, Unavailable
 from magnetar.operator.kubernetes.errors import (
     Conflict,
     KindMissing,
-    NotAllowed,
     NotFound,
+    NotPermitted,
     PodPortRefused,
     Refused,
     ServerUnavailable,
@@ -67,7 +67,7 @@ async def test_lists_come_page_by_page_and_say_their_kind() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, NotAllowed), (403, NotAllowed), (409, Conflict), (422, Refused), (429, ServerUnavailable)]
+    [(401, NotPermitted), (403, NotPermitted), (409, Conflict), (422, Refused), (429, ServerUnavailable)]
     + [(503, ServerUnavailable), (404, NotFound)],
 )
 async def test_refusals(status: int, kind: type[Exception]) -> None:

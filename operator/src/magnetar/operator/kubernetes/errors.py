@@ -31,7 +31,7 @@ class NamespaceTerminating(Refused):
     """Nothing can be made in a namespace that is being deleted; what is there can still be changed."""
 
 
-class NotAllowed(Refused):
+class NotPermitted(Refused):
     """The right is missing (403)."""
 
 
@@ -95,14 +95,14 @@ def failure(call: str, answer: Answer) -> MagnetarError:
         return Conflict(text)
     if code == 403:
         going = any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
-        return NamespaceTerminating(text) if going else NotAllowed(text)
+        return NamespaceTerminating(text) if going else NotPermitted(text)
     return Refused(text)
 
 
 def users_failure(call: str, answer: Answer) -> MagnetarError:
     """The same for a person at a terminal, whose credentials get no better by themselves."""
     error = failure(call, answer)
-    return NotAllowed(str(error)) if answer.status == 401 else error
+    return NotPermitted(str(error)) if answer.status == 401 else error
 
 
 def _status(content: bytes) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.operator.kubernetes.client import KubernetesClient, wire_errors
-from magnetar.operator.kubernetes.errors import Answer, NotAllowed, PodPortRefused, ServerUnavailable
+from magnetar.operator.kubernetes.errors import Answer, NotPermitted, PodPortRefused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import path
 from magnetar.operator.kubernetes.pods import LogOptions, PodStream
 
@@ -72,9 +72,9 @@ async def port_forward(client: KubernetesClient, namespace: str, pod: str, port:
 def _not_opened(client: KubernetesClient, call: str, namespace: str, status: int) -> MagnetarError:
     """The package leaves the server's own words unread."""
     error = client.failure_of(call, Answer(status, responses.get(status, "").encode()))
-    if isinstance(error, NotAllowed):
+    if isinstance(error, NotPermitted):
         right = "pods/portforward (get; create too, for API servers from 1.35 on)"
-        return NotAllowed(f"you may not reach ports of pods in namespace {namespace}: {right}")
+        return NotPermitted(f"you may not reach ports of pods in namespace {namespace}: {right}")
     return error
 
 

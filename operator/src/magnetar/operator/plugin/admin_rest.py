@@ -16,7 +16,7 @@ from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.errors import Unavailable
 from magnetar.operator.children.access import BROKER_TOKEN_KEY
 from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
-from magnetar.operator.kubernetes.errors import NotAllowed
+from magnetar.operator.kubernetes.errors import NotPermitted
 from magnetar.operator.plugin.control_ports import LOCALHOST
 from magnetar.operator.plugin.kubernetes import Kubernetes
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
@@ -65,14 +65,14 @@ class AdminRest:
         return found
 
     async def _credentials(self) -> str:
-        """`NotAllowed` if there are some that may not be read, `Unavailable` if there should be some."""
+        """`NotPermitted` if there are some that may not be read, `Unavailable` if there should be some."""
         authentication = self._view.spec.authentication
         if self._token or authentication is None:
             return self._token
         try:
             secret = await self._kubernetes.get("Secret", self._view.namespace, authentication.token.secret_name)
-        except NotAllowed as error:
-            raise NotAllowed(f"{error}; or give a token of your own with --token") from None
+        except NotPermitted as error:
+            raise NotPermitted(f"{error}; or give a token of your own with --token") from None
         name = authentication.token.secret_name
         if secret is None or not (found := (secret.get("data") or {}).get(BROKER_TOKEN_KEY)):
             raise Unavailable(f"the Secret {name} has no {BROKER_TOKEN_KEY}: give a token of your own with --token")

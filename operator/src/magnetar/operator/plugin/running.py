@@ -78,14 +78,14 @@ def guarded() -> Iterator[None]:
 
 def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
-    from magnetar.operator.kubernetes.errors import KindMissing, NotAllowed, Refused, ServerUnavailable
+    from magnetar.operator.kubernetes.errors import KindMissing, NotPermitted, Refused, ServerUnavailable
 
     text = str(error) or type(error).__name__
     if isinstance(error, SettingError):
         return text, "Nothing was changed; --help explains arguments and options."
     if isinstance(error, KindMissing):
         return text, "Install the operator first; `kubectl config current-context` tells which cluster was asked."
-    if isinstance(error, NotAllowed):
+    if isinstance(error, NotPermitted):
         return text, "Ask for the right, or choose another --context; `kubectl auth can-i --list` shows yours."
     if isinstance(error, Refused):
         return f"Kubernetes refuses it: {text}", "Nothing was changed."

@@ -8,7 +8,7 @@ import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from magnetar.operator.kubernetes.errors import KindMissing, NotAllowed, NotFound, PodPortRefused
+from magnetar.operator.kubernetes.errors import KindMissing, NotFound, NotPermitted, PodPortRefused
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.kubernetes.pods import LogOptions, PodStream
 
@@ -173,7 +173,7 @@ class FakeKubernetes:
 
     def _check(self, what: str) -> None:
         if what in self.forbidden:
-            raise NotAllowed(f"{what} is forbidden")
+            raise NotPermitted(f"{what} is forbidden")
         if what in self.missing_kinds:
             raise KindMissing(f"no {what}")
 
