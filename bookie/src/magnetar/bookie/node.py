@@ -54,7 +54,7 @@ _DEFAULT_CONTROL: Final = ControlSettings(port=DEFAULT_CONTROL_PORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
+class BookieHttpSettings:
     """The HTTP port."""
 
     host: str = "0.0.0.0"  # noqa: S104  (a server's default)
@@ -78,7 +78,7 @@ class NodeSettings:
     """drainRateByBytes: how fast drains copy; 0: as AutoRecovery of this process, together with it."""
     client: LedgerClientSettings = field(default_factory=LedgerClientSettings)
     """Of the client that AutoRecovery and drains copy with; the placement policy is in it."""
-    http: HttpSettings | None = HttpSettings()
+    http: BookieHttpSettings | None = BookieHttpSettings()
     control: ControlSettings | None = _DEFAULT_CONTROL
     shown: Mapping[str, str] = field(default_factory=dict)
     """Names and values that tools are told, without secrets."""

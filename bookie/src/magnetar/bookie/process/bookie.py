@@ -14,7 +14,7 @@ from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
-from magnetar.bookie.node import DEFAULT_CONTROL_PORT, HttpSettings, NodeSettings, RunningNode, start_node
+from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
 from magnetar.bookie.setting_names import (
     DRAIN_RATE,
     autorecovery_names,
@@ -142,15 +142,15 @@ def placement_settings(given: GivenSettings) -> PlacementSettings:
     )
 
 
-def _http(given: GivenSettings) -> HttpSettings | None:
+def _http(given: GivenSettings) -> BookieHttpSettings | None:
     """One port: the whole API where that is enabled, else metrics alone, else none."""
     if given.flag("httpServerEnabled", False):
         port = given.number("httpServerPort", 8080, 0, 65535)
-        return HttpSettings(host=given.text("httpServerHost") or ANY_HOST, port=port, metrics_only=False)
+        return BookieHttpSettings(host=given.text("httpServerHost") or ANY_HOST, port=port, metrics_only=False)
     if not given.flag("prometheusStatsHttpEnable", True):
         return None
     port = given.number("prometheusStatsHttpPort", 8000, 0, 65535)
-    return HttpSettings(host=given.text("prometheusStatsHttpAddress") or ANY_HOST, port=port)
+    return BookieHttpSettings(host=given.text("prometheusStatsHttpAddress") or ANY_HOST, port=port)
 
 
 def _shown(given: GivenSettings) -> Mapping[str, str]:
