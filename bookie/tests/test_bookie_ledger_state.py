@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.bookie import LAC_WAITERS_MAX
-from magnetar.bookie.ledger_state import LEDGER_STATES_MAX, UNSAVED_MAX, LedgerState, LedgerStates, decode_state
+from magnetar.bookie.ledger_state import LEDGER_STATES_MAX, UNSAVED_MAX, BookieLedgerState, LedgerStates, decode_state
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
 
@@ -18,7 +18,7 @@ def explicit(ledger_id: int, lac: int) -> bytes:
 
 
 def test_an_older_explicit_lac_is_not_kept() -> None:
-    state = LedgerState(1)
+    state = BookieLedgerState(1)
     assert state.take_explicit_lac(explicit(1, 5))
     assert not state.take_explicit_lac(explicit(1, 4))
     assert state.explicit_lac == explicit(1, 5)

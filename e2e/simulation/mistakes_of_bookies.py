@@ -14,7 +14,7 @@ from magnetar.bookie.gc.ledger_collection import LedgerCollection
 from magnetar.bookie.gc.live_ledgers import StoredLiveLedgers
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.journal import Journal
-from magnetar.bookie.ledger_state import LedgerState, LedgerStates
+from magnetar.bookie.ledger_state import BookieLedgerState, LedgerStates
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.entry_log_writer import EntryLogWriter
@@ -88,7 +88,7 @@ def fenced_takes_normal_adds() -> list[Patch]:
     """A fenced ledger takes what its writer sends."""
     right = original(BookieAdds, "_check_add")
 
-    def check_add(self: BookieAdds, state: LedgerState, master_key: bytes, flags: int) -> int:
+    def check_add(self: BookieAdds, state: BookieLedgerState, master_key: bytes, flags: int) -> int:
         code = right(self, state, master_key, flags)
         return 0 if code == BookieCode.EFENCED else code
 
@@ -106,7 +106,7 @@ def replay_forgets_fences() -> list[Patch]:
     return [(Replay, "_apply_meta", apply_meta)]
 
 
-def _forgetting(wanted: Callable[[LedgerState], bool]) -> list[Patch]:
+def _forgetting(wanted: Callable[[BookieLedgerState], bool]) -> list[Patch]:
     """A failed checkpoint forgets that the index lacks some states."""
     right = LedgerStates.flushed
 

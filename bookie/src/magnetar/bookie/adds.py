@@ -18,7 +18,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters, TimedAdd
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.journal import Context, Journal
-from magnetar.bookie.ledger_state import LedgerState, LedgerStates, unreadable_state
+from magnetar.bookie.ledger_state import BookieLedgerState, LedgerStates, unreadable_state
 from magnetar.bookie.storage.write_cache import WriteCache
 from magnetar.core.limits import MIB
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_HIGH_PRIORITY, ADD_FLAG_RECOVERY, AddCallback
@@ -147,7 +147,7 @@ class BookieAdds:
         if last_add_confirmed > state.last_add_confirmed:
             self.advance_lac(state, last_add_confirmed)
 
-    def _check_add(self, state: LedgerState, master_key: bytes, flags: int) -> int:
+    def _check_add(self, state: BookieLedgerState, master_key: bytes, flags: int) -> int:
         if self.read_only and not (flags & ADD_FLAG_HIGH_PRIORITY and self.recovery_writes):
             return int(BookieCode.EREADONLY)
         if state.fenced and not flags & ADD_FLAG_RECOVERY:
@@ -243,7 +243,7 @@ class BookieAdds:
         journal = self._journals[ledger_id % self._journals_count]
         journal.append(records, sum(map(len, records)), self._journaled, (done, ledger_id, ()))
 
-    def claim(self, state: LedgerState, master_key: bytes) -> None:
+    def claim(self, state: BookieLedgerState, master_key: bytes) -> None:
         """The ledger belongs to whoever has this key; a record of it has to go to the journal."""
         if state.master_key != master_key:
             state.master_key = master_key
@@ -251,7 +251,7 @@ class BookieAdds:
         if self._states.crowded():
             self._checkpointer.request()
 
-    def advance_lac(self, state: LedgerState, last_add_confirmed: int) -> None:
+    def advance_lac(self, state: BookieLedgerState, last_add_confirmed: int) -> None:
         """A greater LAC was heard of: tell who waits for it."""
         state.last_add_confirmed = last_add_confirmed
         if state.lac_waiters:

@@ -12,7 +12,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal.journal import Journal
-from magnetar.bookie.ledger_state import LedgerState, LedgerStates, explicit_lac, unreadable_state
+from magnetar.bookie.ledger_state import BookieLedgerState, LedgerStates, explicit_lac, unreadable_state
 from magnetar.bookie.storage.directory_storage import NOT_READ, READ_BYTES_UNBOUNDED, ReadResult
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.core.clock import SystemClock
@@ -168,7 +168,7 @@ class Bookie:
         if state is not None and waiter in state.lac_waiters:
             state.lac_waiters.remove(waiter)
 
-    def _owned(self, ledger_id: int, master_key: bytes) -> LedgerState:
+    def _owned(self, ledger_id: int, master_key: bytes) -> BookieLedgerState:
         """The state of a ledger that the key gives access to; a new one if there is none. `BookieError`."""
         if ledger_id < 0:
             raise BookieError(BookieCode.EBADREQ, f"no ledger has the id {ledger_id}")
@@ -183,7 +183,7 @@ class Bookie:
             raise BookieError(BookieCode.EUA, f"wrong master key for ledger {ledger_id}")
         return state
 
-    async def _log(self, state: LedgerState, records: list[bytes], problem: str) -> None:
+    async def _log(self, state: BookieLedgerState, records: list[bytes], problem: str) -> None:
         if self._adds.stopped:
             raise BookieError(BookieCode.EREADONLY, "the bookie is stopping")
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -270,7 +270,7 @@ class Bookie:
             return entry if error.code is BookieCode.ENOLEDGER else error
         return entry
 
-    def _settled(self, ledger_id: int) -> LedgerState:
+    def _settled(self, ledger_id: int) -> BookieLedgerState:
         """The state of a ledger of which nothing may be missing. `BookieError` ENOLEDGER, EUNKNOWNLEDGERSTATE."""
         state = self._existing(ledger_id)
         if state.limbo:
@@ -284,7 +284,7 @@ class Bookie:
         if left_limbo != self._states.left_limbo:
             raise _unknown(ledger_id)
 
-    def _existing(self, ledger_id: int) -> LedgerState:
+    def _existing(self, ledger_id: int) -> BookieLedgerState:
         try:
             state = self._states.get(ledger_id)
         except (OSError, ValueError) as error:

@@ -30,7 +30,7 @@ event loop."""
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
-class LedgerState:
+class BookieLedgerState:
     """One ledger."""
 
     __slots__ = (
@@ -88,13 +88,13 @@ def explicit_lac(packet: bytes) -> int:
     return lac
 
 
-def decode_state(ledger_id: int, value: bytes) -> LedgerState:
+def decode_state(ledger_id: int, value: bytes) -> BookieLedgerState:
     """The state that `encode` wrote. `ValueError` when it is damaged."""
     try:
         data = parse(LedgerData, value)
     except BadProtobuf as error:
         raise ValueError(f"the index's state of ledger {ledger_id} is damaged: {error}") from None
-    state = LedgerState(ledger_id)
+    state = BookieLedgerState(ledger_id)
     state.master_key = data.masterKey
     state.fenced = state.fence_durable = data.fenced
     state.explicit_lac = data.explicitLac
@@ -109,13 +109,13 @@ class LedgerStates:
         """`load` reads a ledger's value from the index, which also knows which ones were deleted last."""
         self._load = load
         self._was_deleted = was_deleted
-        self._states: OrderedDict[int, LedgerState] = OrderedDict()
+        self._states: OrderedDict[int, BookieLedgerState] = OrderedDict()
         self._dirty: set[int] = set()
         self._flushing: set[int] = set()
         self.left_limbo = 0
         """How often a ledger has left limbo: what was missing before that may be here since."""
 
-    def get(self, ledger_id: int) -> LedgerState | None:
+    def get(self, ledger_id: int) -> BookieLedgerState | None:
         """The state of a ledger that this bookie has seen, or None."""
         state = self._states.get(ledger_id)
         if state is not None:
@@ -125,11 +125,11 @@ class LedgerStates:
             return None
         return self._keep(decode_state(ledger_id, value))
 
-    def known(self, ledger_id: int) -> LedgerState | None:
+    def known(self, ledger_id: int) -> BookieLedgerState | None:
         """The state if it is in memory; the index is not asked."""
         return self._states.get(ledger_id)
 
-    def get_or_create(self, ledger_id: int) -> LedgerState:
+    def get_or_create(self, ledger_id: int) -> BookieLedgerState:
         """The state of a ledger; a new one is not dirty until something is put into it.
 
         One that was deleted is fenced: its writer may not know yet that somebody has taken it over and deleted it. As a
@@ -139,11 +139,11 @@ class LedgerStates:
             return state
         found = self.get(ledger_id)
         if found is None:
-            found = self._keep(LedgerState(ledger_id))
+            found = self._keep(BookieLedgerState(ledger_id))
             found.fenced = self._was_deleted(ledger_id)
         return found
 
-    def touch(self, state: LedgerState) -> None:
+    def touch(self, state: BookieLedgerState) -> None:
         """Something that the index must know has changed."""
         assert self._states.get(state.ledger_id) is state
         self._dirty.add(state.ledger_id)
@@ -181,7 +181,7 @@ class LedgerStates:
         self._states.pop(ledger_id, None)
         self._dirty.discard(ledger_id)
 
-    def _keep(self, state: LedgerState) -> LedgerState:
+    def _keep(self, state: BookieLedgerState) -> BookieLedgerState:
         self._states[state.ledger_id] = state
         for _ in range(LOOKS_AT_ONCE):
             if len(self._states) <= LEDGER_STATES_MAX:
