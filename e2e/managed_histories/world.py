@@ -20,7 +20,7 @@ from magnetar.managed.info_codec import decode_cursor_info, decode_ledger_info
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.faulty import Fate, FaultyStore, Request
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
@@ -150,7 +150,10 @@ class Owner:
     @property
     def usable(self) -> bool:
         """Whether it still takes itself for the owner."""
-        return self.ledger is not None and self.ledger.state not in (LedgerState.FENCED, LedgerState.CLOSED)
+        return self.ledger is not None and self.ledger.state not in (
+            ManagedLedgerState.FENCED,
+            ManagedLedgerState.CLOSED,
+        )
 
     async def open(self) -> bool:
         """Open the topic, and try again for a while if that fails. Whether it is open."""
@@ -181,7 +184,7 @@ class Owner:
     def check_fence(self, error: MagnetarError | TimeoutError | None) -> None:
         """A sole owner is never fenced."""
         fenced = type(error).__name__ == "ManagedLedgerFenced"
-        if self.ledger is not None and self.ledger.state is LedgerState.FENCED:
+        if self.ledger is not None and self.ledger.state is ManagedLedgerState.FENCED:
             fenced = True
         if fenced and not self.contended:
             self.world.violated(f"{self.name} is fenced, and is the only owner: {error!r}")

@@ -15,7 +15,7 @@ from magnetar.managed.errors import ManagedLedgerWriteFailed
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 
 from e2e.simulation.cluster import PATIENCE_SECONDS, Client
 from e2e.simulation.history import History
@@ -91,7 +91,11 @@ class Owner:
         except MagnetarError:
             return
         patience = asyncio.get_running_loop().time() + self._chance.uniform(0.3, 2 * self._parameters.active_seconds)
-        while self._goes_on() and not cursor.closed and ledger.state not in (LedgerState.FENCED, LedgerState.CLOSED):
+        while (
+            self._goes_on()
+            and not cursor.closed
+            and ledger.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED)
+        ):
             await self._act(name, ledger, cursor)
             await asyncio.sleep(self._chance.expovariate(1 / self._parameters.topic.pause_seconds))
             if asyncio.get_running_loop().time() > patience:

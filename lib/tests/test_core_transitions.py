@@ -12,7 +12,7 @@ from magnetar.ledger.appender import AppenderState
 from magnetar.ledger.bookie_client.tcp_bookie import TRANSITIONS as LINK
 from magnetar.ledger.bookie_client.tcp_bookie import LinkState
 from magnetar.managed.states import TRANSITIONS as MANAGED
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.coordination import LOCK_TRANSITIONS, LockState
 
 
@@ -47,7 +47,7 @@ def test_every_state_has_its_row() -> None:
         (APPENDER, AppenderState.FAILED, AppenderState.OPEN),
         (LINK, LinkState.CLOSED, LinkState.IDLE),
         (LOCK_TRANSITIONS, LockState.LOST, LockState.HELD),
-        (MANAGED, LedgerState.CLOSED, LedgerState.LEDGER_OPENED),
+        (MANAGED, ManagedLedgerState.CLOSED, ManagedLedgerState.LEDGER_OPENED),
     ],
 )
 def test_what_has_ended_stays_so(table: Transitions[enum.Enum], before: enum.Enum, after: enum.Enum) -> None:

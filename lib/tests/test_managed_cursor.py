@@ -15,7 +15,7 @@ from magnetar.managed.info_codec import decode_cursor_info
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 
 NAME = "public/default/persistent/topic"
@@ -312,7 +312,7 @@ async def test_an_owner_stops_whose_cursor_another_has_changed(world: ManagedWor
     cursor.acknowledge([at[0]])
     with pytest.raises(ManagedLedgerFenced):
         await durable(cursor)
-    assert ledger.state is LedgerState.FENCED
+    assert ledger.state is ManagedLedgerState.FENCED
     with pytest.raises(ManagedLedgerFenced):
         await append(ledger, [b"x"])
 

@@ -19,7 +19,7 @@ from magnetar.managed.errors import (
     ManagedLedgerWriteFailed,
 )
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -148,7 +148,7 @@ async def test_an_idle_ledger_rolls_and_the_next_append_goes_to_a_new_one(world:
     world.clock.ms += 5000
     ledger.maintain(world.clock.ms)
     await world.settle()
-    assert ledger.state is LedgerState.CLOSED_LEDGER
+    assert ledger.state is ManagedLedgerState.CLOSED_LEDGER
     assert ledger.last_confirmed == first
     assert (await append(ledger, [b"y"]))[0] > first[0]
 
@@ -294,7 +294,11 @@ async def test_write_failed_until_the_producers_are_gone(world: ManagedWorld) ->
         with pytest.raises(ManagedLedgerWriteFailed):
             await append(ledger, [b"x"])
         states.append(ledger.state)
-    assert states == [LedgerState.CLOSED_LEDGER, LedgerState.WRITE_FAILED, LedgerState.WRITE_FAILED]
+    assert states == [
+        ManagedLedgerState.CLOSED_LEDGER,
+        ManagedLedgerState.WRITE_FAILED,
+        ManagedLedgerState.WRITE_FAILED,
+    ]
     world.ledgers.refuse_creation = None
     with pytest.raises(Unavailable):
         await append(ledger, [b"x"])
@@ -366,7 +370,7 @@ async def test_who_was_replaced_deletes_nothing(world: ManagedWorld) -> None:
     for deletion in (former.delete_cursor("sub"), former.delete()):
         with pytest.raises(ManagedLedgerFenced):
             await deletion
-    assert former.state is LedgerState.FENCED
+    assert former.state is ManagedLedgerState.FENCED
     again = await world.factory().open(NAME)
     assert (again.number_of_entries, list(again.cursors)) == (1, ["sub"])
     assert ledger is not again

@@ -18,7 +18,7 @@ from magnetar.managed.errors import (
 )
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -80,11 +80,11 @@ async def test_who_lets_go_while_the_next_ledger_is_made_uses_none(world: Manage
     world.ledgers.release()
     ledger.append([b"a", b"b"], lambda *_: None, None)
     ledgers = len(world.ledgers.stored)
-    assert ledger.internal_stats().state == LedgerState.CLOSING_LEDGER.value
+    assert ledger.internal_stats().state == ManagedLedgerState.CLOSING_LEDGER.value
     await ledger.abandon()
     await world.settle()
     assert len(world.ledgers.stored) == ledgers
-    assert ledger.state is LedgerState.FENCED
+    assert ledger.state is ManagedLedgerState.FENCED
     assert told == []
 
 
@@ -99,7 +99,7 @@ async def test_a_ledger_that_was_let_go_of_is_opened_anew(world: ManagedWorld) -
     await opened.close()
     again = await factory.open(NAME)
     assert again is not opened
-    assert again.state is LedgerState.LEDGER_OPENED
+    assert again.state is ManagedLedgerState.LEDGER_OPENED
 
 
 class Listener:

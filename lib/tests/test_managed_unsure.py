@@ -20,7 +20,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.owned_node import UNSURE_WRITES_MAX
 from magnetar.managed.paths import cursor_path, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append
 from magnetar.metadata.faulty import Fate, FaultyStore
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -134,7 +134,7 @@ async def test_a_receipt_for_an_acknowledgement_holds_when_the_answer_to_the_swi
         assert isinstance(await persisted(cursor), StoreUnavailable)
         assert len(world.ledgers.stored) <= 3, "more than one ledger is in doubt"
         assert has((await world.copy().owner()).cursors["sub"], at, *receipts)
-    assert ledger.state is LedgerState.LEDGER_OPENED
+    assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     cursor.acknowledge([at[15]])
     assert await persisted(cursor) is None
     again = (await world.owner()).cursors["sub"]
@@ -152,7 +152,7 @@ async def test_a_ledger_in_doubt_is_deleted_once_the_node_is_known_not_to_name_i
         assert isinstance(await persisted(cursor), StoreUnavailable)
         assert await persisted(cursor) is None
         assert await world.nothing_left_over()
-    assert ledger.state is LedgerState.LEDGER_OPENED
+    assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     assert has((await world.owner()).cursors["sub"], at, 3, *range(5, 15))
 
 
@@ -274,7 +274,7 @@ async def test_a_closed_cursor_whose_last_write_had_no_answer_opens_again(world:
     assert has(again, at, 3)
     again.acknowledge([at[7]])
     assert await persisted(again) is None
-    assert ledger.state is LedgerState.LEDGER_OPENED
+    assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     assert await world.nothing_left_over()
     assert has((await world.owner()).cursors["sub"], at, 3, 7)
 
@@ -305,7 +305,7 @@ async def test_who_was_replaced_is_fenced_whatever_it_waits_for(world: World, fa
     other = await world.owner()
     with pytest.raises(ManagedLedgerFenced):
         await ledger.set_property("k", "mine")
-    assert ledger.state is LedgerState.FENCED
+    assert ledger.state is ManagedLedgerState.FENCED
     await other.set_property("k", "theirs")
     assert (await world.owner()).properties["k"] == "theirs"
 
@@ -396,7 +396,7 @@ async def test_a_deletion_of_a_cursor_without_an_answer_is_finished_by_whoever_c
         await asyncio.sleep(10)
         again.acknowledge([await append(ledger, [b"x"])])
         assert await persisted(again) is None
-    assert ledger.state is LedgerState.LEDGER_OPENED
+    assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     assert await world.nothing_left_over()
 
 
@@ -412,7 +412,7 @@ async def test_a_cursor_that_is_deleted_while_it_changes_ledgers_does_not_come_b
         await writing
         await world.settle()
         assert await world.store.get(CURSOR) is None
-        assert ledger.state is LedgerState.LEDGER_OPENED
+        assert ledger.state is ManagedLedgerState.LEDGER_OPENED
         assert await world.nothing_left_over()
         cursor = await ledger.open_cursor("sub", EARLIEST)
         cursor.acknowledge([at[3]])
@@ -429,7 +429,7 @@ async def test_properties_that_are_set_while_a_cursor_changes_ledgers_do_not_fen
             await asyncio.sleep(0)
         await cursor.set_cursor_properties({"turns": str(turns)})
         assert await writing is None
-        assert ledger.state is LedgerState.LEDGER_OPENED
+        assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     again = (await world.owner()).cursors["sub"]
     assert again.cursor_properties == {"turns": "11"}
     assert has(again, at, 3, *range(5, 17))
@@ -445,7 +445,7 @@ async def test_properties_of_a_cursor_without_an_answer_may_be_set_again(world: 
     cursor.acknowledge([at[5]])
     assert await persisted(cursor) is None
     await cursor.set_cursor_properties({"k": "3"})
-    assert ledger.state is LedgerState.LEDGER_OPENED
+    assert ledger.state is ManagedLedgerState.LEDGER_OPENED
     again = (await world.owner()).cursors["sub"]
     assert (again.cursor_properties, has(again, at, 3, 5)) == ({"k": "3"}, True)
     assert await world.nothing_left_over()

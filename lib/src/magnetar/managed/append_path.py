@@ -28,7 +28,7 @@ from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.rollover import is_full, is_inactive
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
-from magnetar.managed.states import TRANSITIONS, LedgerState
+from magnetar.managed.states import TRANSITIONS, ManagedLedgerState
 
 logger: Final = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class AppendPath:
         self.ledgers: LedgerList = ledgers
         self.properties: dict[str, str] = {}
         self.terminated_at: Position | None = None
-        self.state: LedgerState = LedgerState.CLOSED_LEDGER
+        self.state: ManagedLedgerState = ManagedLedgerState.CLOSED_LEDGER
         self.last_confirmed: Position = ledgers.last_position()
         self.on_appended: list[Callable[[], None]] = []
         self.on_rolled: Callable[[], None] | None = None
@@ -138,7 +138,7 @@ class AppendPath:
             pending = self._pending = deque()
         state = self.state
         size_bytes = sum(map(len, payloads))
-        if state is LedgerState.LEDGER_OPENED:
+        if state is ManagedLedgerState.LEDGER_OPENED:
             batch = PendingAppend(payloads, size_bytes, done, context, NOT_SENT)
             pending.append(batch)
             if not self._held_back:
@@ -149,7 +149,7 @@ class AppendPath:
             self._shared.loop.call_soon(done, error, -1, -1, context)
             return
         pending.append(PendingAppend(payloads, size_bytes, done, context, NOT_SENT))
-        if state is LedgerState.CLOSED_LEDGER:
+        if state is ManagedLedgerState.CLOSED_LEDGER:
             self.start_rollover()
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
@@ -202,7 +202,7 @@ class AppendPath:
         if writer is None or writer.ledger_id != ledger_id:
             return
         logger.warning("%s: ledger %d failed: %s", self.name, ledger_id, error)
-        if self.state is LedgerState.LEDGER_OPENED:
+        if self.state is ManagedLedgerState.LEDGER_OPENED:
             self.failed_in_a_row += 1
             self.start_rollover()
 
@@ -218,8 +218,8 @@ class AppendPath:
     def start_rollover(self, *, stay_closed: bool = False) -> None:
         """Use the ledger no more, and have the next one made."""
         assert self._rollover is not None
-        if self.state is LedgerState.LEDGER_OPENED:
-            self.go(LedgerState.CLOSING_LEDGER)
+        if self.state is ManagedLedgerState.LEDGER_OPENED:
+            self.go(ManagedLedgerState.CLOSING_LEDGER)
         self._rollover.start(stay_closed=stay_closed)
 
     def use(self, writer: LedgerWriter) -> None:
@@ -244,29 +244,29 @@ class AppendPath:
 
     def opened(self) -> None:
         """The first ledger stands: appends may come."""
-        self.state = LedgerState.LEDGER_OPENED
+        self.state = ManagedLedgerState.LEDGER_OPENED
 
     def terminated(self, position: Position) -> None:
         """As stored: no append any more."""
         self.terminated_at = position
-        self.state = LedgerState.TERMINATED
+        self.state = ManagedLedgerState.TERMINATED
 
     def ready_to_create_ledger(self) -> None:
         """The producers whose appends failed are gone: the next append tries again."""
-        if self.state is LedgerState.WRITE_FAILED:
-            self.go(LedgerState.CLOSED_LEDGER)
+        if self.state is ManagedLedgerState.WRITE_FAILED:
+            self.go(ManagedLedgerState.CLOSED_LEDGER)
 
     def roll_if_due(self, now_ms: int) -> None:
         """Close the ledger in use when it had no append for too long, without making the next one."""
-        if self.state is LedgerState.LEDGER_OPENED and not self._pending:
+        if self.state is ManagedLedgerState.LEDGER_OPENED and not self._pending:
             entries = self.ledgers.last().entries
             if is_inactive(self.settings, entries, now_ms - self.last_append_ms):
                 self.start_rollover(stay_closed=True)
 
     def fence(self, error: ManagedLedgerFenced) -> None:
         """Another owner was seen: stop everything."""
-        if self.state not in (LedgerState.FENCED, LedgerState.CLOSED):
-            self.go(LedgerState.FENCED)
+        if self.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED):
+            self.go(ManagedLedgerState.FENCED)
             self._writer = None
             self.fail_pending(error)
 
@@ -304,29 +304,29 @@ class AppendPath:
         self._held_back = False
         for batch in list(self._pending or ()):
             if batch.first_entry_id == NOT_SENT:
-                if self._held_back or not self.is_in(LedgerState.LEDGER_OPENED):
+                if self._held_back or not self.is_in(ManagedLedgerState.LEDGER_OPENED):
                     return
                 self._send(batch)
 
     def refusal(self) -> MagnetarError | None:
         """Why an append cannot even wait."""
         match self.state:
-            case LedgerState.WRITE_FAILED:
+            case ManagedLedgerState.WRITE_FAILED:
                 return ManagedLedgerWriteFailed(f"{self.name}: waiting to recover from failure")
-            case LedgerState.FENCED:
+            case ManagedLedgerState.FENCED:
                 return ManagedLedgerFenced(self.name)
-            case LedgerState.CLOSED:
+            case ManagedLedgerState.CLOSED:
                 return ManagedLedgerClosed(self.name)
-            case LedgerState.TERMINATED:
+            case ManagedLedgerState.TERMINATED:
                 return ManagedLedgerTerminated(self.name)
             case _:
                 return None
 
-    def is_in(self, state: LedgerState) -> bool:
+    def is_in(self, state: ManagedLedgerState) -> bool:
         """The state of this moment; it may have changed during any wait or call."""
         return self.state is state
 
-    def go(self, state: LedgerState) -> None:
+    def go(self, state: ManagedLedgerState) -> None:
         """Change the state, as `states.py` allows it."""
         self.state = TRANSITIONS.step(self.state, state)
 

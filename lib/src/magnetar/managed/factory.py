@@ -22,7 +22,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.sure_writes import put_surely
 
@@ -68,7 +68,7 @@ class ManagedLedgerFactory:
         if self._closed:
             raise ManagedLedgerClosed("the factory is closed")
         ledger = self._open.get(name)
-        if ledger is not None and ledger.state not in (LedgerState.FENCED, LedgerState.CLOSED):
+        if ledger is not None and ledger.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED):
             return ledger
         task = self._opening.get(name)
         if task is None:

@@ -22,7 +22,7 @@ from magnetar.managed.errors import (
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 
 logger: Final = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class LedgerRollover:
         `ManagedLedgerWriteFailed` when it fails again."""
         appends = self._appends
         if appends.last_creation_error is None or appends.state not in (
-            LedgerState.WRITE_FAILED,
-            LedgerState.CLOSED_LEDGER,
+            ManagedLedgerState.WRITE_FAILED,
+            ManagedLedgerState.CLOSED_LEDGER,
         ):
             return
         appends.ready_to_create_ledger()
@@ -86,7 +86,7 @@ class LedgerRollover:
     async def roll_now(self) -> None:
         """Go on in a new ledger, unless the one in use has no entries (admin: roll-over for trimming)."""
         appends = self._appends
-        if appends.state is LedgerState.LEDGER_OPENED and appends.ledgers.last().entries:
+        if appends.state is ManagedLedgerState.LEDGER_OPENED and appends.ledgers.last().entries:
             appends.start_rollover()
         await self._wait()
 
@@ -96,11 +96,11 @@ class LedgerRollover:
         await self._wait()
         if appends.terminated_at is not None:
             return appends.terminated_at
-        if appends.state is not LedgerState.TERMINATED:  # Else the list could not be written the last time.
+        if appends.state is not ManagedLedgerState.TERMINATED:  # Else the list could not be written the last time.
             refusal = appends.refusal()
-            if refusal is not None and appends.state is not LedgerState.WRITE_FAILED:
+            if refusal is not None and appends.state is not ManagedLedgerState.WRITE_FAILED:
                 raise refusal
-            appends.go(LedgerState.TERMINATED)
+            appends.go(ManagedLedgerState.TERMINATED)
         await self._close_writer()
         appends.fail_pending(ManagedLedgerTerminated(appends.name))
         position = appends.last_confirmed
@@ -117,8 +117,8 @@ class LedgerRollover:
         """Wait for what was sent, then close the ledger in use; nothing is written but the ledger's own metadata."""
         appends = self._appends
         await self._wait()
-        if appends.state is not LedgerState.CLOSED:
-            appends.go(LedgerState.CLOSED)
+        if appends.state is not ManagedLedgerState.CLOSED:
+            appends.go(ManagedLedgerState.CLOSED)
             await self._close_writer()
             appends.fail_pending(ManagedLedgerClosed(appends.name))
 
@@ -141,16 +141,16 @@ class LedgerRollover:
         appends = self._appends
         try:
             while True:
-                if appends.is_in(LedgerState.CLOSING_LEDGER):
+                if appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
                     await self._close_writer()
-                    if not appends.is_in(LedgerState.CLOSING_LEDGER):
+                    if not appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
                         return
                     if stay_closed and not appends.pending_entries:
-                        appends.go(LedgerState.CLOSED_LEDGER)
+                        appends.go(ManagedLedgerState.CLOSED_LEDGER)
                         return
                     delays = FAILING_LEDGER_DELAY_SECONDS
                     await asyncio.sleep(delays[min(appends.failed_in_a_row, len(delays) - 1)])
-                if not await self._next_ledger() or not appends.is_in(LedgerState.CLOSING_LEDGER):
+                if not await self._next_ledger() or not appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
                     return
         except asyncio.CancelledError:
             # Let go of: nobody here settles any more what became of a write.
@@ -175,7 +175,7 @@ class LedgerRollover:
     async def _next_ledger(self) -> bool:
         """Make the next ledger and send what waits; whether it stands. Failing is a state, not an exception."""
         appends = self._appends
-        appends.go(LedgerState.CREATING_LEDGER)
+        appends.go(ManagedLedgerState.CREATING_LEDGER)
         empty = [record.ledger_id for record in appends.ledgers.records() if not record.entries]
         try:
             await self.create_ledger()
@@ -188,10 +188,10 @@ class LedgerRollover:
         for ledger_id in empty:
             appends.ledgers.remove(ledger_id)
             self._shared.delete_later(ledger_id)
-        if not appends.is_in(LedgerState.CREATING_LEDGER):
+        if not appends.is_in(ManagedLedgerState.CREATING_LEDGER):
             return False
         appends.last_creation_error = None
-        appends.go(LedgerState.LEDGER_OPENED)
+        appends.go(ManagedLedgerState.LEDGER_OPENED)
         if not appends.ledgers.get(appends.last_confirmed[0]):
             appends.last_confirmed = appends.ledgers.last_position()
         appends.send_queued()
@@ -205,7 +205,7 @@ class LedgerRollover:
         logger.warning("%s: no new ledger: %r", appends.name, error)
         known = error if isinstance(error, MagnetarError) else Unavailable(f"no ledger within the time: {error!r}")
         appends.last_creation_error = known
-        if appends.state is not LedgerState.CREATING_LEDGER:
+        if appends.state is not ManagedLedgerState.CREATING_LEDGER:
             return
-        appends.go(LedgerState.WRITE_FAILED if appends.pending_entries else LedgerState.CLOSED_LEDGER)
+        appends.go(ManagedLedgerState.WRITE_FAILED if appends.pending_entries else ManagedLedgerState.CLOSED_LEDGER)
         appends.fail_pending(ManagedLedgerWriteFailed(f"{appends.name}: no new ledger: {known}"))

@@ -27,7 +27,7 @@ from magnetar.managed.ledger_readers import LedgerReaders
 from magnetar.managed.ledger_rollover import LedgerRollover
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.stats import LedgerStats, ManagedLedgerStats
 from magnetar.managed.trim import ledgers_to_delete
 
@@ -85,7 +85,7 @@ class ManagedLedger:
         self._appends.settings = settings
 
     @property
-    def state(self) -> LedgerState:
+    def state(self) -> ManagedLedgerState:
         """What happens to an append now."""
         return self._appends.state
 
@@ -107,7 +107,7 @@ class ManagedLedger:
     @property
     def terminated(self) -> bool:
         """Whether no entry will ever be added."""
-        return self._appends.state is LedgerState.TERMINATED
+        return self._appends.state is ManagedLedgerState.TERMINATED
 
     @property
     def on_appended(self) -> list[Callable[[], None]]:
@@ -321,7 +321,7 @@ class ManagedLedger:
     async def close(self) -> None:
         """Cursors are persisted, the ledger in use is closed. Raises nothing: the next owner can recover all of it."""
         self._shared.forget(self.name, self)
-        await self._close(with_cursors=self.state is not LedgerState.FENCED)
+        await self._close(with_cursors=self.state is not ManagedLedgerState.FENCED)
 
     async def abandon(self) -> None:
         """Stop at once and write nothing: another process may be the owner by now. Waiting appends fail.
@@ -486,7 +486,7 @@ class ManagedLedger:
         return ledgers_to_delete(self.ledgers.records(), slowest, settings, self._shared.clock.now_ms())
 
     def _state_allows_trim(self) -> bool:
-        return self.state not in (LedgerState.FENCED, LedgerState.CLOSED)
+        return self.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED)
 
     def _rolled(self) -> None:
         for cursor in [*self.cursors.values(), *self._non_durable]:
@@ -494,7 +494,7 @@ class ManagedLedger:
         self.trim_later()
 
     def _check_usable(self) -> None:
-        if self.state is LedgerState.FENCED:
+        if self.state is ManagedLedgerState.FENCED:
             raise ManagedLedgerFenced(self.name)
-        if self.state is LedgerState.CLOSED:
+        if self.state is ManagedLedgerState.CLOSED:
             raise ManagedLedgerClosed(self.name)

@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.core.transitions import Transitions
 
 
-class LedgerState(enum.Enum):
+class ManagedLedgerState(enum.Enum):
     """What happens to an append now."""
 
     LEDGER_OPENED = "LedgerOpened"
@@ -26,7 +26,7 @@ class LedgerState(enum.Enum):
     TERMINATED = "Terminated"
 
 
-_S = LedgerState
+_S = ManagedLedgerState
 
 TRANSITIONS: Final = Transitions(
     "a managed ledger",

@@ -30,7 +30,7 @@ from magnetar.managed.info_codec import (
 )
 from magnetar.managed.owned_node import NodeTaken, OwnedNode
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
-from magnetar.managed.states import LedgerState
+from magnetar.managed.states import ManagedLedgerState
 
 logger: Final = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class CursorStorage:
 
     def flush_if_due(self, now_seconds: float) -> bool:
         """From the timer: write if the rate allows; whether there is nothing left to look after."""
-        if not self.dirty or self._closed or self._appends.state is LedgerState.FENCED:
+        if not self.dirty or self._closed or self._appends.state is ManagedLedgerState.FENCED:
             return True
         if not self._busy and now_seconds - self._last_write_seconds >= 1.0 / self._appends.settings.mark_delete_rate:
             self._write()
@@ -275,7 +275,7 @@ class CursorStorage:
         node at it and delete the old one."""
         shared, appends = self._shared, self._appends
         try:
-            if appends.state is LedgerState.FENCED:
+            if appends.state is ManagedLedgerState.FENCED:
                 raise ManagedLedgerFenced(appends.name)
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
                 if self.node.unsure:
