@@ -22,7 +22,7 @@ from magnetar.bookie.autorecovery.auditor.replicas_check import ReplicasCheck, m
 from magnetar.bookie.autorecovery.fragments import Segment
 from magnetar.bookie.autorecovery.registered_bookies import available_bookies
 from magnetar.bookie.autorecovery.settings import AuditorSettings
-from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
+from magnetar.bookie.autorecovery.testing import QUICK, MemoryBookieCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.availability import encode_availability
 from magnetar.bookie.counters import RecoveryCounters
@@ -64,7 +64,7 @@ class World:
     """Some bookies, their registrations, and what an auditor works with."""
 
     def __init__(self, bookies: int) -> None:
-        self.cluster = MemoryCluster(bookies)
+        self.cluster = MemoryBookieCluster(bookies)
         self.store = self.cluster.store
         self.clock = MovableClock()
         self.underreplicated = UnderreplicatedLedgers(self.store, "auditor:1", self.clock, random.Random(1))

@@ -13,7 +13,7 @@ from magnetar.bookie.autorecovery.election import ElectionKind
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.worker import WorkerProgress
 from magnetar.bookie.autorecovery.settings import UPSTREAM_NAMES, AuditorSettings, AutoRecoverySettings
-from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
+from magnetar.bookie.autorecovery.testing import QUICK, MemoryBookieCluster
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
@@ -42,7 +42,7 @@ class World:
     """A cluster of memory bookies and the processes that AutoRecovery runs in."""
 
     def __init__(self, store: MetadataStore, others: list[MetadataStore]) -> None:
-        self.cluster = MemoryCluster(5, store)
+        self.cluster = MemoryBookieCluster(5, store)
         self.others = others
         self.daemons: list[AutoRecoveryDaemon] = []
         self._clients: list[BookKeeperClient] = []

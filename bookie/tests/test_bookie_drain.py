@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
-from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
+from magnetar.bookie.autorecovery.testing import QUICK, MemoryBookieCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import THE_BOOKIE, Drain, DrainParts
@@ -123,7 +123,7 @@ class Process:
 
     def __init__(
         self,
-        cluster: MemoryCluster,
+        cluster: MemoryBookieCluster,
         *,
         own: bool,
         death: Death | None = None,
@@ -191,20 +191,20 @@ class Process:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
     opened = await new_cluster()
     yield opened
     await opened.close()
 
 
-async def new_cluster(bookies: int = 4) -> MemoryCluster:
-    cluster = MemoryCluster(bookies, clock=LoopClock())
+async def new_cluster(bookies: int = 4) -> MemoryBookieCluster:
+    cluster = MemoryBookieCluster(bookies, clock=LoopClock())
     await cluster.store.put(COOKIE, b"cookie")
     return cluster
 
 
 async def ledgers_on_it(
-    cluster: MemoryCluster, count: int, options: LedgerOptions = WHOLE, entries: int = 5
+    cluster: MemoryBookieCluster, count: int, options: LedgerOptions = WHOLE, entries: int = 5
 ) -> list[int]:
     """So many closed ledgers that name the leaving bookie."""
     found: list[int] = []
@@ -215,7 +215,7 @@ async def ledgers_on_it(
     return found
 
 
-async def assert_gone(cluster: MemoryCluster, *, cookie: bool = False) -> None:
+async def assert_gone(cluster: MemoryBookieCluster, *, cookie: bool = False) -> None:
     """No ledger names the bookie, every ledger has its replicas elsewhere, the cookie is gone, no lock is left."""
     async for ledger_id in cluster.client.metadata.ledger_ids():
         metadata = await cluster.metadata(ledger_id)
@@ -240,7 +240,7 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_a_live_bookie_leaves(cluster: MemoryCluster) -> None:
+async def test_a_live_bookie_leaves(cluster: MemoryBookieCluster) -> None:
     moved = [*await ledgers_on_it(cluster, 6), *await ledgers_on_it(cluster, 3, STRIPED)]
     await ledgers_on_it(cluster, 1, WHOLE, entries=0)
     process = Process(cluster, own=True)
@@ -259,7 +259,7 @@ async def test_a_live_bookie_leaves(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_a_dead_bookie_is_taken_out(cluster: MemoryCluster) -> None:
+async def test_a_dead_bookie_is_taken_out(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 3)
     cluster.bookies.bookies[LEAVING].stop()
     process = Process(cluster, own=False)
@@ -269,7 +269,7 @@ async def test_a_dead_bookie_is_taken_out(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_the_cookie_may_stay(cluster: MemoryCluster) -> None:
+async def test_the_cookie_may_stay(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 2)
     cluster.bookies.bookies[LEAVING].stop()
     process = Process(cluster, own=False)
@@ -283,7 +283,7 @@ async def test_the_cookie_may_stay(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_who_asks_for_the_cookie_later_gets_it(cluster: MemoryCluster) -> None:
+async def test_who_asks_for_the_cookie_later_gets_it(cluster: MemoryBookieCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     cluster.bookies.bookies[LEAVING].stop()
     first, second = Process(cluster, own=False), Process(cluster, own=False)
@@ -301,7 +301,7 @@ async def test_who_asks_for_the_cookie_later_gets_it(cluster: MemoryCluster) -> 
     await second.end()
 
 
-async def test_a_bookie_of_another_process_is_refused_while_it_takes_writes(cluster: MemoryCluster) -> None:
+async def test_a_bookie_of_another_process_is_refused_while_it_takes_writes(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 2)
     bookie = Process(cluster, own=True)
     await bookie.boot()
@@ -325,7 +325,7 @@ async def test_a_bookie_of_another_process_is_refused_while_it_takes_writes(clus
     await bookie.end()
 
 
-async def test_it_waits_while_the_bookie_takes_writes(cluster: MemoryCluster) -> None:
+async def test_it_waits_while_the_bookie_takes_writes(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 2)
     operator = Process(cluster, own=False)
     await operator.drain.start()
@@ -355,7 +355,7 @@ async def test_it_is_refused_when_nobody_could_take_the_places() -> None:
     await cluster.close()
 
 
-async def test_what_holds_it_up_is_named_and_waited_for(cluster: MemoryCluster) -> None:
+async def test_what_holds_it_up_is_named_and_waited_for(cluster: MemoryBookieCluster) -> None:
     first, second, third = await ledgers_on_it(cluster, 3)
     for bookie in cluster.bookies.bookies.values():
         if second in bookie.ledgers:
@@ -386,7 +386,7 @@ async def test_what_holds_it_up_is_named_and_waited_for(cluster: MemoryCluster) 
     await process.end()
 
 
-async def test_an_idle_open_ledger_is_closed_and_a_busy_one_goes_on(cluster: MemoryCluster) -> None:
+async def test_an_idle_open_ledger_is_closed_and_a_busy_one_goes_on(cluster: MemoryBookieCluster) -> None:
     writers: list[tuple[OpenLedgerWriter, RecordingListener]] = []
     while len(writers) < 2:
         writer, listener = await cluster.open_ledger(WHOLE, [b"x"] * 3)
@@ -411,7 +411,7 @@ async def test_an_idle_open_ledger_is_closed_and_a_busy_one_goes_on(cluster: Mem
     await process.end()
 
 
-async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryCluster) -> None:
+async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 2)
     process = Process(cluster, own=True)
     await process.boot()
@@ -431,7 +431,7 @@ async def test_ledgers_that_come_to_name_it_late_are_moved_too(cluster: MemoryCl
 
 @pytest.mark.parametrize("told", [NodeChange.CREATED, NodeChange.MODIFIED])
 async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again(
-    cluster: MemoryCluster, told: NodeChange
+    cluster: MemoryBookieCluster, told: NodeChange
 ) -> None:
     """After a reconnection the store tells only that something may have changed."""
 
@@ -447,7 +447,7 @@ async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again
             return RetellingStore(self._memory_tree)
 
     await cluster.close()
-    cluster = MemoryCluster(4, RetellingStore(), clock=LoopClock())
+    cluster = MemoryBookieCluster(4, RetellingStore(), clock=LoopClock())
     await cluster.store.put(COOKIE, b"cookie")
     await ledgers_on_it(cluster, 1)
     leaving = cluster.bookies.bookies[LEAVING]
@@ -475,7 +475,7 @@ async def test_a_bookie_that_took_writes_during_the_last_look_is_looked_at_again
     await cluster.close()
 
 
-async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryCluster) -> None:
+async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryBookieCluster) -> None:
     ledgers = await ledgers_on_it(cluster, 2)
     for bookie in cluster.bookies.bookies.values():
         if ledgers[1] in bookie.ledgers:
@@ -497,7 +497,7 @@ async def test_a_cancelled_drain_leaves_the_bookie_as_it_was(cluster: MemoryClus
     await process.end()
 
 
-async def test_a_drain_that_nobody_runs_yet_is_cancelled_all_the_same(cluster: MemoryCluster) -> None:
+async def test_a_drain_that_nobody_runs_yet_is_cancelled_all_the_same(cluster: MemoryBookieCluster) -> None:
     process = Process(cluster, own=True)
     await process.drain.start()
     await process.boot()
@@ -508,7 +508,7 @@ async def test_a_drain_that_nobody_runs_yet_is_cancelled_all_the_same(cluster: M
 
 
 async def test_a_late_answer_turns_no_bookie_read_only_whose_drain_is_cancelled(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryBookieCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The intention was read before it was deleted, and is acted upon afterwards."""
     (ledger_id,) = await ledgers_on_it(cluster, 1)
@@ -549,7 +549,7 @@ async def test_a_late_answer_turns_no_bookie_read_only_whose_drain_is_cancelled(
     await process.end()
 
 
-async def test_no_cancel_once_the_cookie_goes(cluster: MemoryCluster) -> None:
+async def test_no_cancel_once_the_cookie_goes(cluster: MemoryBookieCluster) -> None:
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1)
     await cluster.store.put(intention_path(LEAVING), encode_intention(intention))
     process = Process(cluster, own=False)
@@ -558,7 +558,7 @@ async def test_no_cancel_once_the_cookie_goes(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryCluster) -> None:
+async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryBookieCluster) -> None:
     cluster.bookies.bookies[LEAVING].stop()
     process = Process(cluster, own=False)
     await process.drain.start()
@@ -574,7 +574,7 @@ async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryCluster) -> None
     await process.end()
 
 
-async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(cluster: MemoryCluster) -> None:
+async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(cluster: MemoryBookieCluster) -> None:
     """It was killed after the removal, and a new bookie of this name has made its own. No drain could be cancelled."""
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
     await cluster.store.put(intention_path(LEAVING), encode_intention(intention))
@@ -585,7 +585,7 @@ async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(clust
     await process.end()
 
 
-async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: MemoryCluster) -> None:
+async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: MemoryBookieCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     before = set((await cluster.metadata(ledger_id)).ensembles[0][1])
     cluster.bookies.bookies[LEAVING].stop()
@@ -601,7 +601,7 @@ async def test_a_copy_that_went_bad_is_repaired_before_the_cookie_goes(cluster: 
     await process.end()
 
 
-async def test_the_cookie_stays_while_a_moved_copy_is_bad_and_cannot_be_repaired(cluster: MemoryCluster) -> None:
+async def test_the_cookie_stays_while_a_moved_copy_is_bad_and_cannot_be_repaired(cluster: MemoryBookieCluster) -> None:
     """Nobody else has those entries any more: the leaving bookie may be the last that could give them back."""
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     before = set((await cluster.metadata(ledger_id)).ensembles[0][1])
@@ -622,7 +622,7 @@ async def test_the_cookie_stays_while_a_moved_copy_is_bad_and_cannot_be_repaired
     await process.end()
 
 
-async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
+async def test_a_lost_session_is_survived(cluster: MemoryBookieCluster) -> None:
     ledgers = await ledgers_on_it(cluster, 2)
     others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
     lock = await others.lock(ledgers[0])
@@ -641,7 +641,7 @@ async def test_a_lost_session_is_survived(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> None:
+async def test_the_service_goes_on_after_a_restart(cluster: MemoryBookieCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     others = UnderreplicatedLedgers(cluster.store, "other:3181", cluster.clock)
     lock = await others.lock(ledger_id)
@@ -676,7 +676,7 @@ async def test_the_service_goes_on_after_a_restart(cluster: MemoryCluster) -> No
 
 
 async def test_the_service_drains_though_the_answer_to_the_intention_is_lost(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryBookieCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asked does not know whether the bookie leaves; it stands in the store that it does."""
     await ledgers_on_it(cluster, 1)
@@ -698,7 +698,7 @@ async def test_the_service_drains_though_the_answer_to_the_intention_is_lost(
     await process.end()
 
 
-async def test_the_service_waits_for_the_store(cluster: MemoryCluster) -> None:
+async def test_the_service_waits_for_the_store(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 1)
     process = Process(cluster, own=True)
     await process.boot()
@@ -712,7 +712,7 @@ async def test_the_service_waits_for_the_store(cluster: MemoryCluster) -> None:
     await process.end()
 
 
-async def test_the_service_waits_until_its_intention_can_be_read(cluster: MemoryCluster) -> None:
+async def test_the_service_waits_until_its_intention_can_be_read(cluster: MemoryBookieCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     process = Process(cluster, own=True)
     await process.boot()
@@ -746,7 +746,7 @@ def test_intentions_as_they_are_kept() -> None:
             decode_intention(damaged)
 
 
-async def killed_run(cluster: MemoryCluster, death: Death, *, own: bool) -> None:
+async def killed_run(cluster: MemoryBookieCluster, death: Death, *, own: bool) -> None:
     """A process that starts a drain and runs it until it is done or dies."""
     process = Process(cluster, own=own, death=death, pace_seconds=0.002)
 
@@ -769,7 +769,7 @@ async def killed_run(cluster: MemoryCluster, death: Death, *, own: bool) -> None
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("own", [True, False], ids=["live", "dead"])
 async def test_a_kill_at_any_operation_is_gone_on_from(*, own: bool, applied: bool) -> None:
-    async def prepared() -> MemoryCluster:
+    async def prepared() -> MemoryBookieCluster:
         cluster = await new_cluster()
         await ledgers_on_it(cluster, 2, WHOLE, entries=3)
         writer, _ = await cluster.open_ledger(STRIPED, [b"x"] * 3)

@@ -10,7 +10,7 @@ import pytest
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker
-from magnetar.bookie.autorecovery.testing import QUICK, MemoryCluster
+from magnetar.bookie.autorecovery.testing import QUICK, MemoryBookieCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.drain import DrainParts, is_leaving
@@ -83,7 +83,7 @@ class Asked:
 
     number = 0
 
-    def __init__(self, cluster: MemoryCluster, death: Death | None = None, settle_seconds: float = 0.0) -> None:
+    def __init__(self, cluster: MemoryBookieCluster, death: Death | None = None, settle_seconds: float = 0.0) -> None:
         Asked.number += 1
         assert isinstance(cluster.store, MemoryMetadataStore)
         self.session = cluster.store.another_session()
@@ -113,21 +113,21 @@ class Asked:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(4, clock=LoopClock())
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(4, clock=LoopClock())
     await opened.store.put(COOKIE, b"cookie")
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def asked(cluster: MemoryCluster) -> AsyncIterator[Asked]:
+async def asked(cluster: MemoryBookieCluster) -> AsyncIterator[Asked]:
     started = Asked(cluster)
     yield started
     await started.end()
 
 
-async def ledgers_on_it(cluster: MemoryCluster, count: int) -> list[int]:
+async def ledgers_on_it(cluster: MemoryBookieCluster, count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         ledger_id = await cluster.closed_ledger(WHOLE, [b"x%d" % number for number in range(5)])
@@ -136,7 +136,7 @@ async def ledgers_on_it(cluster: MemoryCluster, count: int) -> list[int]:
     return found
 
 
-async def copy_what_is_marked(cluster: MemoryCluster) -> None:
+async def copy_what_is_marked(cluster: MemoryBookieCluster) -> None:
     """As the workers of the cluster do."""
     marks = UnderreplicatedLedgers(cluster.store, "worker", cluster.clock)
     replicator = cluster.replicator(ReplicationSettings(open_ledger_grace_seconds=0.01))
@@ -150,7 +150,7 @@ async def copy_what_is_marked(cluster: MemoryCluster) -> None:
     await marks.close()
 
 
-async def named_by(cluster: MemoryCluster) -> int:
+async def named_by(cluster: MemoryBookieCluster) -> int:
     ids = [ledger_id async for ledger_id in cluster.client.metadata.ledger_ids()]
     found = [await cluster.metadata(ledger_id) for ledger_id in ids]
     return sum(any(LOST in ensemble for _, ensemble in metadata.ensembles) for metadata in found)
@@ -161,7 +161,7 @@ def gone(waits_for: str = "") -> LostBookie:
 
 
 async def test_its_ledgers_are_marked_at_once_and_the_cookie_goes_when_all_are_copied(
-    cluster: MemoryCluster, asked: Asked
+    cluster: MemoryBookieCluster, asked: Asked
 ) -> None:
     ledgers = await ledgers_on_it(cluster, 5)
     cluster.bookies.bookies[LOST].stop()
@@ -186,7 +186,9 @@ async def test_its_ledgers_are_marked_at_once_and_the_cookie_goes_when_all_are_c
 
 
 @pytest.mark.parametrize("folder", [AVAILABLE_PATH, READ_ONLY_PATH])
-async def test_a_bookie_that_is_registered_is_left_alone(cluster: MemoryCluster, asked: Asked, folder: str) -> None:
+async def test_a_bookie_that_is_registered_is_left_alone(
+    cluster: MemoryBookieCluster, asked: Asked, folder: str
+) -> None:
     await ledgers_on_it(cluster, 1)
     await cluster.store.put(f"{folder}/{LOST}", b"", ephemeral=True)
     with pytest.raises(OperationRefused, match=r"is registered: it runs, or was killed"):
@@ -197,7 +199,7 @@ async def test_a_bookie_that_is_registered_is_left_alone(cluster: MemoryCluster,
     assert not (await asked.lost.retire(LOST)).registered
 
 
-async def test_clients_have_time_to_hear_that_it_is_gone(cluster: MemoryCluster) -> None:
+async def test_clients_have_time_to_hear_that_it_is_gone(cluster: MemoryBookieCluster) -> None:
     asked = Asked(cluster, settle_seconds=0.05)
     waits = (await asked.lost.retire(LOST)).waits_for
     assert waits.startswith("no ledger names it; clients may not have heard for 0.")
@@ -216,7 +218,7 @@ async def test_clients_have_time_to_hear_that_it_is_gone(cluster: MemoryCluster)
     await asked.end()
 
 
-async def test_it_says_what_holds_it_up(asked: Asked, cluster: MemoryCluster) -> None:
+async def test_it_says_what_holds_it_up(asked: Asked, cluster: MemoryBookieCluster) -> None:
     (ledger_id,) = await ledgers_on_it(cluster, 1)
     cluster.bookies.bookies[LOST].stop()
     await asked.marks.disable()
@@ -232,7 +234,7 @@ async def test_it_says_what_holds_it_up(asked: Asked, cluster: MemoryCluster) ->
     assert "ledger 4711: nobody can tell" in state.waits_for
 
 
-async def test_what_its_drain_has_left_goes_first(cluster: MemoryCluster, asked: Asked) -> None:
+async def test_what_its_drain_has_left_goes_first(cluster: MemoryBookieCluster, asked: Asked) -> None:
     await cluster.store.put(
         intention_path(LOST),
         encode_intention(Intention(bookie_id=LOST, phase=Phase.DRAINING, started_ms=1, cookie_created_ms=1)),
@@ -248,7 +250,9 @@ async def test_what_its_drain_has_left_goes_first(cluster: MemoryCluster, asked:
     assert not await cluster.store.exists(lock_path(LOST))
 
 
-async def test_one_that_comes_back_in_the_last_moment_keeps_its_cookie(cluster: MemoryCluster, asked: Asked) -> None:
+async def test_one_that_comes_back_in_the_last_moment_keeps_its_cookie(
+    cluster: MemoryBookieCluster, asked: Asked
+) -> None:
     async def come_back() -> None:
         await cluster.store.put(f"{AVAILABLE_PATH}/{LOST}", b"", ephemeral=True)
 
@@ -260,7 +264,7 @@ async def test_one_that_comes_back_in_the_last_moment_keeps_its_cookie(cluster: 
     assert node.value == b"cookie"
 
 
-async def test_one_that_was_set_up_anew_meanwhile_keeps_its_cookie(cluster: MemoryCluster, asked: Asked) -> None:
+async def test_one_that_was_set_up_anew_meanwhile_keeps_its_cookie(cluster: MemoryBookieCluster, asked: Asked) -> None:
     async def set_up_anew() -> None:
         await cluster.store.delete(COOKIE)
         await asyncio.sleep(0.002)
@@ -271,7 +275,7 @@ async def test_one_that_was_set_up_anew_meanwhile_keeps_its_cookie(cluster: Memo
     assert await cluster.store.exists(COOKIE)
 
 
-async def test_several_may_be_asked_at_once(cluster: MemoryCluster) -> None:
+async def test_several_may_be_asked_at_once(cluster: MemoryBookieCluster) -> None:
     await ledgers_on_it(cluster, 3)
     cluster.bookies.bookies[LOST].stop()
     processes = [Asked(cluster) for _ in range(3)]
@@ -287,7 +291,7 @@ async def test_several_may_be_asked_at_once(cluster: MemoryCluster) -> None:
         await process.end()
 
 
-async def test_who_does_not_wait_has_the_answer_later(cluster: MemoryCluster, asked: Asked) -> None:
+async def test_who_does_not_wait_has_the_answer_later(cluster: MemoryBookieCluster, asked: Asked) -> None:
     async def hold_up() -> None:
         held.set()
         await go_on.wait()
@@ -317,7 +321,7 @@ async def test_who_does_not_wait_has_the_answer_later(cluster: MemoryCluster, as
     assert asked.store._death.count == reads
 
 
-async def test_looks_are_bounded(cluster: MemoryCluster, asked: Asked) -> None:
+async def test_looks_are_bounded(cluster: MemoryBookieCluster, asked: Asked) -> None:
     async def hold_up() -> None:
         await asyncio.Event().wait()
 
@@ -334,7 +338,7 @@ async def test_looks_are_bounded(cluster: MemoryCluster, asked: Asked) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("applied", [False, True])
-async def test_any_death_leaves_what_another_goes_on_with(cluster: MemoryCluster, applied: bool) -> None:
+async def test_any_death_leaves_what_another_goes_on_with(cluster: MemoryBookieCluster, applied: bool) -> None:
     """Every operation of the store once as the last one of a process; then another one is asked."""
     leaving = Intention(bookie_id=LOST, phase=Phase.DRAINING, started_ms=1)
     deaths = 0

@@ -9,7 +9,7 @@ import pytest
 from magnetar.bookie.autorecovery.replication import worker as worker_module
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.ledger.api import LedgerOptions
@@ -26,7 +26,7 @@ QUICK = ReplicationSettings(
 new_event_loop = VirtualTimeLoop
 
 
-class WorkingCluster(MemoryCluster):
+class WorkingCluster(MemoryBookieCluster):
     """A cluster with a worker in it, whose session of the store is another one than the tests'."""
 
     def __init__(self, bookies: int, settings: ReplicationSettings = QUICK) -> None:

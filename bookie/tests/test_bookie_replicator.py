@@ -10,7 +10,7 @@ from magnetar.bookie.autorecovery.replication.entry_copy import TargetFailed, re
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator, known_last_add_confirmed
 from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, Scope
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
@@ -37,13 +37,13 @@ def payloads(count: int) -> list[bytes]:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(6, clock=LoopClock())
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(6, clock=LoopClock())
     yield opened
     await opened.close()
 
 
-async def assert_reads(cluster: MemoryCluster, ledger_id: int, expected: Sequence[bytes]) -> None:
+async def assert_reads(cluster: MemoryBookieCluster, ledger_id: int, expected: Sequence[bytes]) -> None:
     metadata = await cluster.metadata(ledger_id)
     reader = await cluster.client.open(ledger_id, password=metadata.password, recover=False)
     found: list[bytes] = []
@@ -52,7 +52,7 @@ async def assert_reads(cluster: MemoryCluster, ledger_id: int, expected: Sequenc
     assert found == list(expected)
 
 
-def stop(cluster: MemoryCluster, metadata: LedgerMetadata, *indexes: int, segment: int = 0) -> list[str]:
+def stop(cluster: MemoryBookieCluster, metadata: LedgerMetadata, *indexes: int, segment: int = 0) -> list[str]:
     stopped = [metadata.ensembles[segment][1][index] for index in indexes]
     for bookie in stopped:
         cluster.bookies.bookies[bookie].stop()
@@ -63,7 +63,7 @@ def stop(cluster: MemoryCluster, metadata: LedgerMetadata, *indexes: int, segmen
 @pytest.mark.parametrize("settings", [ReplicationSettings(), SMALL], ids=["one batch", "many batches"])
 @pytest.mark.parametrize("digest", ["CRC32C", "CRC32", "HMAC", "DUMMY"])
 async def test_a_lost_bookie_is_replaced(
-    cluster: MemoryCluster, options: LedgerOptions, settings: ReplicationSettings, digest: str
+    cluster: MemoryBookieCluster, options: LedgerOptions, settings: ReplicationSettings, digest: str
 ) -> None:
     options = dataclasses.replace(options, digest_type=digest, password=b"secret")
     ledger_id = await cluster.closed_ledger(options, payloads(50))
@@ -85,7 +85,7 @@ async def test_a_lost_bookie_is_replaced(
     assert (again.complete, again.entries_copied) == (True, 0)
 
 
-async def test_copies_say_how_far_the_ledger_goes(cluster: MemoryCluster) -> None:
+async def test_copies_say_how_far_the_ledger_goes(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(PAIR, payloads(10))
     stop(cluster, await cluster.metadata(ledger_id), 0)
     await cluster.replicator().replicate(ledger_id)
@@ -108,7 +108,7 @@ def test_rebuilt_entries_keep_their_lengths_with_and_without_gaps() -> None:
     assert rebuilt(codec, 8, []) == []
 
 
-async def test_two_lost_bookies_of_three(cluster: MemoryCluster) -> None:
+async def test_two_lost_bookies_of_three(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(40))
     lost = stop(cluster, await cluster.metadata(ledger_id), 0, 2)
     result = await cluster.replicator(SMALL).replicate(ledger_id)
@@ -116,7 +116,7 @@ async def test_two_lost_bookies_of_three(cluster: MemoryCluster) -> None:
     assert await cluster.lacking(ledger_id, lost) == []
 
 
-async def test_every_segment_is_repaired_empty_ones_too(cluster: MemoryCluster) -> None:
+async def test_every_segment_is_repaired_empty_ones_too(cluster: MemoryBookieCluster) -> None:
     writer, listener = await cluster.open_ledger(WHOLE, payloads(5))
     first = stop(cluster, writer.metadata, 0)
     writer.append(payloads(5))
@@ -135,7 +135,7 @@ async def test_every_segment_is_repaired_empty_ones_too(cluster: MemoryCluster) 
             assert not {*first, *second, *third}.intersection(ensemble)
 
 
-async def test_a_replica_with_holes_is_replaced(cluster: MemoryCluster) -> None:
+async def test_a_replica_with_holes_is_replaced(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(20))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     cluster.drop(ensemble[0], ledger_id, [17, 18, 19])
@@ -151,7 +151,7 @@ async def test_a_replica_with_holes_is_replaced(cluster: MemoryCluster) -> None:
 
 
 async def test_a_replica_with_holes_is_filled_up_when_nobody_else_is_there() -> None:
-    cluster = MemoryCluster(2)
+    cluster = MemoryBookieCluster(2)
     ledger_id = await cluster.closed_ledger(PAIR, payloads(20))
     before = await cluster.metadata(ledger_id)
     cluster.drop(before.ensembles[0][1][1], ledger_id, [0, 7])
@@ -163,7 +163,7 @@ async def test_a_replica_with_holes_is_filled_up_when_nobody_else_is_there() -> 
 
 
 async def test_a_replica_whose_disk_is_bad_is_filled_up_once() -> None:
-    cluster = MemoryCluster(2)
+    cluster = MemoryBookieCluster(2)
     ledger_id = await cluster.closed_ledger(PAIR, payloads(5))
     bookie = cluster.bookies.bookies[(await cluster.metadata(ledger_id)).ensembles[0][1][1]]
     stored = bookie.ledgers[ledger_id]
@@ -179,7 +179,7 @@ async def test_a_replica_whose_disk_is_bad_is_filled_up_once() -> None:
     await cluster.close()
 
 
-async def test_a_damaged_source_is_passed_over(cluster: MemoryCluster) -> None:
+async def test_a_damaged_source_is_passed_over(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(20))
     metadata = await cluster.metadata(ledger_id)
     lost = stop(cluster, metadata, 2)
@@ -196,7 +196,7 @@ async def test_a_damaged_source_is_passed_over(cluster: MemoryCluster) -> None:
 
 @SHAPES
 async def test_entries_that_nobody_has_are_named_and_the_metadata_stays(
-    cluster: MemoryCluster, options: LedgerOptions
+    cluster: MemoryBookieCluster, options: LedgerOptions
 ) -> None:
     ledger_id = await cluster.closed_ledger(options, payloads(40))
     before = await cluster.metadata(ledger_id)
@@ -214,7 +214,7 @@ async def test_entries_that_nobody_has_are_named_and_the_metadata_stays(
     assert await cluster.metadata(ledger_id) == before
 
 
-async def test_an_avoided_bookie_is_replaced_and_is_the_last_source(cluster: MemoryCluster) -> None:
+async def test_an_avoided_bookie_is_replaced_and_is_the_last_source(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(20))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     for bookie in ensemble[1:]:
@@ -230,7 +230,7 @@ async def test_an_avoided_bookie_is_replaced_and_is_the_last_source(cluster: Mem
 
 
 async def test_an_avoided_bookie_leaves_although_another_is_lost_for_good() -> None:
-    cluster = MemoryCluster(4)
+    cluster = MemoryBookieCluster(4)
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(9))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     cluster.bookies.bookies[ensemble[1]].stop()
@@ -243,7 +243,7 @@ async def test_an_avoided_bookie_leaves_although_another_is_lost_for_good() -> N
 
 @pytest.mark.parametrize("options", [WHOLE, STRIPED], ids=["3/3/2", "4/2/2"])
 async def test_an_ensemble_that_names_a_bookie_twice_is_repaired(
-    cluster: MemoryCluster, options: LedgerOptions
+    cluster: MemoryBookieCluster, options: LedgerOptions
 ) -> None:
     """No client makes such an ensemble, but somebody may have edited the metadata."""
     ledger_id = await cluster.closed_ledger(options, payloads(20))
@@ -261,7 +261,7 @@ async def test_an_ensemble_that_names_a_bookie_twice_is_repaired(
 
 
 async def test_too_few_bookies_repair_what_they_can() -> None:
-    cluster = MemoryCluster(4)
+    cluster = MemoryBookieCluster(4)
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(9))
     lost = stop(cluster, await cluster.metadata(ledger_id), 0, 1)
     result = await cluster.replicator().replicate(ledger_id)
@@ -277,7 +277,7 @@ async def test_too_few_bookies_repair_what_they_can() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "hanging", "refusing"])
-async def test_a_bookie_that_does_not_take_the_copy_is_not_named(cluster: MemoryCluster, trouble: str) -> None:
+async def test_a_bookie_that_does_not_take_the_copy_is_not_named(cluster: MemoryBookieCluster, trouble: str) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     stop(cluster, await cluster.metadata(ledger_id), 0)
@@ -299,7 +299,7 @@ async def test_a_bookie_that_does_not_take_the_copy_is_not_named(cluster: Memory
 
 
 @pytest.mark.parametrize("code", [BookieCode.EIO, BookieCode.EREADONLY])
-async def test_a_copy_that_its_target_refused_has_failed(cluster: MemoryCluster, code: BookieCode) -> None:
+async def test_a_copy_that_its_target_refused_has_failed(cluster: MemoryBookieCluster, code: BookieCode) -> None:
     """Nor is that left to the next round, which would find a bookie named that has nothing."""
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     metadata = await cluster.metadata(ledger_id)
@@ -310,7 +310,7 @@ async def test_a_copy_that_its_target_refused_has_failed(cluster: MemoryCluster,
         await cluster.replicator(SMALL).copy(ledger_id, metadata, move, [1, 2], lambda *_: None)
 
 
-async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluster: MemoryCluster) -> None:
+async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluster: MemoryBookieCluster) -> None:
     """It takes the rest of the copy, as it does all adds of high priority; but whoever drains it may have looked at
     this ledger already."""
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
@@ -334,7 +334,7 @@ async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluste
     assert await cluster.lacking(ledger_id) == []
 
 
-async def test_what_an_earlier_attempt_has_copied_does_no_harm(cluster: MemoryCluster) -> None:
+async def test_what_an_earlier_attempt_has_copied_does_no_harm(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     entries = cluster.bookies.bookies[ensemble[0]].ledgers[ledger_id].entries
@@ -351,7 +351,7 @@ async def test_what_an_earlier_attempt_has_copied_does_no_harm(cluster: MemoryCl
     assert await cluster.lacking(ledger_id, lost) == []
 
 
-async def test_a_silent_bookie_is_given_time(cluster: MemoryCluster) -> None:
+async def test_a_silent_bookie_is_given_time(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(10))
     silent = (await cluster.metadata(ledger_id)).ensembles[0][1][1]
     cluster.bookies.bookies[silent].mute()
@@ -363,7 +363,7 @@ async def test_a_silent_bookie_is_given_time(cluster: MemoryCluster) -> None:
     cluster.bookies.bookies[silent].stop()
 
 
-async def test_a_conflict_is_read_again(cluster: MemoryCluster) -> None:
+async def test_a_conflict_is_read_again(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(10))
     before = await cluster.metadata(ledger_id)
     lost = stop(cluster, before, 0)
@@ -386,7 +386,7 @@ async def test_a_conflict_is_read_again(cluster: MemoryCluster) -> None:
     assert await cluster.lacking(ledger_id, lost) == []
 
 
-async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster: MemoryCluster) -> None:
+async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(PAIR, payloads(5))
     metadata, version = await cluster.client.metadata.read(ledger_id)
     first, second = metadata.ensembles[0][1]
@@ -398,7 +398,7 @@ async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster
     assert await cluster.metadata(ledger_id) == changed
 
 
-async def test_one_copy_is_looked_at_by_its_ledger_segment_and_bookie(cluster: MemoryCluster) -> None:
+async def test_one_copy_is_looked_at_by_its_ledger_segment_and_bookie(cluster: MemoryBookieCluster) -> None:
     await cluster.closed_ledger(PAIR, payloads(5))
     ledger_id = await cluster.closed_ledger(PAIR, payloads(5))
     metadata = await cluster.metadata(ledger_id)
@@ -417,7 +417,7 @@ def test_what_metadata_proves_to_be_confirmed() -> None:
     assert known_last_add_confirmed(dataclasses.replace(opened, state=LedgerState.CLOSED, last_entry_id=9)) == 9
 
 
-async def test_two_replicators_at_once_agree(cluster: MemoryCluster) -> None:
+async def test_two_replicators_at_once_agree(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(60))
     lost = stop(cluster, await cluster.metadata(ledger_id), 0, 1)
     replicators = [cluster.replicator(SMALL) for _ in range(3)]
@@ -426,7 +426,7 @@ async def test_two_replicators_at_once_agree(cluster: MemoryCluster) -> None:
     assert await cluster.lacking(ledger_id, lost) == []
 
 
-async def test_a_deleted_ledger_needs_nothing(cluster: MemoryCluster) -> None:
+async def test_a_deleted_ledger_needs_nothing(cluster: MemoryBookieCluster) -> None:
     assert (await cluster.replicator().replicate(4711)).deleted
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
@@ -444,7 +444,7 @@ async def test_a_deleted_ledger_needs_nothing(cluster: MemoryCluster) -> None:
     assert (result.deleted, result.complete) == (True, True)
 
 
-async def test_an_open_segment_waits_for_its_writer_then_the_ledger_is_closed(cluster: MemoryCluster) -> None:
+async def test_an_open_segment_waits_for_its_writer_then_the_ledger_is_closed(cluster: MemoryBookieCluster) -> None:
     writer, listener = await cluster.open_ledger(WHOLE, payloads(5))
     ledger_id = writer.ledger_id
     stop(cluster, writer.metadata, 0)
@@ -465,7 +465,7 @@ async def test_an_open_segment_waits_for_its_writer_then_the_ledger_is_closed(cl
     await assert_reads(cluster, ledger_id, [*payloads(5), *payloads(5)])
 
 
-async def ledger_with_five_known_confirmed(cluster: MemoryCluster) -> OpenLedgerWriter:
+async def ledger_with_five_known_confirmed(cluster: MemoryBookieCluster) -> OpenLedgerWriter:
     """Open, of six entries; only the last tells the bookies that those before are confirmed."""
     writer, listener = await cluster.open_ledger(WHOLE, payloads(5))
     writer.append([b"later"])
@@ -474,7 +474,7 @@ async def ledger_with_five_known_confirmed(cluster: MemoryCluster) -> OpenLedger
 
 
 async def test_bookies_that_lack_confirmed_entries_of_an_open_ledger_are_named_and_no_others(
-    cluster: MemoryCluster,
+    cluster: MemoryBookieCluster,
 ) -> None:
     writer = await ledger_with_five_known_confirmed(cluster)
     damaged, late, lacking = writer.metadata.ensembles[0][1]
@@ -487,7 +487,7 @@ async def test_bookies_that_lack_confirmed_entries_of_an_open_ledger_are_named_a
     await writer.abandon()
 
 
-async def test_an_open_ledger_that_is_whole_stays_open(cluster: MemoryCluster) -> None:
+async def test_an_open_ledger_that_is_whole_stays_open(cluster: MemoryBookieCluster) -> None:
     writer = await ledger_with_five_known_confirmed(cluster)
     replicator = cluster.replicator()
     result = await replicator.replicate(writer.ledger_id)
@@ -498,7 +498,7 @@ async def test_an_open_ledger_that_is_whole_stays_open(cluster: MemoryCluster) -
     await writer.close()
 
 
-async def test_a_ledger_whose_password_is_not_in_the_metadata(cluster: MemoryCluster) -> None:
+async def test_a_ledger_whose_password_is_not_in_the_metadata(cluster: MemoryBookieCluster) -> None:
     options = dataclasses.replace(WHOLE, digest_type="HMAC", password=b"old")
     ledger_id = await cluster.closed_ledger(options, payloads(10))
     metadata, version = await cluster.client.metadata.read(ledger_id)
@@ -520,7 +520,7 @@ async def test_a_ledger_whose_password_is_not_in_the_metadata(cluster: MemoryClu
     assert {ledger.master_key for ledger in named} == {key}
 
 
-async def test_a_copy_within_a_rate_takes_its_time(cluster: MemoryCluster) -> None:
+async def test_a_copy_within_a_rate_takes_its_time(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, [b"x" * 1000] * 60)
     stop(cluster, await cluster.metadata(ledger_id), 0)
     settings = dataclasses.replace(SMALL, bytes_per_second=200_000, entry_batch_size=5, batch_bytes_max=10_000)
@@ -541,7 +541,7 @@ async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
     places = BookiePlaces(
         {"default": {f"bookie-{number}:3181": "/rack-a" if number < 4 else "/rack-b" for number in range(6)}}
     )
-    cluster = MemoryCluster(4)
+    cluster = MemoryBookieCluster(4)
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(10))
     cluster.bookies.add_bookie()
     cluster.bookies.add_bookie()
@@ -564,7 +564,7 @@ async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
     await cluster.close()
 
 
-async def test_what_is_copied_is_counted(cluster: MemoryCluster) -> None:
+async def test_what_is_copied_is_counted(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     stop(cluster, await cluster.metadata(ledger_id), 0, 1)
     replicator = cluster.replicator(SMALL)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.bookie.operating import sanity
 from magnetar.bookie.operating.sanity import check_bookie, write_and_read_back
 from magnetar.ledger.api import NotEnoughBookies
@@ -15,17 +15,17 @@ BOOKIE = "bookie-1:3181"
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(3)
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(3)
     yield opened
     await opened.close()
 
 
-async def ledgers_left(cluster: MemoryCluster) -> int:
+async def ledgers_left(cluster: MemoryBookieCluster) -> int:
     return len([ledger_id async for ledger_id in cluster.client.metadata.ledger_ids()])
 
 
-async def test_a_bookie_that_works(cluster: MemoryCluster) -> None:
+async def test_a_bookie_that_works(cluster: MemoryBookieCluster) -> None:
     assert await write_and_read_back(cluster.store, cluster.bookies, BOOKIE)
     told: list[tuple[int, int]] = []
     result = await check_bookie(cluster.store, cluster.bookies, BOOKIE, 250, lambda *now: told.append(now))
@@ -37,7 +37,7 @@ async def test_a_bookie_that_works(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize("trouble", ["stopped", "hanging", "read-only"])
 async def test_a_bookie_that_takes_nothing(
-    cluster: MemoryCluster, trouble: str, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryBookieCluster, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sanity, "SECONDS_MAX", 0.05)
     bookie = cluster.bookies.bookies[BOOKIE]

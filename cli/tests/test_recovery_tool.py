@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.cli.tools import recovery
@@ -25,14 +25,14 @@ LOST = "bookie-0:3181"
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(2)
+async def memory() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(2)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def ledger_id(memory: MemoryCluster) -> int:
+async def ledger_id(memory: MemoryBookieCluster) -> int:
     """A ledger on a lost bookie and another one; a third one is free."""
     closed = await memory.closed_ledger(PAIR, [b"entry"] * 20)
     memory.bookies.bookies[LOST].stop()
@@ -41,7 +41,7 @@ async def ledger_id(memory: MemoryCluster) -> int:
 
 
 @pytest.fixture
-async def worker(memory: MemoryCluster) -> AsyncIterator[UnderreplicatedLedgers]:
+async def worker(memory: MemoryBookieCluster) -> AsyncIterator[UnderreplicatedLedgers]:
     """The marks as AutoRecovery of another process sees them."""
     assert isinstance(memory.store, MemoryMetadataStore)
     session = memory.store.another_session()
@@ -55,13 +55,13 @@ def ignore(_totals: RecoveryTotals) -> None:
     """Progress is of no interest."""
 
 
-def cluster_of(memory: MemoryCluster) -> ClusterAccess:
+def cluster_of(memory: MemoryBookieCluster) -> ClusterAccess:
     connections = cast("TcpBookieConnections", memory.bookies)
     return ClusterAccess(memory.store, connections, memory.client, V3Queries(lambda _: None))
 
 
 async def test_a_ledger_is_locked_while_it_is_recovered(
-    memory: MemoryCluster, ledger_id: int, worker: UnderreplicatedLedgers
+    memory: MemoryBookieCluster, ledger_id: int, worker: UnderreplicatedLedgers
 ) -> None:
     free = memory.bookies.bookies["bookie-2:3181"]
     free.hang()
@@ -77,7 +77,7 @@ async def test_a_ledger_is_locked_while_it_is_recovered(
     assert await worker.lock(ledger_id) is not None
 
 
-async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryCluster, ledger_id: int) -> None:
+async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryBookieCluster, ledger_id: int) -> None:
     cookie = f"{COOKIES_PATH}/{LOST}"
     await memory.store.put(cookie, b"")
     metadata = dataclasses.replace(await memory.metadata(ledger_id), state=LedgerState.OPEN, last_entry_id=-1)
@@ -92,7 +92,7 @@ async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryCluste
 
 
 async def test_a_ledger_that_another_replicates_is_waited_for_and_named(
-    memory: MemoryCluster, ledger_id: int, worker: UnderreplicatedLedgers, monkeypatch: pytest.MonkeyPatch
+    memory: MemoryBookieCluster, ledger_id: int, worker: UnderreplicatedLedgers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wish = RecoveryWish(bookie_ids=frozenset({LOST}))
     lock = await worker.lock(ledger_id)

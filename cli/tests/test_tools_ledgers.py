@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.cli.tools.ledgers import EntryRange, ReadEntry, read_from_bookie
 from magnetar.ledger.api import LedgerOptions
 
@@ -15,20 +15,20 @@ ALL = EntryRange()
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(3)
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(3)
     yield opened
     await opened.close()
 
 
-async def read(cluster: MemoryCluster, ledger_id: int, wanted: EntryRange = ALL) -> list[ReadEntry]:
+async def read(cluster: MemoryBookieCluster, ledger_id: int, wanted: EntryRange = ALL) -> list[ReadEntry]:
     connection = cluster.bookies.connection("bookie-1:3181")
     return [
         entry async for entry in read_from_bookie(cluster.client.metadata, connection, ledger_id, wanted, password=b"")
     ]
 
 
-async def test_an_open_ledger_ends_where_the_bookie_denies(cluster: MemoryCluster) -> None:
+async def test_an_open_ledger_ends_where_the_bookie_denies(cluster: MemoryBookieCluster) -> None:
     writer, _ = await cluster.open_ledger(EVERYWHERE, PAYLOADS)
     found = await read(cluster, writer.ledger_id)
     assert [entry.payload for entry in found] == PAYLOADS
@@ -37,7 +37,7 @@ async def test_an_open_ledger_ends_where_the_bookie_denies(cluster: MemoryCluste
 
 
 async def test_a_bookie_that_cannot_give_an_entry_of_an_open_ledger_does_not_tell_its_end(
-    cluster: MemoryCluster,
+    cluster: MemoryBookieCluster,
 ) -> None:
     """Before, the list ended there without a word, and was empty when the first entry was damaged."""
     writer, _ = await cluster.open_ledger(EVERYWHERE, PAYLOADS)

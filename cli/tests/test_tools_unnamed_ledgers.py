@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from magnetar.bookie.autorecovery.testing import MemoryCluster
+from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.cli.command_line import application
 from magnetar.cli.tools.unnamed_ledgers import UnnamedLedger, unnamed_ledgers
 from magnetar.core.clock import SystemClock
@@ -31,14 +31,14 @@ OF_TOPIC = {"component": b"managed-ledger", "pulsar/managed-ledger": TOPIC.encod
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    opened = MemoryCluster(3)
+async def cluster() -> AsyncIterator[MemoryBookieCluster]:
+    opened = MemoryBookieCluster(3)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def topics(cluster: MemoryCluster) -> AsyncIterator[ManagedLedgerFactory]:
+async def topics(cluster: MemoryBookieCluster) -> AsyncIterator[ManagedLedgerFactory]:
     """A topic with a ledger in use, and a subscription with one."""
     loop = asyncio.get_running_loop()
     factory = ManagedLedgerFactory(cluster.store, cluster.client, SystemClock(), loop, settings=ONE_COPY)
@@ -57,12 +57,12 @@ def later_ms() -> int:
     return SystemClock().now_ms() + 10**6
 
 
-async def found(cluster: MemoryCluster, before_ms: int | None = None) -> list[UnnamedLedger]:
+async def found(cluster: MemoryBookieCluster, before_ms: int | None = None) -> list[UnnamedLedger]:
     before_ms = later_ms() if before_ms is None else before_ms
     return [each async for each in unnamed_ledgers(cluster.store, cluster.client.metadata, before_ms)]
 
 
-async def made(cluster: MemoryCluster, options: LedgerOptions) -> int:
+async def made(cluster: MemoryBookieCluster, options: LedgerOptions) -> int:
     """As by a broker that dies before it has named it."""
     writer, _ = await cluster.open_ledger(options, [b"state"])
     await writer.close()
@@ -70,14 +70,14 @@ async def made(cluster: MemoryCluster, options: LedgerOptions) -> int:
 
 
 @pytest.mark.usefixtures("topics")
-async def test_what_topics_and_cursors_use_is_named(cluster: MemoryCluster) -> None:
+async def test_what_topics_and_cursors_use_is_named(cluster: MemoryBookieCluster) -> None:
     ids = [ledger_id async for ledger_id in cluster.client.metadata.ledger_ids()]
     assert len(ids) == 2
     assert await found(cluster) == []
 
 
 @pytest.mark.usefixtures("topics")
-async def test_what_a_broker_made_and_did_not_name_is_found(cluster: MemoryCluster) -> None:
+async def test_what_a_broker_made_and_did_not_name_is_found(cluster: MemoryBookieCluster) -> None:
     of_topic = await made(cluster, ledger_options(ONE_COPY, TOPIC))
     of_cursor = await made(cluster, ledger_options(ONE_COPY, TOPIC, "a sub"))
     of_deleted = await made(cluster, ledger_options(ONE_COPY, "public/default/persistent/gone"))
@@ -95,7 +95,7 @@ async def test_what_a_broker_made_and_did_not_name_is_found(cluster: MemoryClust
 
 
 @pytest.mark.usefixtures("topics")
-async def test_young_ledgers_are_left_out(cluster: MemoryCluster) -> None:
+async def test_young_ledgers_are_left_out(cluster: MemoryBookieCluster) -> None:
     begun_ms = SystemClock().now_ms()
     await made(cluster, ledger_options(ONE_COPY, TOPIC))
     assert await found(cluster, begun_ms) == []
@@ -103,13 +103,13 @@ async def test_young_ledgers_are_left_out(cluster: MemoryCluster) -> None:
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("custom", [{}, {"component": b"schema", "pulsar/schemaId": b"public/default/t"}])
-async def test_ledgers_of_others_are_left_out(cluster: MemoryCluster, custom: dict[str, bytes]) -> None:
+async def test_ledgers_of_others_are_left_out(cluster: MemoryBookieCluster, custom: dict[str, bytes]) -> None:
     await made(cluster, LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1, custom_metadata=custom))
     assert await found(cluster) == []
 
 
 async def test_of_a_node_that_nobody_can_read_nothing_is_told(
-    cluster: MemoryCluster, topics: ManagedLedgerFactory
+    cluster: MemoryBookieCluster, topics: ManagedLedgerFactory
 ) -> None:
     await made(cluster, ledger_options(ONE_COPY, TOPIC))
     await topics.close()
@@ -117,7 +117,7 @@ async def test_of_a_node_that_nobody_can_read_nothing_is_told(
     assert await found(cluster) == []
 
 
-async def test_more_than_are_looked_at_side_by_side(cluster: MemoryCluster) -> None:
+async def test_more_than_are_looked_at_side_by_side(cluster: MemoryBookieCluster) -> None:
     wanted = [await made(cluster, ledger_options(ONE_COPY, TOPIC)) for _ in range(70)]
     looked_at: list[int] = []
     rows = unnamed_ledgers(cluster.store, cluster.client.metadata, later_ms(), looked_at.append)
@@ -152,7 +152,7 @@ async def noted(store: MetadataStore, created_ms: int | None, custom: dict[str, 
     ],
 )
 async def test_only_what_is_old_for_certain_and_a_topics_is_found(
-    cluster: MemoryCluster, created_ms: int | None, custom: dict[str, bytes], is_found: bool
+    cluster: MemoryBookieCluster, created_ms: int | None, custom: dict[str, bytes], is_found: bool
 ) -> None:
     ledger_id = await noted(cluster.store, created_ms, custom)
     rows = await found(cluster, 1000)

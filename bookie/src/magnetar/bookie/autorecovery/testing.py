@@ -25,7 +25,7 @@ QUICK = LedgerClientSettings(add_timeout_seconds=0.2, quarantine_seconds=0.0)
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
-class MemoryCluster:
+class MemoryBookieCluster:
     """Some bookies and one client."""
 
     def __init__(
