@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.bookie.autorecovery.fragment_check import entries_to_check
 from magnetar.bookie.autorecovery.fragments import (
-    Move,
+    EnsembleRepair,
     Segment,
     Verdict,
     bad_fragments,
@@ -89,7 +89,7 @@ def test_after_the_moves_every_entry_has_its_replicas(
         if bad is None or not segment.closed:
             continue
         fresh = [f"new{number}" for number in range(len(bad.verdicts))]
-        move = Move(segment, dict(zip(bad.verdicts, fresh, strict=True)))
+        move = EnsembleRepair(segment, dict(zip(bad.verdicts, fresh, strict=True)))
         copied: list[int] = []
         for entry_ids in move.entry_ids(rng.randint(1, 7)):
             copied += entry_ids
@@ -116,7 +116,7 @@ def test_after_the_moves_every_entry_has_its_replicas(
 def test_a_move_is_not_recorded_over_other_changes() -> None:
     metadata = metadata_of([(0, ["a", "b"]), (10, ["a", "c"])], 2, last_entry_id=15)
     first, last = segments_of(metadata)
-    move = Move(first, {1: "x"})
+    move = EnsembleRepair(first, {1: "x"})
     moved = with_move(metadata, move)
     assert moved is not None
     assert moved.ensembles == [(0, ["a", "x"]), (10, ["a", "c"])]
@@ -130,13 +130,13 @@ def test_a_move_is_not_recorded_over_other_changes() -> None:
     assert both.ensembles[0] == (0, ["y", "x"])
     # The segment ends elsewhere, is open, or is gone.
     assert with_move(metadata_of([(0, ["a", "b"]), (9, ["a", "c"])], 2, 15), move) is None
-    assert with_move(metadata_of([(0, ["a", "b"]), (10, ["a", "c"])], 2), Move(last, {0: "x"})) is None
-    assert with_move(metadata_of([(0, ["a", "b"])], 2, 12), Move(last, {0: "x"})) is None
+    assert with_move(metadata_of([(0, ["a", "b"]), (10, ["a", "c"])], 2), EnsembleRepair(last, {0: "x"})) is None
+    assert with_move(metadata_of([(0, ["a", "b"])], 2, 12), EnsembleRepair(last, {0: "x"})) is None
 
 
 def test_an_empty_ledger_moves_without_copies() -> None:
     metadata = metadata_of([(0, ["a", "b", "c"])], 2, last_entry_id=-1)
-    move = Move(segments_of(metadata)[0], {2: "x"})
+    move = EnsembleRepair(segments_of(metadata)[0], {2: "x"})
     assert list(move.entry_ids(10)) == []
     moved = with_move(metadata, move)
     assert moved is not None

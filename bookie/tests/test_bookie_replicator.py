@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from magnetar.bookie.autorecovery.fragments import Move, Verdict, segments_of
+from magnetar.bookie.autorecovery.fragments import EnsembleRepair, Verdict, segments_of
 from magnetar.bookie.autorecovery.replication.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator, known_last_add_confirmed
 from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, Scope
@@ -305,7 +305,7 @@ async def test_a_copy_that_its_target_refused_has_failed(cluster: MemoryBookieCl
     metadata = await cluster.metadata(ledger_id)
     target = next(bookie for bookie in cluster.bookies.bookies if bookie not in metadata.ensembles[0][1])
     cluster.bookies.bookies[target].refusal = code
-    move = Move(segments_of(metadata)[0], {0: target})
+    move = EnsembleRepair(segments_of(metadata)[0], {0: target})
     with pytest.raises(TargetFailed):
         await cluster.replicator(SMALL).copy(ledger_id, metadata, move, [1, 2], lambda *_: None)
 
@@ -393,7 +393,7 @@ async def test_nothing_is_recorded_of_a_segment_that_another_has_changed(cluster
     spare, other, *_ = sorted(set(cluster.bookies.bookies) - {first, second})
     changed = dataclasses.replace(metadata, ensembles=[(0, [other, second])])
     await cluster.client.metadata.write(ledger_id, changed, version)
-    move = Move(segments_of(metadata)[0], {0: spare})
+    move = EnsembleRepair(segments_of(metadata)[0], {0: spare})
     assert not await cluster.replicator().record(ledger_id, move)
     assert await cluster.metadata(ledger_id) == changed
 

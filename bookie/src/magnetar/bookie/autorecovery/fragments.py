@@ -87,7 +87,7 @@ class BadFragments:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class EnsembleRepair:
     """What makes a segment whole: these places get these bookies, once those hold the entries."""
 
     segment: Segment
@@ -181,7 +181,7 @@ def source_order(
     return sorted(range(size), key=rank)
 
 
-def with_move(metadata: LedgerMetadata, move: Move) -> LedgerMetadata | None:
+def with_move(metadata: LedgerMetadata, move: EnsembleRepair) -> LedgerMetadata | None:
     """The metadata after the move, or None when it must not be made: the segment is not what was copied, or a bookie
     that takes a place has one already."""
     segment = move.segment

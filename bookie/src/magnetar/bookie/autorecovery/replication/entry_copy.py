@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from magnetar.bookie.autorecovery.fragments import Move
+from magnetar.bookie.autorecovery.fragments import EnsembleRepair
 from magnetar.bookie.autorecovery.replication.entry_source import SegmentReader
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
@@ -152,7 +152,12 @@ class EntryCopier:
         self._clock = clock
 
     async def copy(
-        self, move: Move, source: SegmentReader, codec: EntryCodec, last_add_confirmed: int, on_progress: OnProgress
+        self,
+        move: EnsembleRepair,
+        source: SegmentReader,
+        codec: EntryCodec,
+        last_add_confirmed: int,
+        on_progress: OnProgress,
     ) -> None:
         """Every entry of the move is on the disks of its targets when this returns.
 
@@ -180,7 +185,7 @@ class EntryCopier:
 
     async def _send(
         self,
-        move: Move,
+        move: EnsembleRepair,
         entries: Sequence[tuple[int, bytes]],
         codec: EntryCodec,
         last_add_confirmed: int,

@@ -17,7 +17,7 @@ from typing import Final
 from magnetar.bookie.autorecovery.fragment_check import FragmentChecker
 from magnetar.bookie.autorecovery.fragments import (
     BadFragments,
-    Move,
+    EnsembleRepair,
     Segment,
     Verdict,
     bad_fragments,
@@ -208,7 +208,7 @@ class LedgerReplicator:
         self,
         ledger_id: int,
         metadata: LedgerMetadata,
-        move: Move,
+        move: EnsembleRepair,
         source_order: Sequence[int],
         on_progress: OnProgress,
     ) -> None:
@@ -227,7 +227,7 @@ class LedgerReplicator:
         logger.warning("%s", error)
         self._client.chooser.report_failure(error.bookie_id)
 
-    async def record(self, ledger_id: int, move: Move) -> bool:
+    async def record(self, ledger_id: int, move: EnsembleRepair) -> bool:
         """Name the new bookies; False if the segment is not what was copied any more. Raises `LedgerNotFound`,
         `Unavailable`."""
         if all(move.segment.bookies[index] == bookie for index, bookie in move.replacements.items()):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from magnetar.bookie.autorecovery.fragments import INCOMPLETE, BadFragments, Move, Segment
+from magnetar.bookie.autorecovery.fragments import INCOMPLETE, BadFragments, EnsembleRepair, Segment
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
@@ -25,7 +25,7 @@ class TargetChoice:
         self._chooser = chooser
         self._connections = connections
 
-    def choose(self, metadata: LedgerMetadata, bad: BadFragments, excluded: Collection[str]) -> Move:
+    def choose(self, metadata: LedgerMetadata, bad: BadFragments, excluded: Collection[str]) -> EnsembleRepair:
         """Bookies for the bad places, as many as there are; at least one. Raises `NotEnoughBookies`.
 
         A bookie that lives and only lacks entries keeps its place when nobody else can take it."""
@@ -48,7 +48,7 @@ class TargetChoice:
                 replacements.update(move.replacements)
         if not replacements:
             raise none_free
-        return Move(segment, replacements)
+        return EnsembleRepair(segment, replacements)
 
     def misplaced(self, metadata: LedgerMetadata, segment: Segment, excluded: Collection[str]) -> tuple[int, ...]:
         """The fewest places that other bookies must take for the segment to adhere to the placement policy; none when
@@ -69,8 +69,8 @@ class TargetChoice:
 
     def _choose_for(
         self, metadata: LedgerMetadata, segment: Segment, indexes: Sequence[int], excluded: Collection[str]
-    ) -> Move:
+    ) -> EnsembleRepair:
         changed = self._chooser.replacement(
             segment.bookies, indexes, excluded, metadata.write_quorum, metadata.custom_metadata
         )
-        return Move(segment, {index: changed[index] for index in indexes})
+        return EnsembleRepair(segment, {index: changed[index] for index in indexes})
