@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from magnetar.bookie.autorecovery.fragment_check import entries_to_check
 from magnetar.bookie.autorecovery.fragments import (
     EnsembleRepair,
+    FragmentState,
     Segment,
-    Verdict,
     bad_fragments,
     lost_fragments,
     names,
@@ -145,7 +145,7 @@ def test_an_empty_ledger_moves_without_copies() -> None:
 
 def test_sources_are_asked_whole_ones_first_and_absent_ones_last() -> None:
     segment = Segment(0, 9, ("a", "b", "c", "d", "e"), 5, closed=True)
-    verdicts = {0: Verdict.LOST, 1: Verdict.MISSING, 2: Verdict.LOST}
+    verdicts = {0: FragmentState.LOST, 1: FragmentState.MISSING, 2: FragmentState.LOST}
     for turn in range(10):
         order = [
             segment.bookies[index]

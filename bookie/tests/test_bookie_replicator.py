@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from magnetar.bookie.autorecovery.fragments import EnsembleRepair, Verdict, segments_of
+from magnetar.bookie.autorecovery.fragments import EnsembleRepair, FragmentState, segments_of
 from magnetar.bookie.autorecovery.replication.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator, known_last_add_confirmed
 from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, Scope
@@ -405,8 +405,8 @@ async def test_one_copy_is_looked_at_by_its_ledger_segment_and_bookie(cluster: M
     lacking, whole = metadata.ensembles[0][1]
     cluster.drop(lacking, ledger_id, [0, 4])
     replicator = cluster.replicator()
-    assert await replicator.check_bookie(ledger_id, metadata, 0, lacking) is Verdict.MISSING
-    assert await replicator.check_bookie(ledger_id, metadata, 0, whole) is Verdict.PRESENT
+    assert await replicator.check_bookie(ledger_id, metadata, 0, lacking) is FragmentState.MISSING
+    assert await replicator.check_bookie(ledger_id, metadata, 0, whole) is FragmentState.PRESENT
 
 
 def test_what_metadata_proves_to_be_confirmed() -> None:

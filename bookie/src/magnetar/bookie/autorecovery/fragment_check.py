@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from magnetar.bookie.autorecovery.fragments import Segment, Verdict
+from magnetar.bookie.autorecovery.fragments import FragmentState, Segment
 from magnetar.core.ids import NO_ENTRY
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.entry_reader import DENIALS
@@ -58,7 +58,7 @@ class FragmentChecker:
         *,
         lost: Collection[str] = (),
         percentage: int = 0,
-    ) -> dict[int, Verdict]:
+    ) -> dict[int, FragmentState]:
         """Index → verdict of every place of a closed segment. Bookies in `lost` are not asked. Without a codec
         digests are not checked."""
         indexes = range(len(segment.bookies))
@@ -76,37 +76,37 @@ class FragmentChecker:
         *,
         lost: Collection[str] = (),
         percentage: int = 0,
-    ) -> Verdict:
+    ) -> FragmentState:
         """As `check`, of one place."""
         bookie_id = segment.bookies[index]
         if bookie_id in lost:
-            return Verdict.LOST
+            return FragmentState.LOST
         entry_ids = entries_to_check(segment, index, percentage, self._rng)
         for start in range(0, len(entry_ids), CHUNK):
             verdict = await self._ask_all(bookie_id, ledger_id, entry_ids[start : start + CHUNK], codec)
-            if verdict is not Verdict.PRESENT:
+            if verdict is not FragmentState.PRESENT:
                 return verdict
-        return Verdict.PRESENT
+        return FragmentState.PRESENT
 
     async def _ask_all(
         self, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], codec: EntryCodec | None
-    ) -> Verdict:
+    ) -> FragmentState:
         verdicts = await asyncio.gather(*(self._ask(bookie_id, ledger_id, entry, codec) for entry in entry_ids))
-        for verdict in (Verdict.MISSING, Verdict.DAMAGED, Verdict.SILENT):
+        for verdict in (FragmentState.MISSING, FragmentState.DAMAGED, FragmentState.SILENT):
             if verdict in verdicts:
                 return verdict
-        return Verdict.PRESENT
+        return FragmentState.PRESENT
 
-    async def _ask(self, bookie_id: str, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> Verdict:
+    async def _ask(self, bookie_id: str, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> FragmentState:
         async with self._reads:
             try:
                 entry = await self._connections.connection(bookie_id).read_entry(ledger_id, entry_id)
                 if codec is not None:
                     codec.decode(entry, entry_id)
             except DigestMismatch:
-                return Verdict.DAMAGED
+                return FragmentState.DAMAGED
             except BookieError as error:
                 if error.code in DENIALS:
-                    return Verdict.MISSING
-                return Verdict.DAMAGED if error.code is BookieCode.EIO else Verdict.SILENT
-        return Verdict.PRESENT
+                    return FragmentState.MISSING
+                return FragmentState.DAMAGED if error.code is BookieCode.EIO else FragmentState.SILENT
+        return FragmentState.PRESENT

@@ -19,7 +19,7 @@ from magnetar.ledger.striping import keeps
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 
-class Verdict(enum.Enum):
+class FragmentState(enum.Enum):
     """What is known of a fragment."""
 
     PRESENT = enum.auto()
@@ -36,7 +36,7 @@ class Verdict(enum.Enum):
     """The bookie is registered and gives no answer that counts: perhaps busy, perhaps on its way down."""
 
 
-BAD: Final = (Verdict.LOST, Verdict.MISSING, Verdict.DAMAGED, Verdict.MISPLACED)
+BAD: Final = (FragmentState.LOST, FragmentState.MISSING, FragmentState.DAMAGED, FragmentState.MISPLACED)
 """Verdicts that call for another replica."""
 
 
@@ -82,7 +82,7 @@ class BadFragments:
     """The places of one segment that need another bookie."""
 
     segment: Segment
-    verdicts: Mapping[int, Verdict]
+    verdicts: Mapping[int, FragmentState]
     """Index → why."""
 
 
@@ -135,27 +135,27 @@ def names(metadata: LedgerMetadata, bookies: Collection[str]) -> bool:
     return any(bookie in bookies for _, ensemble in metadata.ensembles for bookie in ensemble)
 
 
-def lost_fragments(segment: Segment, lost: Collection[str]) -> dict[int, Verdict]:
+def lost_fragments(segment: Segment, lost: Collection[str]) -> dict[int, FragmentState]:
     """The places of bookies that are lost."""
-    return {index: Verdict.LOST for index, bookie in enumerate(segment.bookies) if bookie in lost}
+    return {index: FragmentState.LOST for index, bookie in enumerate(segment.bookies) if bookie in lost}
 
 
-def bad_fragments(segment: Segment, verdicts: Mapping[int, Verdict]) -> BadFragments | None:
+def bad_fragments(segment: Segment, verdicts: Mapping[int, FragmentState]) -> BadFragments | None:
     """Those of the verdicts that call for another replica; None if there are none."""
     bad = {index: verdict for index, verdict in sorted(verdicts.items()) if verdict in BAD}
     return BadFragments(segment, bad) if bad else None
 
 
-INCOMPLETE: Final = (Verdict.MISSING, Verdict.DAMAGED)
+INCOMPLETE: Final = (FragmentState.MISSING, FragmentState.DAMAGED)
 """Verdicts about bookies that live and could be given the entries again."""
 
-_TRUST: Final = {Verdict.PRESENT: 0, Verdict.MISPLACED: 0}
+_TRUST: Final = {FragmentState.PRESENT: 0, FragmentState.MISPLACED: 0}
 _NO_TRUST: Final = 2
 
 
 def source_order(
     segment: Segment,
-    verdicts: Mapping[int, Verdict],
+    verdicts: Mapping[int, FragmentState],
     *,
     spared: Collection[str],
     unregistered: Collection[str],
@@ -175,7 +175,7 @@ def source_order(
         elif bookie in spared:
             trust = 1
         else:
-            trust = _TRUST.get(verdicts.get(index, Verdict.PRESENT), _NO_TRUST)
+            trust = _TRUST.get(verdicts.get(index, FragmentState.PRESENT), _NO_TRUST)
         return trust, (index - turn) % size
 
     return sorted(range(size), key=rank)

@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from magnetar.bookie.autorecovery.fragments import Verdict
+from magnetar.bookie.autorecovery.fragments import FragmentState
 from magnetar.bookie.autorecovery.parallel import for_each
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.replication.result import ProblemKind, ReplicationResult, Scope
@@ -153,7 +153,7 @@ class LedgerMover:
         except LedgerNotFound:
             return None
         verdict = await self._replicator.check_bookie(ledger_id, metadata, first_entry_id, bookie_id)
-        if verdict is Verdict.LOST or verdict is Verdict.PRESENT:
+        if verdict is FragmentState.LOST or verdict is FragmentState.PRESENT:
             # That another bookie has died meanwhile is for the auditor to see.
             return None
         return f"its copy on {bookie_id} from entry {first_entry_id} on is {verdict.name.lower()}"

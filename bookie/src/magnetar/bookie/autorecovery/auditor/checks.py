@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.bookie.autorecovery.fragment_check import FragmentChecker
-from magnetar.bookie.autorecovery.fragments import Segment, Verdict, lost_fragments, segments_of
+from magnetar.bookie.autorecovery.fragments import FragmentState, Segment, lost_fragments, segments_of
 from magnetar.bookie.autorecovery.parallel import batches, for_each
 from magnetar.bookie.autorecovery.registered_bookies import available_bookies
 from magnetar.bookie.autorecovery.settings import AuditorSettings
@@ -196,7 +196,9 @@ class AllLedgersCheck:
                 verdicts = await self._checker.check(ledger_id, segment, codec, lost=lost, percentage=percentage)
             else:
                 verdicts = lost_fragments(segment, lost)
-            bad.update(segment.bookies[index] for index, verdict in verdicts.items() if verdict is not Verdict.PRESENT)
+            bad.update(
+                segment.bookies[index] for index, verdict in verdicts.items() if verdict is not FragmentState.PRESENT
+            )
         if up_to_entry_id is None:
             counters = self._parts.counters
             counters.ledgers_checked += 1

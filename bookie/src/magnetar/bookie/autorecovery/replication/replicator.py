@@ -18,8 +18,8 @@ from magnetar.bookie.autorecovery.fragment_check import FragmentChecker
 from magnetar.bookie.autorecovery.fragments import (
     BadFragments,
     EnsembleRepair,
+    FragmentState,
     Segment,
-    Verdict,
     bad_fragments,
     lost_fragments,
     names,
@@ -137,13 +137,13 @@ class LedgerReplicator:
 
     async def check(
         self, ledger_id: int, metadata: LedgerMetadata, lost: Collection[str]
-    ) -> list[tuple[Segment, dict[int, Verdict]]]:
+    ) -> list[tuple[Segment, dict[int, FragmentState]]]:
         """Every closed segment and what is known of its fragments."""
         # A guessed digest type or password must not make good entries look damaged.
         codec = self.codec(ledger_id, metadata) if metadata.digest_type is not None else None
         percentage = self.settings.verification_percentage
         segments = [segment for segment in segments_of(metadata) if segment.closed]
-        results: list[tuple[Segment, dict[int, Verdict]]] = []
+        results: list[tuple[Segment, dict[int, FragmentState]]] = []
         for start in range(0, len(segments), SEGMENTS_CHECKED_AT_A_TIME):
             some = segments[start : start + SEGMENTS_CHECKED_AT_A_TIME]
             checks = [
@@ -183,12 +183,12 @@ class LedgerReplicator:
         return tuple(
             segment.bookies[index]
             for index, verdict in verdicts.items()
-            if verdict in (Verdict.MISSING, Verdict.DAMAGED)
+            if verdict in (FragmentState.MISSING, FragmentState.DAMAGED)
         )
 
     async def check_bookie(
         self, ledger_id: int, metadata: LedgerMetadata, first_entry_id: int, bookie_id: str
-    ) -> Verdict:
+    ) -> FragmentState:
         """What a bookie has of the segment that begins at an entry; PRESENT when it has no place there."""
         codec = self.codec(ledger_id, metadata) if metadata.digest_type is not None else None
         for segment in segments_of(metadata):
@@ -196,7 +196,7 @@ class LedgerReplicator:
                 index = segment.bookies.index(bookie_id)
                 lost = self.lost(metadata, ())
                 return await self._checker.check_place(ledger_id, segment, index, codec, lost=lost)
-        return Verdict.PRESENT
+        return FragmentState.PRESENT
 
     def codec(self, ledger_id: int, metadata: LedgerMetadata) -> EntryCodec:
         """Digest and password of a ledger: the metadata's; of metadata that has none, the settings'."""
@@ -326,25 +326,27 @@ class _Job:
 
     async def _find_bad(
         self, metadata: LedgerMetadata, lost: Collection[str]
-    ) -> tuple[list[tuple[BadFragments, dict[int, Verdict]]], list[Problem]]:
+    ) -> tuple[list[tuple[BadFragments, dict[int, FragmentState]]], list[Problem]]:
         """The segments to be repaired with all that is known of them, and what cannot be judged."""
         if self._scope is Scope.AVOIDED:
             closed = [segment for segment in segments_of(metadata) if segment.closed]
             checked = [(segment, lost_fragments(segment, lost)) for segment in closed]
         else:
             checked = await self._replicator.check(self.result.ledger_id, metadata, lost)
-        bad: list[tuple[BadFragments, dict[int, Verdict]]] = []
+        bad: list[tuple[BadFragments, dict[int, FragmentState]]] = []
         silent: dict[str, Problem] = {}
         for segment, verdicts in checked:
             for index, verdict in verdicts.items():
-                if verdict is Verdict.SILENT and self._replace_silent:
-                    verdicts[index] = Verdict.LOST
-                elif verdict is Verdict.SILENT:
+                if verdict is FragmentState.SILENT and self._replace_silent:
+                    verdicts[index] = FragmentState.LOST
+                elif verdict is FragmentState.SILENT:
                     bookie = segment.bookies[index]
                     silent[bookie] = Problem(ProblemKind.SILENT, f"{bookie} is registered but does not answer")
-            if self._scope is Scope.PLACEMENT and all(verdict is Verdict.PRESENT for verdict in verdicts.values()):
+            if self._scope is Scope.PLACEMENT and all(
+                verdict is FragmentState.PRESENT for verdict in verdicts.values()
+            ):
                 misplaced = self._replicator.targets.misplaced(metadata, segment, {*lost, *self._unusable})
-                verdicts.update(dict.fromkeys(misplaced, Verdict.MISPLACED))
+                verdicts.update(dict.fromkeys(misplaced, FragmentState.MISPLACED))
             found = bad_fragments(segment, verdicts)
             if found is not None:
                 bad.append((found, verdicts))
@@ -354,7 +356,7 @@ class _Job:
         self,
         metadata: LedgerMetadata,
         bad: BadFragments,
-        verdicts: dict[int, Verdict],
+        verdicts: dict[int, FragmentState],
         avoid: Collection[str],
         lost: Collection[str],
     ) -> None:
@@ -384,7 +386,7 @@ class _Job:
                 self._replicator.counters.entries_unreadable += len(error.entry_ids)
                 break
             if await self._replicator.record(self.result.ledger_id, move):
-                self.result.misplaced_moved |= Verdict.MISPLACED in bad.verdicts.values()
+                self.result.misplaced_moved |= FragmentState.MISPLACED in bad.verdicts.values()
                 self.result.moves += [(first, bookie) for bookie in move.replacements.values()]
                 self._refilled.update(
                     (first, bookie) for index, bookie in move.replacements.items() if segment.bookies[index] == bookie
