@@ -29,7 +29,7 @@ from magnetar.metadata.tree import NO_OWNER, Outcome
 from magnetar.sim.disk import Platter
 from magnetar.sim.loop import SimulatedLoop
 from magnetar.sim.network import Network
-from magnetar.sim.node import Node, SimulatedClock
+from magnetar.sim.node import SimulatedClock, SimulatedHost
 from magnetar.sim.process import current_process
 
 from e2e.simulation.durable import BookieDisk
@@ -100,12 +100,12 @@ class World:
         """Chance for one part, so that what one draws does not shift what others get."""
         return random.Random(f"{self.parameters.seed} {part}")
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> SimulatedHost:
         """A new host."""
         chance = self.chance(f"host {name}")
         skew_ms = chance.choice((0, 0, chance.randint(-100_000, 100_000)))
         platter = Platter(name, self.chance(f"disk {name}"), self.loop.trace)
-        return Node(name, self.loop, self.network, platter, skew_ms)
+        return SimulatedHost(name, self.loop, self.network, platter, skew_ms)
 
 
 def bookie_settings(name: str, parameters: Parameters) -> BookieSettings:

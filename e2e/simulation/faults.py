@@ -13,7 +13,7 @@ from typing import Final
 
 from magnetar.bookie.testing import INDEX_FILE
 from magnetar.core.limits import KIB
-from magnetar.sim.node import Node
+from magnetar.sim.node import SimulatedHost
 from magnetar.sim.process import Process
 
 from e2e.simulation.cluster import Cluster, SimulatedBookie
@@ -292,7 +292,7 @@ class Faults:
 
     # Help.
 
-    def _pause(self, node: Node) -> None:
+    def _pause(self, node: SimulatedHost) -> None:
         process, loop = node.process, self._world.loop
         if process is not None and not process.paused:
             loop.pause(process)

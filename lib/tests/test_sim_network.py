@@ -11,7 +11,7 @@ import pytest
 from magnetar.sim.disk import Platter
 from magnetar.sim.loop import SimulatedLoop
 from magnetar.sim.network import Network, NetworkSettings
-from magnetar.sim.node import Node
+from magnetar.sim.node import SimulatedHost
 from magnetar.sim.trace import Trace
 
 PORT = 7
@@ -60,8 +60,8 @@ class Stage:
         self.nodes = {name: self._node(name) for name in ("a", "b")}
         self.accepted: list[Peer] = []
 
-    def _node(self, name: str) -> Node:
-        return Node(name, self.loop, self.network, Platter(name, random.Random(1), self.trace))
+    def _node(self, name: str) -> SimulatedHost:
+        return SimulatedHost(name, self.loop, self.network, Platter(name, random.Random(1), self.trace))
 
     def accept(self) -> Peer:
         self.accepted.append(Peer())

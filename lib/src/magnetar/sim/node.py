@@ -31,7 +31,7 @@ class SimulatedClock:
         return self._loop.time() + 1_000.0 + self.skew_ms / 1000 % 1_000
 
 
-class Node:
+class SimulatedHost:
     """One host. One process at a time runs on it."""
 
     def __init__(self, name: str, loop: SimulatedLoop, network: Network, platter: Platter, skew_ms: int = 0) -> None:
