@@ -22,7 +22,7 @@ class NotInStep(Exception):
     """Schemas, or payloads, that are not read in step."""
 
 
-class Node(Protocol):
+class ColumnReader(Protocol):
     """Reads one part of the schema."""
 
     def read(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
@@ -96,7 +96,7 @@ class Symbols:
 class Optional:
     """A union of null and one other type."""
 
-    def __init__(self, node: Node, index: int, count: int, arrow_type: pa.DataType) -> None:
+    def __init__(self, node: ColumnReader, index: int, count: int, arrow_type: pa.DataType) -> None:
         self._node = node
         self._index = index
         self._count = count
@@ -128,7 +128,7 @@ class Nothing:
 class Record:
     """A record: the writer's fields in their order, of which the reader may lack some, and have others."""
 
-    def __init__(self, shape: Shape, nodes: list[tuple[str, Node]], defaults: dict[str, pa.Array]) -> None:
+    def __init__(self, shape: Shape, nodes: list[tuple[str, ColumnReader]], defaults: dict[str, pa.Array]) -> None:
         self.shape = shape
         self._nodes = nodes
         """Reader's name ("" to pass over it) and how to read it."""
@@ -150,7 +150,7 @@ class Record:
 class Collection:
     """An array or a map: blocks of items, each after its count."""
 
-    def __init__(self, arrow_type: pa.DataType, item: Node) -> None:
+    def __init__(self, arrow_type: pa.DataType, item: ColumnReader) -> None:
         self._type = arrow_type
         self._key = Bytes(Shape("string", pa.string()), 0) if pa.types.is_map(arrow_type) else None
         self._item = item
@@ -215,7 +215,7 @@ class Compiler:
             raise NotInStep("a record that may be null")
         self.root = root
 
-    def _node(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> Node:
+    def _node(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
         if isinstance(writer_plain, list):
             branches = [index for index, branch in enumerate(writer_plain) if branch != "null"]
             if not branches:
@@ -251,7 +251,7 @@ class Compiler:
         shape_of = dict(reader.fields)
         name_of = {alias: field["name"] for field in ours for alias in field.get("aliases", ())}
         name_of.update({name: name for name in plain_of})
-        nodes: list[tuple[str, Node]] = []
+        nodes: list[tuple[str, ColumnReader]] = []
         for (name, field), plain in zip(writer.fields, theirs, strict=True):
             own = name_of.get(name)
             if own is None:
@@ -267,7 +267,7 @@ class Compiler:
                 defaults[name] = array_of(field, [plain_of[name]["default"]], _item_getter)
         return Record(reader, nodes, defaults)
 
-    def _passed(self, writer: Shape, plain: Any) -> Node:
+    def _passed(self, writer: Shape, plain: Any) -> ColumnReader:
         """Read as it was written, and dropped."""
         readers, self._reader_names = self._reader_names, self._writer_names
         try:
@@ -275,7 +275,7 @@ class Compiler:
         finally:
             self._reader_names = readers
 
-    def _collection(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> Node:
+    def _collection(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
         if writer.kind != reader.kind or writer.item is None or reader.item is None:
             raise NotInStep("a collection that is none for the reader")
         if writer.item.is_void or reader.item.is_void or _may_be_empty(writer.item):
@@ -284,7 +284,7 @@ class Compiler:
         item = self._node(writer.item, writer_plain[key], reader.item, reader_plain[key])
         return Collection(reader.arrow_type, item)
 
-    def _symbols(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> Node:
+    def _symbols(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
         if reader.kind != "enum" or writer.name != reader.name:
             raise NotInStep("an enum that is none for the reader")
         default = self._reader_names[reader.name].get("default")
@@ -297,7 +297,7 @@ _PROMOTIONS: Final = {
 }  # fmt: skip
 
 
-def _leaf(writer: Shape, reader: Shape) -> Node:
+def _leaf(writer: Shape, reader: Shape) -> ColumnReader:
     if writer.kind != reader.kind and (writer.kind, reader.kind) not in _PROMOTIONS:
         raise NotInStep("types that do not resolve")
     if writer.kind in ("int", "long"):
