@@ -28,7 +28,7 @@ def named(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PlanNote:
     """What is under way or in the way."""
 
     reason: str
@@ -50,9 +50,9 @@ class PlanBuilder:
     """What the API server is asked for: first what all the rest needs, then what does not need what is before it."""
     controls: list[Action] = field(default_factory=list)
     """What bookies are asked for: after all else, since one that says no ends the pass."""
-    stalls: list[Note] = field(default_factory=list)
+    stalls: list[PlanNote] = field(default_factory=list)
     """What does not go on without a person."""
-    waits: list[Note] = field(default_factory=list)
+    waits: list[PlanNote] = field(default_factory=list)
     """What goes on by itself."""
     restarted: bool = False
     """A pod is deleted in this pass: none more."""
@@ -77,11 +77,11 @@ class PlanBuilder:
 
     def stalled(self, reason: str, message: str) -> None:
         """A person has to do something."""
-        self.stalls.append(Note(reason, message))
+        self.stalls.append(PlanNote(reason, message))
 
     def waiting(self, reason: str, message: str, *, busy: bool = False) -> None:
         """`busy`: look again soon."""
-        self.waits.append(Note(reason, message, REQUEUE_BUSY_SECONDS if busy else REQUEUE_WAITING_SECONDS))
+        self.waits.append(PlanNote(reason, message, REQUEUE_BUSY_SECONDS if busy else REQUEUE_WAITING_SECONDS))
 
     @property
     def requeue_after_seconds(self) -> float:

@@ -24,7 +24,7 @@ from magnetar.operator.plan.conditions import (
     shortened,
 )
 from magnetar.operator.plan.facts import BookieFacts, PoolSeen
-from magnetar.operator.plan.pool.builder import Note, PlanBuilder, named
+from magnetar.operator.plan.pool.builder import PlanBuilder, PlanNote, named
 from magnetar.operator.plan.pool.members import STARTING, WRONG_VOLUME, Member, PoolView
 from magnetar.operator.plan.rollout import broken, trouble
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, DrainProgress, UsageSample
@@ -72,7 +72,7 @@ def pool_status(view: PoolView, builder: PlanBuilder, facts: StatusFacts) -> Boo
 def simple_status(seen: PoolSeen, builder: PlanBuilder) -> BookieStatus:
     """Without a cluster: what was known, and why nothing is done."""
     notes = [*builder.stalls, *builder.waits]
-    note = notes[0] if notes else Note("Deleting", "nothing holds the pool any more")
+    note = notes[0] if notes else PlanNote("Deleting", "nothing holds the pool any more")
     new_conditions = [
         NewCondition(READY, False, note.reason, note.message),
         NewCondition(RECONCILING, not builder.stalls, note.reason, note.message),
@@ -159,7 +159,7 @@ def _new_conditions(view: PoolView, builder: PlanBuilder, facts: StatusFacts) ->
     ]
 
 
-def _joined(notes: Sequence[Note]) -> str:
+def _joined(notes: Sequence[PlanNote]) -> str:
     return " | ".join(note.message for note in notes)
 
 
