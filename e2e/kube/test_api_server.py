@@ -19,7 +19,7 @@ import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.net.free_ports import free_port
 from magnetar.operator.api_server import HttpApiServer
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
 from magnetar.operator.leader import Leader
@@ -244,7 +244,7 @@ async def test_events_are_written_and_counted_up(
 ) -> None:
     monkeypatch.setattr("magnetar.operator.events.COUNT_EVERY_SECONDS", 0.0)
     target = await api.apply(configuration(namespace))
-    owner = Owner(kind="ConfigMap", name="c", namespace=namespace, uid=target["metadata"]["uid"])
+    owner = OwnerResource(kind="ConfigMap", name="c", namespace=namespace, uid=target["metadata"]["uid"])
     events = ApiEvents(api, SystemClock(), "operator-0")
     for _ in range(3):
         await events.tell(owner, Tell("Warning", "DiskReplaced", "c has an empty volume"))

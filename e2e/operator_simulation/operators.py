@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import INSTANCE_LABEL, Owner
+from magnetar.operator.children.naming import INSTANCE_LABEL, OwnerResource
 from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import WATCHED, EventRouter
@@ -60,7 +60,7 @@ class JudgedEvents:
         self._world = world
         self._events = events
 
-    async def tell(self, owner: Owner, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: Tell) -> None:
         """See `magnetar.operator.reconcile.EventWriter`."""
         self._world.promises.told(f"{owner.kind} {owner.name}", event)
         await self._events.tell(owner, event)

@@ -17,7 +17,7 @@ from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.context import ClusterContext, Defaults
 from magnetar.operator.children.control import TOKEN_KEY, control_environment, token_secret
 from magnetar.operator.children.metadata_job import metadata_job
-from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, Owner
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, OwnerResource
 from magnetar.operator.children.policies import policy_children
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
@@ -79,7 +79,7 @@ SPECS = {
 
 
 def cluster_of(spec: dict[str, Any]) -> ClusterContext:
-    owner = Owner(kind="PulsarCluster", name="blue", namespace="team", uid="u-1")
+    owner = OwnerResource(kind="PulsarCluster", name="blue", namespace="team", uid="u-1")
     return ClusterContext(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
 
 
@@ -89,7 +89,7 @@ def pool_of(cluster: ClusterContext) -> BookieSpec:
 
 def everything(spec: dict[str, Any]) -> list[Manifest]:
     cluster = cluster_of(spec)
-    pool = Owner(kind="Bookie", name="blue", namespace="team", uid="u-2")
+    pool = OwnerResource(kind="Bookie", name="blue", namespace="team", uid="u-2")
     return [
         token_secret(cluster, "secret"),
         *zookeeper_children(cluster),

@@ -4,13 +4,13 @@ import re
 from typing import Any
 
 import pytest
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.events import BURST, MESSAGE_BYTES_MAX, REMEMBERED_SECONDS, ApiEvents
 from magnetar.operator.kubernetes.errors import NamespaceTerminating, NotFound, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer
 
-OWNER = Owner(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
+OWNER = OwnerResource(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
 DRAIN = Tell("Normal", "DrainStarted", "cold-bookie-3 hands its ledgers over")
 
 
@@ -87,7 +87,7 @@ async def test_a_flood_is_cut_off_for_one_resource_only(
     for number in range(200):
         await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
     assert len(written(api)) == BURST
-    await events.tell(Owner(kind="Bookie", name="hot", namespace="here", uid="2"), DRAIN)
+    await events.tell(OwnerResource(kind="Bookie", name="hot", namespace="here", uid="2"), DRAIN)
     assert len(written(api)) == BURST + 1
     clock.advance(25)
     for number in range(200, 210):

@@ -14,7 +14,7 @@ from magnetar.operator.api import ApiServer
 from magnetar.operator.children.configuration import digest
 from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.control import token_secret
-from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, FINALIZER, NAME_LABEL, OwnerResource
 from magnetar.operator.control.controls import Controls
 from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
 from magnetar.operator.kubernetes.kinds import Manifest
@@ -35,7 +35,7 @@ _NO_DRY_RUN: Final = "does not support dry run"
 class Subject:
     """What the actions of one pass are about."""
 
-    owner: Owner
+    owner: OwnerResource
     manifest: Manifest
     """The custom resource, as the pass saw it."""
     cluster: ClusterContext | None

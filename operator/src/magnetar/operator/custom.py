@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from magnetar.core.errors import Misuse, SettingError
-from magnetar.operator.children.naming import READABLE_ANNOTATION, Owner
+from magnetar.operator.children.naming import READABLE_ANNOTATION, OwnerResource
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarClusterStatus
@@ -194,7 +194,9 @@ def pool_status(manifest: Manifest) -> BookieStatus:
         return BookieStatus()
 
 
-def owner_of(manifest: Manifest) -> Owner:
+def owner_of(manifest: Manifest) -> OwnerResource:
     """The custom resource as its children refer to it."""
     metadata = manifest["metadata"]
-    return Owner(kind=manifest["kind"], name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+    return OwnerResource(
+        kind=manifest["kind"], name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+    )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from magnetar.core.clock import Clock
 from magnetar.operator.api import ApiServer
-from magnetar.operator.children.naming import FIELD_MANAGER, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, OwnerResource
 from magnetar.operator.kubernetes.errors import API_ERRORS, NamespaceTerminating, NotFound
 from magnetar.operator.plan.actions import Tell
 from magnetar.operator.plan.conditions import timestamp
@@ -75,7 +75,7 @@ class ApiEvents:
         self._resources: dict[tuple[str, str, str], _Resource] = {}
         """By namespace, kind, name; as many as there are resources."""
 
-    async def tell(self, owner: Owner, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: Tell) -> None:
         """`EventWriter.tell`."""
         now_seconds = self._clock.monotonic_seconds()
         key = (owner.namespace, owner.kind, owner.name)
@@ -112,7 +112,7 @@ class ApiEvents:
         """`EventWriter.forget`."""
         self._resources.pop((namespace, kind, name), None)
 
-    async def _count_up(self, owner: Owner, told: _Told, now_seconds: float) -> bool:
+    async def _count_up(self, owner: OwnerResource, told: _Told, now_seconds: float) -> bool:
         """False: it is gone."""
         patch = {"count": told.count, "lastTimestamp": timestamp(self._clock.now_ms() / 1000)}
         try:
@@ -122,7 +122,7 @@ class ApiEvents:
         told.written_seconds = now_seconds
         return True
 
-    def _manifest(self, owner: Owner, event: Tell) -> dict[str, Any]:
+    def _manifest(self, owner: OwnerResource, event: Tell) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
         # Different for each, and the same for the same: a create whose answer is lost is not repeated under another
         # name by the pass after it, which counts up instead.

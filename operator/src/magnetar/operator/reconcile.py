@@ -12,7 +12,7 @@ from magnetar.core.clock import Clock
 from magnetar.operator.api import ApiServer
 from magnetar.operator.apply import ActionExecutor, Applied, Subject
 from magnetar.operator.children.context import Defaults
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import owner_of
 from magnetar.operator.failures import failure_of, together, unreadable
@@ -56,7 +56,7 @@ def _always() -> bool:
 class EventWriter(Protocol):
     """Where Events go."""
 
-    async def tell(self, owner: Owner, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: Tell) -> None:
         """Write it, or count it up. Never fails: what cannot be written is dropped."""
         ...
 

@@ -14,7 +14,7 @@ from magnetar.operator.children.context import (
     ClusterContext,
 )
 from magnetar.operator.children.control import control_environment, control_mount, control_volume
-from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, Owner, child, labels, selector
+from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, OwnerResource, child, labels, selector
 from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
 from magnetar.operator.children.policies import budget
 from magnetar.operator.children.volumes import claim_templates, volume_names
@@ -71,7 +71,7 @@ def default_pool_number(cluster: ClusterContext, uid: str) -> Manifest | None:
     return {"apiVersion": KINDS["Bookie"].api_version, "kind": "Bookie", "metadata": metadata, "spec": spec}
 
 
-def bookie_children(cluster: ClusterContext, owner: Owner, spec: BookieSpec, replicas: int) -> list[Manifest]:
+def bookie_children(cluster: ClusterContext, owner: OwnerResource, spec: BookieSpec, replicas: int) -> list[Manifest]:
     """Everything of one pool. `replicas` is what the plan allows by now, which is more than wanted while a bookie that
     is to go is still being drained."""
     pool = owner.name
@@ -137,7 +137,7 @@ def _settings(cluster: ClusterContext, spec: BookieSpec) -> str:
 
 
 def _template(
-    cluster: ClusterContext, owner: Owner, spec: BookieSpec, its_labels: dict[str, str], configuration: str
+    cluster: ClusterContext, owner: OwnerResource, spec: BookieSpec, its_labels: dict[str, str], configuration: str
 ) -> dict[str, Any]:
     name = cluster.bookie(owner.name)
     ledgers = volume_names(LEDGERS, spec.storage.ledgers)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.operator.children.naming import Owner, child
+from magnetar.operator.children.naming import OwnerResource, child
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
@@ -38,7 +38,7 @@ def digest(content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def settings_map(owner: Owner, name: str, its_labels: dict[str, str], files: Mapping[str, str]) -> Manifest:
+def settings_map(owner: OwnerResource, name: str, its_labels: dict[str, str], files: Mapping[str, str]) -> Manifest:
     """A ConfigMap whose name ends with the digest of its content: pods of the old template keep the old one, and a
     roll back finds it."""
     return child(owner, "ConfigMap", f"{name}-{digest(files)}", its_labels, immutable=True, data=dict(files))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.operator.children.naming import BOOKIE, BROKER, PROXY, ZOOKEEPER, Owner
+from magnetar.operator.children.naming import BOOKIE, BROKER, PROXY, ZOOKEEPER, OwnerResource
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Component
 
@@ -38,7 +38,7 @@ class Defaults:
 class ClusterContext:
     """A PulsarCluster and who it is."""
 
-    owner: Owner
+    owner: OwnerResource
     spec: PulsarClusterSpec
     defaults: Defaults
 

@@ -54,7 +54,7 @@ CONTROL: Final = "control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class OwnerResource:
     """The resource that something is made for."""
 
     kind: str
@@ -99,7 +99,7 @@ def label_text(wanted: dict[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
 
 
-def child(owner: Owner, kind: str, name: str, its_labels: dict[str, str], **fields: Any) -> Manifest:
+def child(owner: OwnerResource, kind: str, name: str, its_labels: dict[str, str], **fields: Any) -> Manifest:
     """An object of the owner's namespace that goes when the owner goes."""
     return {
         "apiVersion": KINDS[kind].api_version,

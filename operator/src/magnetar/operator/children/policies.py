@@ -24,7 +24,7 @@ from magnetar.operator.children.naming import (
     PROXY,
     READER_LABEL,
     ZOOKEEPER,
-    Owner,
+    OwnerResource,
     child,
     labels,
     selector,
@@ -56,7 +56,7 @@ def policy_children(cluster: ClusterContext, *, pod_monitors_known: bool) -> lis
     return found
 
 
-def budget(owner: Owner, name: str, cluster: str, component: str, pool: str = "") -> Manifest:
+def budget(owner: OwnerResource, name: str, cluster: str, component: str, pool: str = "") -> Manifest:
     """One pod of a component at a time may be evicted. Pods that are not ready may always be: they serve nobody."""
     spec = {
         "maxUnavailable": 1,

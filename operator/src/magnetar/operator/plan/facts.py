@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.children.context import ClusterContext
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import BundleMove, PulsarClusterStatus
@@ -258,7 +258,7 @@ class ClusterSeen:
 class PoolSeen:
     """All that the plan of a Bookie goes by."""
 
-    owner: Owner
+    owner: OwnerResource
     resource: ResourceFacts
     spec: BookieSpec
     status: BookieStatus

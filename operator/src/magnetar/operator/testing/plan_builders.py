@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.operator.children.context import ClusterContext, Defaults
-from magnetar.operator.children.naming import Owner
+from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, WorkloadFacts
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 
@@ -19,7 +19,7 @@ DEFAULTS: Final = Defaults(image_repository="images/magnetar", version="0.1.0")
 
 def make_cluster(name: str = "blue", **spec: Any) -> ClusterContext:
     """A cluster from its spec as YAML has it."""
-    owner = Owner(kind="PulsarCluster", name=name, namespace=NAMESPACE, uid=f"{name}-uid")
+    owner = OwnerResource(kind="PulsarCluster", name=name, namespace=NAMESPACE, uid=f"{name}-uid")
     return ClusterContext(owner=owner, spec=msgspec.convert(spec, PulsarClusterSpec), defaults=DEFAULTS)
 
 

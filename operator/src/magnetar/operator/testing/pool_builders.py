@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from magnetar.operator.children.bookies import bookie_children
 from magnetar.operator.children.context import ClusterContext
-from magnetar.operator.children.naming import BOOKIE, FINALIZER, TEMPLATE_ANNOTATION, Owner
+from magnetar.operator.children.naming import BOOKIE, FINALIZER, TEMPLATE_ANNOTATION, OwnerResource
 from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, Tell
 from magnetar.operator.plan.facts import (
     BookieFacts,
@@ -159,7 +159,7 @@ class PoolWorld:
         return {("StatefulSet", STATEFUL): replace(found, **self.stateful)}
 
 
-OWNER: Final = Owner(kind="Bookie", name=POOL, namespace="here", uid="pool-uid")
+OWNER: Final = OwnerResource(kind="Bookie", name=POOL, namespace="here", uid="pool-uid")
 
 
 def wanted_hash(cluster: ClusterContext, spec: BookieSpec) -> str:

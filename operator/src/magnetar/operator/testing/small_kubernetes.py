@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.control.errors import ControlUnavailable
-from magnetar.operator.children.naming import FIELD_MANAGER, Owner
+from magnetar.operator.children.naming import FIELD_MANAGER, OwnerResource
 from magnetar.operator.control.controls import Driver
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from magnetar.operator.kubernetes.kinds import Manifest
@@ -252,7 +252,7 @@ class Told:
         self.events: list[Tell] = []
         self.forgotten: list[str] = []
 
-    async def tell(self, owner: Owner, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: Tell) -> None:
         self.events.append(event)
 
     def forget(self, namespace: str, kind: str, name: str) -> None:
