@@ -10,7 +10,7 @@ from magnetar.control.generated import broker_pb2
 from magnetar.core.errors import SettingError
 from magnetar.core.text import human_bytes
 from magnetar.operator.children.naming import READABLE_ANNOTATION, REPLACE_ANNOTATION
-from magnetar.operator.plugin.drawing import UNICODE, Pace, age, rate_text, signs_for
+from magnetar.operator.plugin.drawing import UNICODE, RemainingTime, age, rate_text, signs_for
 from magnetar.operator.plugin.logs.choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
@@ -50,7 +50,7 @@ def test_numbers() -> None:
 
 
 def test_a_pace_knows_when_it_ends() -> None:
-    pace = Pace()
+    pace = RemainingTime()
     assert pace.remaining_seconds("a", 100, 0.0) is None
     assert pace.remaining_seconds("a", 100, 1.0) is None
     assert pace.remaining_seconds("a", 90, 2.0) == pytest.approx(18.0)

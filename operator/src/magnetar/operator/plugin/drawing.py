@@ -74,7 +74,7 @@ def rate_text(count: float) -> str:
     return f"{count:.1f}" if 0 < count < 10 else f"{count:.0f}"
 
 
-class Pace:
+class RemainingTime:
     """How long something that is counted down will take, by what it took so far."""
 
     WINDOW_SECONDS: Final = 120.0

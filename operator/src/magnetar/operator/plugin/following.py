@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from magnetar.operator.plugin.drawing import Pace, age
+from magnetar.operator.plugin.drawing import RemainingTime, age
 from magnetar.operator.plugin.progress import Progress
 from magnetar.operator.plugin.running import console, note
 
@@ -18,7 +18,7 @@ LINE_SECONDS: Final = 10.0
 
 async def follow(title: str, steps: AsyncIterator[Progress], *, goes_on: str) -> Progress:
     """The last one. `goes_on` is said to whoever presses Ctrl-C."""
-    pace = Pace()
+    pace = RemainingTime()
     last = Progress(text="")
     try:
         if sys.stderr.isatty():
@@ -31,14 +31,14 @@ async def follow(title: str, steps: AsyncIterator[Progress], *, goes_on: str) ->
     return last
 
 
-def _remaining(pace: Pace, step: Progress) -> str:
+def _remaining(pace: RemainingTime, step: Progress) -> str:
     if not step.total or step.done >= step.total:
         return ""
     seconds = pace.remaining_seconds("", step.total - step.done, time.monotonic())
     return f", about {age(seconds)} more" if seconds is not None else ""
 
 
-async def _draw(title: str, steps: AsyncIterator[Progress], pace: Pace) -> Progress:
+async def _draw(title: str, steps: AsyncIterator[Progress], pace: RemainingTime) -> Progress:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -53,7 +53,7 @@ async def _draw(title: str, steps: AsyncIterator[Progress], pace: Pace) -> Progr
     return last
 
 
-async def _print(title: str, steps: AsyncIterator[Progress], pace: Pace) -> Progress:
+async def _print(title: str, steps: AsyncIterator[Progress], pace: RemainingTime) -> Progress:
     last, said, said_at, kind = Progress(text=""), "", 0.0, ""
     async for last in steps:
         text = last.text + _remaining(pace, last)

@@ -19,7 +19,7 @@ from magnetar.operator.plugin.options import (
 from magnetar.operator.plugin.running import EXIT_FAILED, note, print_json, run
 
 if TYPE_CHECKING:
-    from magnetar.operator.plugin.drawing import Pace, Signs
+    from magnetar.operator.plugin.drawing import RemainingTime, Signs
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.status_view import Drawing
     from magnetar.operator.plugin.views import ClusterSummary
@@ -56,14 +56,14 @@ def status(
 
 class _Status:
     def __init__(self, kubernetes: Kubernetes, cluster: str | None, *, everywhere: bool, events: bool) -> None:
-        from magnetar.operator.plugin.drawing import Pace, signs_for
+        from magnetar.operator.plugin.drawing import RemainingTime, signs_for
         from magnetar.operator.plugin.running import console
 
         self._kubernetes = kubernetes
         self._cluster = cluster
         self._everywhere = everywhere
         self._events = events
-        self._pace: Pace = Pace()
+        self._pace: RemainingTime = RemainingTime()
         self._signs: Signs = signs_for(console().encoding)
 
     async def show(self, output: Output, watch: bool) -> None:
