@@ -16,7 +16,7 @@ from magnetar.operator.plan.cluster.hibernation import brokers_may_stop
 from magnetar.operator.plan.cluster.parts import (
     BROKERS_READY,
     SCALING,
-    Part,
+    ComponentPlan,
     alive,
     component_status,
     stall_of,
@@ -32,7 +32,7 @@ BROKERS_DEFAULT: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokersPart(Part):
+class BrokersPart(ComponentPlan):
     """The brokers."""
 
     load: BrokerLoadStatus | None = None

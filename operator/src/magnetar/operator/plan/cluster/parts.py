@@ -38,7 +38,7 @@ UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ComponentPlan:
     """One component."""
 
     condition: NewCondition

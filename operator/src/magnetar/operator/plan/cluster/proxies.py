@@ -8,7 +8,7 @@ from magnetar.operator.plan.actions import Action, Delete
 from magnetar.operator.plan.cluster.deployments import Deployment, RolloutGate
 from magnetar.operator.plan.cluster.parts import (
     PROXIES_READY,
-    Part,
+    ComponentPlan,
     alive,
     component_status,
     stall_of,
@@ -18,7 +18,7 @@ from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import ClusterSeen
 
 
-def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
+def plan_proxies(seen: ClusterSeen, brokers: ComponentPlan) -> ComponentPlan:
     """They start when a broker is ready, and are updated when all brokers are."""
     cluster = seen.cluster
     found = seen.children.workloads.get(("Deployment", cluster.proxy))
@@ -30,7 +30,7 @@ def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
             actions.append(Delete(found.kind, found.name, found.uid, reason="proxy.replicas is 0"))
         words = "clients connect to the brokers themselves"
         current = NewCondition(PROXIES_READY, True, "NoneWanted", words)
-        return Part(condition=current, status=component_status(pods, "", 0, ""), actions=actions, serving=True)
+        return ComponentPlan(condition=current, status=component_status(pods, "", 0, ""), actions=actions, serving=True)
     replicas = 0 if cluster.spec.hibernated else wanted
     deployment = Deployment(
         type=PROXIES_READY,
@@ -45,7 +45,7 @@ def plan_proxies(seen: ClusterSeen, brokers: Part) -> Part:
         now_seconds=seen.now_seconds,
     )
     current = deployment.condition(wanted, replicas)
-    return Part(
+    return ComponentPlan(
         condition=current,
         status=component_status(pods, deployment.wanted_hash, replicas, "" if current.holds else current.message),
         actions=deployment.actions(replicas),

@@ -21,7 +21,7 @@ from magnetar.operator.plan.cluster.parts import (
     STOPPING,
     UPDATING,
     WAITING,
-    Part,
+    ComponentPlan,
     failures,
     under_way,
 )
@@ -34,7 +34,7 @@ TOO_FEW_BOOKIES: Final = "TooFewBookies"
 TOO_FEW_WRITABLE: Final = "TooFewWritable"
 
 
-def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
+def plan_metadata(seen: ClusterSeen, zookeeper: ComponentPlan) -> ComponentPlan:
     """Written by a Job; that it is done is never taken back, though the Job runs again where it would write something
     else."""
     jobs = [manifest for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
@@ -49,20 +49,20 @@ def plan_metadata(seen: ClusterSeen, zookeeper: Part) -> Part:
             stalled = NewCondition(METADATA_READY, False, METADATA_INIT_FAILED, words) if trouble else None
             actions = _run_job(seen, jobs)[0] if _urls_hold(seen, zookeeper) else ()
         current = NewCondition(METADATA_READY, True, "Initialized", words)
-        return Part(condition=current, actions=actions, stalled=stalled, serving=True)
+        return ComponentPlan(condition=current, actions=actions, stalled=stalled, serving=True)
     if seen.cluster.spec.hibernated:
-        return Part(condition=NewCondition(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
+        return ComponentPlan(condition=NewCondition(METADATA_READY, False, HIBERNATED, "the cluster was never started"))
     if not zookeeper.serving:
         words = "the metadata is written once all ZooKeeper servers are ready"
-        return Part(condition=NewCondition(METADATA_READY, False, WAITING, words))
+        return ComponentPlan(condition=NewCondition(METADATA_READY, False, WAITING, words))
     actions, words = _run_job(seen, jobs)
     if words:
         current = NewCondition(METADATA_READY, False, METADATA_INIT_FAILED, words)
-        return Part(condition=current, actions=actions, stalled=current)
+        return ComponentPlan(condition=current, actions=actions, stalled=current)
     current = NewCondition(
         METADATA_READY, False, STARTING, "a Job writes what brokers and bookies expect in the metadata"
     )
-    return Part(condition=current, actions=actions)
+    return ComponentPlan(condition=current, actions=actions)
 
 
 def metadata_written(seen: ClusterSeen) -> str:
@@ -72,7 +72,7 @@ def metadata_written(seen: ClusterSeen) -> str:
     return metadata_digest(seen.cluster) if job is not None and _succeeded(job) else seen.status.metadata_digest
 
 
-def _urls_hold(seen: ClusterSeen, zookeeper: Part) -> bool:
+def _urls_hold(seen: ClusterSeen, zookeeper: ComponentPlan) -> bool:
     """Whether the cluster is to be reached as its spec says: all pods are of it."""
     status = seen.status
     seen_so = status.observed_generation == seen.resource.generation
@@ -118,12 +118,12 @@ def _condition(job: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
     return next((one for one in found if one.get("type") == type_ and one.get("status") == "True"), None)
 
 
-def plan_bookies(seen: ClusterSeen, metadata: Part) -> Part:
+def plan_bookies(seen: ClusterSeen, metadata: ComponentPlan) -> ComponentPlan:
     """The default pool is made once the metadata is there; each pool looks after itself."""
     pools = [pool for pool in seen.pools if not pool.deleting]
     hibernated = seen.cluster.spec.hibernated
     current, stalled = _judge_pools(seen, pools, metadata)
-    return Part(
+    return ComponentPlan(
         condition=current,
         status=ComponentStatus(
             replicas=sum(pool.status.replicas for pool in seen.pools),
@@ -160,7 +160,7 @@ def writable(seen: ClusterSeen) -> int:
 
 
 def _judge_pools(
-    seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: Part
+    seen: ClusterSeen, pools: Sequence[PoolFacts], metadata: ComponentPlan
 ) -> tuple[NewCondition, NewCondition | None]:
     def no(reason: str, message: str) -> NewCondition:
         return NewCondition(BOOKIES_READY, False, reason, message)
@@ -218,7 +218,9 @@ def update_waits_for(seen: ClusterSeen, pool: PoolFacts) -> str:
     return ""
 
 
-def brokers_start_waits_for(seen: ClusterSeen, zookeeper: Part, metadata: Part, bookies: Part) -> str:
+def brokers_start_waits_for(
+    seen: ClusterSeen, zookeeper: ComponentPlan, metadata: ComponentPlan, bookies: ComponentPlan
+) -> str:
     """Why there can be no brokers yet. It is asked only while there are none."""
     if not zookeeper.serving:
         return "brokers start once all ZooKeeper servers are ready"
@@ -230,7 +232,7 @@ def brokers_start_waits_for(seen: ClusterSeen, zookeeper: Part, metadata: Part, 
     return ""
 
 
-def brokers_update_waits_for(seen: ClusterSeen, zookeeper: Part) -> str:
+def brokers_update_waits_for(seen: ClusterSeen, zookeeper: ComponentPlan) -> str:
     """What is updated before the brokers and is not done yet."""
     if not zookeeper.complete:
         return f"brokers are updated after ZooKeeper: {zookeeper.condition.message}"

@@ -23,7 +23,7 @@ from magnetar.operator.plan.cluster.parts import (
     UPDATE_WAITS,
     UPDATING,
     WAITING,
-    Part,
+    ComponentPlan,
 )
 from magnetar.operator.plan.cluster.start import metadata_written
 from magnetar.operator.plan.conditions import (
@@ -61,13 +61,13 @@ _PHASES: Final = {
 class Parts:
     """All of a cluster."""
 
-    metadata: Part
-    zookeeper: Part
-    bookies: Part
+    metadata: ComponentPlan
+    zookeeper: ComponentPlan
+    bookies: ComponentPlan
     brokers: BrokersPart
-    proxies: Part
+    proxies: ComponentPlan
 
-    def all(self) -> list[Part]:
+    def all(self) -> list[ComponentPlan]:
         """In the order in which they start."""
         return [self.zookeeper, self.metadata, self.bookies, self.brokers, self.proxies]
 

@@ -15,7 +15,7 @@ from magnetar.operator.plan.cluster.parts import (
     STOPPING,
     UPDATING,
     ZOOKEEPER_READY,
-    Part,
+    ComponentPlan,
     applied,
     component_status,
     judge_pods,
@@ -33,12 +33,12 @@ from magnetar.operator.resources.quantities import format_bytes, size_bytes
 VOLUME_NOT_EXPANDABLE: Final = "VolumeNotExpandable"
 
 
-def plan_zookeeper(seen: ClusterSeen) -> Part:
+def plan_zookeeper(seen: ClusterSeen) -> ComponentPlan:
     """The ensemble, or that there is one already."""
     cluster = seen.cluster
     if not cluster.runs_zookeeper:
         words = f"the metadata is in {cluster.metadata_url}, which others run"
-        return Part(
+        return ComponentPlan(
             condition=NewCondition(ZOOKEEPER_READY, True, "External", words),
             status=ComponentStatus(message=words),
             serving=True,
@@ -69,7 +69,7 @@ def plan_zookeeper(seen: ClusterSeen) -> Part:
     )
     if restarted is not None and current.reason == UPDATING:
         current = NewCondition(current.type, False, current.reason, f"{current.message}; {restarted.name} restarts")
-    return Part(
+    return ComponentPlan(
         condition=current,
         status=component_status(
             pods, template_hash(wanted), replicas, "" if current.holds and stalled is None else current.message
