@@ -48,7 +48,7 @@ from magnetar.operator.plan.cluster.start import (
     plan_bookies,
     plan_metadata,
 )
-from magnetar.operator.plan.cluster.status import Parts, cluster_status, written
+from magnetar.operator.plan.cluster.status import ComponentPlans, cluster_status, written
 from magnetar.operator.plan.cluster.zookeeper import plan_zookeeper
 from magnetar.operator.plan.conditions import READY, holds
 from magnetar.operator.plan.facts import ClusterSeen
@@ -92,7 +92,7 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
     )
 
 
-def _parts(seen: ClusterSeen) -> Parts:
+def _parts(seen: ClusterSeen) -> ComponentPlans:
     zookeeper = plan_zookeeper(seen)
     metadata = plan_metadata(seen, zookeeper)
     bookies = plan_bookies(seen, metadata)
@@ -101,7 +101,7 @@ def _parts(seen: ClusterSeen) -> Parts:
         update=brokers_update_waits_for(seen, zookeeper),
     )
     brokers = plan_brokers(seen, gate)
-    return Parts(
+    return ComponentPlans(
         metadata=metadata,
         zookeeper=zookeeper,
         bookies=bookies,
@@ -202,7 +202,7 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
     return objects, asked
 
 
-def _wake(seen: ClusterSeen, parts: Parts, status: PulsarClusterStatus) -> float:
+def _wake(seen: ClusterSeen, parts: ComponentPlans, status: PulsarClusterStatus) -> float:
     if any(part.busy for part in parts.all()):
         return BUSY_SECONDS
     longest = IDLE_SECONDS if holds(status.conditions, READY) else WAITING_SECONDS

@@ -58,7 +58,7 @@ _PHASES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ComponentPlans:
     """All of a cluster."""
 
     metadata: ComponentPlan
@@ -72,7 +72,7 @@ class Parts:
         return [self.zookeeper, self.metadata, self.bookies, self.brokers, self.proxies]
 
 
-def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action]) -> PulsarClusterStatus:
+def cluster_status(seen: ClusterSeen, parts: ComponentPlans, moves_now: Sequence[Action]) -> PulsarClusterStatus:
     """All of it."""
     cluster, generation = seen.cluster, seen.resource.generation
     new_conditions = _new_conditions(seen, parts)
@@ -99,7 +99,7 @@ def cluster_status(seen: ClusterSeen, parts: Parts, moves_now: Sequence[Action])
     )
 
 
-def _new_conditions(seen: ClusterSeen, parts: Parts) -> list[NewCondition]:
+def _new_conditions(seen: ClusterSeen, parts: ComponentPlans) -> list[NewCondition]:
     spec = seen.cluster.spec
     unready = [part.condition for part in parts.all() if not part.complete]
     stalled = stall(seen, parts)
@@ -118,7 +118,7 @@ def _new_conditions(seen: ClusterSeen, parts: Parts) -> list[NewCondition]:
     ]
 
 
-def stall(seen: ClusterSeen, parts: Parts) -> NewCondition | None:
+def stall(seen: ClusterSeen, parts: ComponentPlans) -> NewCondition | None:
     """What a person has to do something about; what the spec names first, for pods that fail may be its consequence."""
     stalled = next((part.stalled for part in parts.all() if part.stalled is not None), None)
     if not seen.troubles:
@@ -127,13 +127,13 @@ def stall(seen: ClusterSeen, parts: Parts) -> NewCondition | None:
     return NewCondition(STALLED, True, seen.troubles[0].reason, " | ".join(words))
 
 
-def _asleep(parts: Parts) -> bool:
+def _asleep(parts: ComponentPlans) -> bool:
     """Nothing runs."""
     return not any(part.status.replicas for part in (parts.zookeeper, parts.bookies, parts.brokers, parts.proxies))
 
 
 def _ready(
-    seen: ClusterSeen, parts: Parts, unready: Sequence[NewCondition], stalled: NewCondition | None
+    seen: ClusterSeen, parts: ComponentPlans, unready: Sequence[NewCondition], stalled: NewCondition | None
 ) -> NewCondition:
     if seen.cluster.spec.hibernated:
         # What the spec wishes is there: who waits for that waits no longer.
@@ -159,7 +159,7 @@ def _reconciling(seen: ClusterSeen, unready: Sequence[NewCondition]) -> NewCondi
     return NewCondition(RECONCILING, False, "Idle", "all is as the spec says")
 
 
-def _hibernated(seen: ClusterSeen, parts: Parts) -> NewCondition:
+def _hibernated(seen: ClusterSeen, parts: ComponentPlans) -> NewCondition:
     if not seen.cluster.spec.hibernated:
         return NewCondition(HIBERNATED, False, "Awake", "the cluster is to run")
     if _asleep(parts):
@@ -168,7 +168,7 @@ def _hibernated(seen: ClusterSeen, parts: Parts) -> NewCondition:
     return NewCondition(HIBERNATED, False, STOPPING, f"{stopping.type}: {stopping.message}")
 
 
-def _phase(seen: ClusterSeen, parts: Parts, new_conditions: Sequence[NewCondition]) -> str:
+def _phase(seen: ClusterSeen, parts: ComponentPlans, new_conditions: Sequence[NewCondition]) -> str:
     spec = seen.cluster.spec
     if spec.paused:
         return PAUSED
