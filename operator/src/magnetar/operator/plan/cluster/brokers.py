@@ -32,14 +32,14 @@ BROKERS_DEFAULT: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokersPart(ComponentPlan):
+class BrokersPlan(ComponentPlan):
     """The brokers."""
 
     load: BrokerLoadStatus | None = None
     members: Sequence[BrokerMember] = ()
 
 
-def plan_brokers(seen: ClusterSeen, gate: RolloutGate) -> BrokersPart:
+def plan_brokers(seen: ClusterSeen, gate: RolloutGate) -> BrokersPlan:
     """As many as are wanted, once they may start."""
     cluster = seen.cluster
     found = seen.children.workloads.get(("Deployment", cluster.broker))
@@ -63,7 +63,7 @@ def plan_brokers(seen: ClusterSeen, gate: RolloutGate) -> BrokersPart:
     if current.holds and (silent := [pod.name for pod in pods if pod.ready and pod.name not in seen.brokers]):
         current = replace(current, message=f"{current.message}; no answer at the control port of {', '.join(silent)}")
     told = _scaled(seen, found, numbers.replicas, reason) if not cluster.spec.hibernated else []
-    return BrokersPart(
+    return BrokersPlan(
         condition=current,
         status=component_status(
             pods, deployment.wanted_hash, numbers.replicas, "" if current.holds else current.message

@@ -11,7 +11,7 @@ from magnetar.operator.children.access import service_url, web_service_url
 from magnetar.operator.children.naming import BROKER, label_text, selector
 from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.plan.actions import Action, SplitBundle, TransferBundle
-from magnetar.operator.plan.cluster.brokers import BrokersPart
+from magnetar.operator.plan.cluster.brokers import BrokersPlan
 from magnetar.operator.plan.cluster.hibernation import remembered_brokers
 from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
@@ -64,7 +64,7 @@ class ComponentPlans:
     metadata: ComponentPlan
     zookeeper: ComponentPlan
     bookies: ComponentPlan
-    brokers: BrokersPart
+    brokers: BrokersPlan
     proxies: ComponentPlan
 
     def all(self) -> list[ComponentPlan]:
