@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.metadata.patience import LOOK_SECONDS, Patience
+from magnetar.metadata.patience import LOOK_SECONDS, SilenceLimit
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -14,7 +14,7 @@ class Server:
     """Says when it was given up."""
 
     def __init__(self) -> None:
-        self.patience = Patience(self._given_up)
+        self.patience = SilenceLimit(self._given_up)
         self.given_up_after: list[float] = []
 
     def _given_up(self) -> None:

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from magnetar.core.errors import SettingError
 from magnetar.metadata.generated import etcd_pb2 as pb
-from magnetar.metadata.patience import Patience
+from magnetar.metadata.patience import SilenceLimit
 from magnetar.metadata.store import StoreClosed, StoreUnavailable
 
 logger: Final = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class EtcdClient:
         self._channels = [_channel(address, tls=tls) for address, tls in endpoints]
         self._current = 0
         self._timeout_seconds = operation_timeout_ms / 1000
-        self._patience = Patience(self._give_up)
+        self._patience = SilenceLimit(self._give_up)
         self._calls: set[Cancellable] = set()
         """Under way: as many as their callers have."""
         self._closed = False

@@ -10,7 +10,7 @@ LOOK_SECONDS: Final = 0.1
 """How often a stopping process looks whether there was an answer."""
 
 
-class Patience:
+class SilenceLimit:
     """Ends when a server that is asked for something has said nothing for too long. Without a limit it never does.
 
     It is one patience for all requests: a stop of many steps waits once, and not once in each."""

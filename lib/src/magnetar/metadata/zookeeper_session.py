@@ -31,7 +31,7 @@ from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
-from magnetar.metadata.patience import Patience
+from magnetar.metadata.patience import SilenceLimit
 from magnetar.metadata.store import NodeChange, Notification, SessionEvent, StoreClosed, StoreUnavailable
 from magnetar.metadata.zookeeper_handler import Handler, Result
 
@@ -178,7 +178,7 @@ class ZookeeperSession:
         self._pending: dict[Result, tuple[asyncio.Future[Any], Watch | None]] = {}
         self._armed: dict[Watch, None] = {}
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
-        self._patience = Patience(self._give_up)
+        self._patience = SilenceLimit(self._give_up)
         first_reply_seconds = min(FIRST_REPLY_SECONDS_MAX, self._session_timeout_seconds * FIRST_REPLY_SHARE)
         self._handler = Handler(self._post_result, first_reply_seconds)
         self._client = self._new_client(hosts)
