@@ -98,7 +98,7 @@ def _digest(manifest: Mapping[str, Any]) -> int:
     return hash(repr((sorted(metadata.items()), manifest.get("spec"))))
 
 
-class Patience:
+class WatchBackoff:
     """Pauses between the tries of what kopf asks, without an end. kopf ends as a whole when it gives one up: a right
     that is missing in one namespace, or for one kind, would end the work in all others."""
 
@@ -136,7 +136,7 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = CONNECT_SECONDS_MAX
     settings.networking.request_timeout = REQUEST_SECONDS_MAX
     settings.networking.connect_timeout = CONNECT_SECONDS_MAX
-    settings.networking.error_backoffs = Patience()
+    settings.networking.error_backoffs = WatchBackoff()
     settings.watching.chunk_size = LIST_PAGE
     settings.queueing.idle_timeout = IDLE_SECONDS
     settings.persistence.diffbase_storage = NoDifferences()
