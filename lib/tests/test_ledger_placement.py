@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
-from magnetar.ledger.placement import Adherence, PlacementSettings, Placer, isolated_candidates, isolation_of
+from magnetar.ledger.placement import Adherence, EnsemblePlacer, PlacementSettings, isolated_candidates, isolation_of
 from magnetar.ledger.places import BookiePlaces
 
 CANDIDATES = ["a", "b", "c", "d"]
@@ -19,8 +19,8 @@ ENFORCED = PlacementSettings(enforce_racks=True)
 
 def placer(
     seed: int, places: BookiePlaces | None = None, settings: PlacementSettings = RACKS, write_quorum: int = 2
-) -> Placer:
-    return Placer(settings, places or BookiePlaces(), write_quorum, random.Random(seed))
+) -> EnsemblePlacer:
+    return EnsemblePlacer(settings, places or BookiePlaces(), write_quorum, random.Random(seed))
 
 
 def racks(**bookies: str) -> BookiePlaces:
@@ -35,7 +35,7 @@ def test_chosen_are_different_candidates_in_every_order() -> None:
 def test_avoided_ones_come_last() -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        chooser = Placer(RACKS, BookiePlaces(), 2, rng, avoided={"a", "b"})
+        chooser = EnsemblePlacer(RACKS, BookiePlaces(), 2, rng, avoided={"a", "b"})
         assert set(chooser.fill([None] * 2, CANDIDATES)) == {"c", "d"}
         assert set(chooser.fill([None] * 3, CANDIDATES)) > {"c", "d"}
 
@@ -44,7 +44,7 @@ def test_an_enforced_rule_is_kept_with_an_avoided_bookie_if_it_must() -> None:
     places = racks(a="/1", b="/1", c="/2", d="/2")
     for seed in range(20):
         for avoided, expected in (({"c"}, {"d"}), ({"c", "d"}, {"c", "d"})):
-            chooser = Placer(ENFORCED, places, 2, random.Random(seed), avoided)
+            chooser = EnsemblePlacer(ENFORCED, places, 2, random.Random(seed), avoided)
             chosen = set(chooser.fill([None] * 2, CANDIDATES))
             assert len(chosen & {"a", "b"}) == 1
             assert chosen & {"c", "d"} <= expected

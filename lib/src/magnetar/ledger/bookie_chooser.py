@@ -11,8 +11,8 @@ from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.placement import (
     POLICY_METADATA_KEY,
     Adherence,
+    EnsemblePlacer,
     PlacementSettings,
-    Placer,
     isolated_candidates,
     isolation_of,
 )
@@ -65,7 +65,7 @@ class BookieChooser:
 
     def adheres(self, ensemble: Sequence[str], write_quorum: int) -> Adherence:
         """Whether an ensemble is spread as the policy wants it."""
-        return Placer(self._settings, self._places(), write_quorum, self._rng).adherence(ensemble)
+        return EnsemblePlacer(self._settings, self._places(), write_quorum, self._rng).adherence(ensemble)
 
     def _fill(
         self,
@@ -78,7 +78,7 @@ class BookieChooser:
         groups, secondary = isolation_of(custom_metadata.get(POLICY_METADATA_KEY), self._settings)
         writable = self._connections.writable_bookies()
         candidates = isolated_candidates(writable, places, groups, secondary, len(ensemble))
-        placer = Placer(self._settings, places, write_quorum, self._rng, self.avoided())
+        placer = EnsemblePlacer(self._settings, places, write_quorum, self._rng, self.avoided())
         return placer.fill(ensemble, [bookie for bookie in candidates if bookie not in excluded])
 
     def report_failure(self, *bookie_ids: str) -> None:

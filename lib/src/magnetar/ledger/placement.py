@@ -112,7 +112,7 @@ def isolated_candidates(
     return sorted(usable)
 
 
-class Placer:
+class EnsemblePlacer:
     """Fills places of one ensemble."""
 
     def __init__(
