@@ -13,7 +13,7 @@ from magnetar.spark.errors import ClusterUnreachable, DataLoss
 from magnetar.spark.options.offsets import AtTime
 from magnetar.spark.options.pushdown import MessageFilters
 from magnetar.spark.options.reading import parse_source_options
-from magnetar.spark.planning.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Reach, ReadPlanner, narrowed
+from magnetar.spark.planning.planner import PUBLISHED_BEFORE_STORED_MS_MAX, ReadPlanner, TopicRange, narrowed
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
@@ -23,12 +23,12 @@ HOUR = PUBLISHED_BEFORE_STORED_MS_MAX
 FIRST, END = MessagePosition(1, 0), MessagePosition(3, 5)
 
 
-def reach(*closed_ms: int) -> Reach:
+def reach(*closed_ms: int) -> TopicRange:
     ledgers = tuple(
         TopicLedger(ledger_id=number, entries=5, size_bytes=50, closed_ms=each)
         for number, each in enumerate(closed_ms, 1)
     )
-    return Reach(TopicState(topic=TOPIC, ledgers=ledgers, end=END), FIRST, END)
+    return TopicRange(TopicState(topic=TOPIC, ledgers=ledgers, end=END), FIRST, END)
 
 
 def test_ledgers_that_were_written_at_other_times_are_left_out() -> None:

@@ -18,7 +18,7 @@ from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.options.offsets import AtTime, Earliest
 from magnetar.spark.options.reading import SourceOptions, parse_source_options
-from magnetar.spark.planning.planner import Reach, ReadPlanner
+from magnetar.spark.planning.planner import ReadPlanner, TopicRange
 from magnetar.spark.planning.read_failover import ReadFailover
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.topics import TopicLedger, TopicSelection, TopicState
@@ -181,7 +181,7 @@ async def test_a_plan_that_began_directly_is_ended_through_brokers(world: World)
     states = await planner.states([TOPIC])
     world.accesses[0].well = world.can_be_opened = False
     first = (await planner.positions(Earliest(), states.values(), "startingOffsets"))[TOPIC]
-    slices = await planner.slices([Reach(states[TOPIC], first, END)], {})
+    slices = await planner.slices([TopicRange(states[TOPIC], first, END)], {})
     assert not planner.direct
     assert [(one.first, one.end) for one in slices] == [((1, 0, 0), END)]
     assert [part.metadata for one in slices for part in one.ranges] == [b"", b""]

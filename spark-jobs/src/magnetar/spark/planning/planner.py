@@ -53,7 +53,7 @@ ledger: such filters leave out ledgers by when they were closed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class TopicRange:
     """What is read of one topic: [first, end)."""
 
     state: TopicState
@@ -121,7 +121,7 @@ class ReadPlanner:
         return {state.topic: position for state, position in zip(wanted, found, strict=True)}
 
     async def slices(
-        self, reaches: Iterable[Reach], known_entries: Mapping[str, Mapping[int, int]], gone: Sequence[Loss] = ()
+        self, reaches: Iterable[TopicRange], known_entries: Mapping[str, Mapping[int, int]], gone: Sequence[Loss] = ()
     ) -> list[Slice]:
         """The reaches cut into tasks; compacted ledgers come first where they are asked for.
 
@@ -141,7 +141,7 @@ class ReadPlanner:
         ]
         return await self.failover.ask(lambda: self._cut(wanted))
 
-    async def _cut(self, wanted: Sequence[Reach]) -> list[Slice]:
+    async def _cut(self, wanted: Sequence[TopicRange]) -> list[Slice]:
         if self.options.read_compacted and not self.direct:
             # What a compaction has kept may be of ledgers that are no more.
             return [
@@ -187,7 +187,7 @@ class ReadPlanner:
 
         return await self.failover.ask(call)
 
-    async def _lost(self, reach: Reach, known_entries: Mapping[int, int]) -> list[Loss]:
+    async def _lost(self, reach: TopicRange, known_entries: Mapping[int, int]) -> list[Loss]:
         """What is missing of a reach (`losses`). Where it cannot be seen whether a trimmed ledger was read to its end,
         brokers are asked."""
         found = losses(reach.state, reach.first, reach.end, known_entries)
@@ -201,7 +201,7 @@ class ReadPlanner:
             return found
         return losses(reach.state, reach.first, reach.end, {**told, **known_entries})
 
-    async def _with_metadata(self, reach: Reach) -> Reach:
+    async def _with_metadata(self, reach: TopicRange) -> TopicRange:
         """Ledgers that are read have their metadata: where their entries are."""
         if not self.direct:
             return reach
@@ -209,7 +209,7 @@ class ReadPlanner:
         ledger_ids = {span.ledger.ledger_id for span in spans_between(reach.state, reach.first, reach.end)}
         return replace(reach, state=await catalog.with_metadata(reach.state, ledger_ids))
 
-    async def _compacted(self, reach: Reach) -> list[Slice]:
+    async def _compacted(self, reach: TopicRange) -> list[Slice]:
         split_bytes = self.options.split_bytes
         topic = reach.state.topic
 
@@ -260,7 +260,7 @@ def _missing(selection: TopicSelection, found: Sequence[str]) -> str:
     return "" if found else f"there is no topic that matches {selection.pattern}"
 
 
-def narrowed(reach: Reach, filters: MessageFilters) -> Reach:
+def narrowed(reach: TopicRange, filters: MessageFilters) -> TopicRange:
     """Without the ledgers at both ends that were closed too early, or begun too late, for the wanted publish times."""
     first, end = reach.first, reach.end
     begun_ms = 0
@@ -283,7 +283,7 @@ async def open_planner(options: SourceOptions) -> ReadPlanner:
     return ReadPlanner(options, cluster, reason, direct=mode == "bookies")
 
 
-def _check_end(reach: Reach) -> None:
+def _check_end(reach: TopicRange) -> None:
     """Raises `ClusterUnreachable` when its end may be there or not: what is left out now would never be read."""
     state = reach.state
     beyond = normalised(state, reach.end) > normalised(state, state.end)

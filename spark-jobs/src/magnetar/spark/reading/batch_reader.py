@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.spark import runtime
 from magnetar.spark.options.pushdown import push
 from magnetar.spark.options.reading import SourceOptions, batch_bounds
-from magnetar.spark.planning.planner import Reach, narrowed, open_planner
+from magnetar.spark.planning.planner import TopicRange, narrowed, open_planner
 from magnetar.spark.reading.table import Table, find_table
 from magnetar.spark.shown_errors import shown_plainly
 from magnetar.spark.worker_memory import settle_worker
@@ -65,7 +65,9 @@ class PulsarBatchReader(DataSourceReader):
         table = self._table or await find_table(planner.cluster, self._options, list(states))
         firsts = await planner.positions(starting, states.values(), "startingOffsets")
         ends = await planner.positions(ending, states.values(), "endingOffsets")
-        reaches = [narrowed(Reach(state, firsts[topic], ends[topic]), self._filters) for topic, state in states.items()]
+        reaches = [
+            narrowed(TopicRange(state, firsts[topic], ends[topic]), self._filters) for topic, state in states.items()
+        ]
         slices = await planner.slices([reach for reach in reaches if reach.first < reach.end], {})
         return await tasks_of(slices, planner, table, self._filters, self._schema)
 

@@ -24,7 +24,7 @@ from magnetar.spark.options.reading import SourceOptions, stream_start
 from magnetar.spark.planning.admission import admit
 from magnetar.spark.planning.loss import deleted_topic, goes_on_from, losses
 from magnetar.spark.planning.plan import ends_before, normalised
-from magnetar.spark.planning.planner import Reach, ReadPlanner, open_planner
+from magnetar.spark.planning.planner import ReadPlanner, TopicRange, open_planner
 from magnetar.spark.planning.rows_per_entry import RowsPerEntry
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.reading.durable_cursor import DurableCursor
@@ -312,7 +312,7 @@ class StreamPlanner:
                 firsts[topic] = goes_on_from(state, first)
         gone = {topic: firsts.get(topic, BEGINNING) for topic in ends if topic not in self._states}
         reaches = [
-            Reach(self._states[topic], firsts[topic], end)
+            TopicRange(self._states[topic], firsts[topic], end)
             for topic, end in ends.items()
             if topic in self._states and firsts[topic] < end
         ]
