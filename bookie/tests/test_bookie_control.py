@@ -20,7 +20,7 @@ from magnetar.bookie.admin.testing import DAMAGED, FakeOperations
 from magnetar.bookie.operations import BookieDrainStep, LostBookie, StoredLedger, UnderreplicatedEntry
 from magnetar.control import server as control_server
 from magnetar.control.client import BookieControl
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlServer
 from magnetar.control.settings import ControlClientTls, ControlServerTls, ControlSettings
@@ -111,15 +111,15 @@ async def test_refusals_say_what_to_do(bookie: BookieControl, operations: FakeOp
     operations.now = replace(operations.now, read_only=True, read_only_forced=True)
     with pytest.raises(ControlRefused, match="take forceReadOnlyBookie out") as refused:
         await bookie.set_read_only(read_only=False)
-    assert refused.value.reason is Reason.FAILED_PRECONDITION
+    assert refused.value.reason is RefusalReason.FAILED_PRECONDITION
     operations.drain_state = replace(operations.drain_state, step=BookieDrainStep.DONE)
     with pytest.raises(ControlRefused, match="the cookie is removed: stop the bookie") as refused:
         await bookie.cancel_drain()
-    assert refused.value.reason is Reason.FAILED_PRECONDITION
+    assert refused.value.reason is RefusalReason.FAILED_PRECONDITION
     with pytest.raises(ControlRefused, match="interval_ms is 0") as refused:
         async for _ in bookie.watch_drain(interval_ms=1):
             pass
-    assert refused.value.reason is Reason.INVALID_ARGUMENT
+    assert refused.value.reason is RefusalReason.INVALID_ARGUMENT
     with pytest.raises(ControlRefused, match="page_size is 0"):
         _ = [ledger async for ledger in bookie.ledgers(page_size=99_999)]
 
@@ -139,7 +139,7 @@ async def test_an_error_of_ours_is_told_and_logged(
     operations.usages = [None]  # type: ignore[list-item]  # What a bug of ours may look like.
     with pytest.raises(ControlRefused, match="AttributeError") as refused:
         await bookie.storage_state()
-    assert refused.value.reason is Reason.INTERNAL
+    assert refused.value.reason is RefusalReason.INTERNAL
     assert "/magnetar.control.v1.Bookie/GetStorageState failed" in caplog.text
 
 
@@ -179,7 +179,7 @@ async def test_a_lost_bookie_is_retired_step_by_step(bookie: BookieControl, oper
     )
     with pytest.raises(ControlRefused, match="is registered") as refused:
         await bookie.retire_lost_bookie("lost:3181")
-    assert refused.value.reason is Reason.FAILED_PRECONDITION
+    assert refused.value.reason is RefusalReason.FAILED_PRECONDITION
     operations.lost["lost:3181"] = replace(lost, registered=False)
     state = await bookie.retire_lost_bookie("lost:3181")
     assert found(state) == ("lost:3181", False, True, 0)
@@ -189,7 +189,7 @@ async def test_a_lost_bookie_is_retired_step_by_step(bookie: BookieControl, oper
     for wrong in ("", "a/b"):
         with pytest.raises(ControlRefused, match="is no bookie id") as refused:
             await bookie.retire_lost_bookie(wrong)
-        assert refused.value.reason is Reason.INVALID_ARGUMENT
+        assert refused.value.reason is RefusalReason.INVALID_ARGUMENT
 
 
 async def test_ledgers_come_in_pages(bookie: BookieControl, operations: FakeOperations) -> None:
@@ -293,7 +293,7 @@ async def test_a_token_is_asked_for_but_not_by_health(operations: FakeOperations
             assert await bookie.channel.healthy()
             with pytest.raises(ControlRefused, match="authorization: Bearer") as refused:
                 await bookie.storage_state()
-            assert refused.value.reason is Reason.UNAUTHENTICATED
+            assert refused.value.reason is RefusalReason.UNAUTHENTICATED
             with pytest.raises(ControlRefused, match="authorization: Bearer"):
                 await anext(bookie.watch_drain())
             stub = reflection_pb2_grpc.ServerReflectionStub(bookie.channel.channel)

@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.admin.brokers.control import SERVICE, BrokerControlPort
 from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, until
 from magnetar.control.broker_client import BrokerControl
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import broker_pb2 as messages
 from magnetar.control.server import ControlServer
 from magnetar.control.settings import ControlSettings
@@ -62,12 +62,12 @@ async def test_bundles_are_listed_split_and_handed_over(stage: Stage) -> None:
     await stage.client.unload_bundle(str(first))
     await stage.client.transfer_bundle(str(second), "b3:3")
     assert (dict(stage.one.bundles), list(stage.three.bundles)) == ({}, [second])
-    await refused(stage.client.unload_bundle(str(third)), Reason.NOT_FOUND, "b1:1 does not own")
-    await refused(stage.client.unload_bundle("nonsense"), Reason.INVALID_ARGUMENT, "no bundle's name")
-    await refused(stage.client.transfer_bundle(str(first), "b3:3"), Reason.NOT_FOUND, "does not own")
+    await refused(stage.client.unload_bundle(str(third)), RefusalReason.NOT_FOUND, "b1:1 does not own")
+    await refused(stage.client.unload_bundle("nonsense"), RefusalReason.INVALID_ARGUMENT, "no bundle's name")
+    await refused(stage.client.transfer_bundle(str(first), "b3:3"), RefusalReason.NOT_FOUND, "does not own")
 
 
-async def refused(call: Awaitable[Any], reason: Reason, text: str) -> None:
+async def refused(call: Awaitable[Any], reason: RefusalReason, text: str) -> None:
     with pytest.raises(ControlRefused, match=text) as caught:
         await call
     assert caught.value.reason is reason
@@ -102,7 +102,7 @@ async def test_the_last_broker_is_not_drained(stage: Stage) -> None:
     with pytest.raises(ControlRefused, match="no other broker") as caught:
         async for _ in stage.client.drain():
             pass
-    assert caught.value.reason is Reason.FAILED_PRECONDITION
+    assert caught.value.reason is RefusalReason.FAILED_PRECONDITION
 
 
 async def test_decisions_and_their_driver(stage: Stage) -> None:
@@ -113,10 +113,10 @@ async def test_decisions_and_their_driver(stage: Stage) -> None:
         ("place", placed.broker_id, "done")
     ]
     assert decisions.placements[0].reason
-    await refused(stage.client.decisions(count_max=5_000), Reason.INVALID_ARGUMENT, "count_max")
+    await refused(stage.client.decisions(count_max=5_000), RefusalReason.INVALID_ARGUMENT, "count_max")
     assert await stage.client.driver() == "leader"
     assert await stage.client.set_driver("control") == "control"
-    await refused(stage.client.set_driver("me"), Reason.FAILED_PRECONDITION, "leader, control")
+    await refused(stage.client.set_driver("me"), RefusalReason.FAILED_PRECONDITION, "leader, control")
 
 
 async def test_the_largest_ensemble(stage: Stage) -> None:

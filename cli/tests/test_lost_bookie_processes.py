@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from magnetar.cli.tools.cluster import ClusterAccess, open_cluster
 from magnetar.control.client import BookieControl
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.ledger.api import LedgerOptions
@@ -109,7 +109,7 @@ async def test_a_lost_disk_is_replaced(bookies: Bookies, metadata_url: str) -> N
         ledgers = [await write(cluster) for _ in range(10)]
         with pytest.raises(ControlRefused, match="is registered") as refused:
             await other.retire_lost_bookie(lost)
-        assert refused.value.reason is Reason.FAILED_PRECONDITION
+        assert refused.value.reason is RefusalReason.FAILED_PRECONDITION
         assert bookies.running[0].stop() == 0
         shutil.rmtree(bookies.directory(0))
         assert bookies.start(0).wait() == EXIT_EMPTY_VOLUME

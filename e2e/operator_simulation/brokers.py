@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.operator.plan.facts import BrokerFacts
 
 BUNDLES: Final = 16
@@ -66,7 +66,7 @@ class Brokers:
     def start_drain(self, broker: Broker) -> None:
         """`ControlRefused`."""
         if not self._others(broker):
-            raise ControlRefused(Reason.FAILED_PRECONDITION, "there is no other broker to take its bundles")
+            raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "there is no other broker to take its bundles")
         if broker.drain == "None":
             broker.drain = "Running"
 
@@ -79,7 +79,7 @@ class Brokers:
         """`ControlRefused`."""
         other = self.running.get(destination)
         if bundle not in broker.bundles or other is None:
-            raise ControlRefused(Reason.NOT_FOUND, "it does not own the bundle, or the other is not there")
+            raise ControlRefused(RefusalReason.NOT_FOUND, "it does not own the bundle, or the other is not there")
         broker.bundles.discard(bundle)
         other.bundles.add(bundle)
 

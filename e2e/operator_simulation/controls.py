@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, ResourceUsages
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.core.bundle import BundleName
 from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL
@@ -191,7 +191,7 @@ class SimulatedControls:
         cluster = manifest["metadata"]["labels"][INSTANCE_LABEL] if manifest is not None else ""
         secret = self._server.store.get("Secret", pod.namespace, token_secret_name(cluster))
         if secret is None or base64.b64decode(secret["data"][TOKEN_KEY]).decode() != token:
-            raise ControlRefused(Reason.UNAUTHENTICATED, "the token is wrong")
+            raise ControlRefused(RefusalReason.UNAUTHENTICATED, "the token is wrong")
         return pod
 
     def _bookie(self, address: str, token: str) -> Bookie:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.operator.plan.facts import BookieFacts, DrainStep, LostBookieFacts
 
@@ -130,7 +130,7 @@ class Storage:
         others = {other for other in self.writable() if other != bookie_id}
         named = metadata.naming(bookie_id)
         if any(others <= set(metadata.ledgers[ledger]) for ledger in named):
-            raise ControlRefused(Reason.FAILED_PRECONDITION, "nobody could take its place; add bookies first")
+            raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "nobody could take its place; add bookies first")
         metadata.drains[bookie_id] = Drain("ReadOnly", len(named))
 
     def cancel_drain(self, bookie_id: str) -> None:
@@ -140,7 +140,7 @@ class Storage:
         if drain is None:
             return
         if drain.step in ("RemoveCookie", "Done"):
-            raise ControlRefused(Reason.FAILED_PRECONDITION, "the cookie is removed")
+            raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "the cookie is removed")
         del metadata.drains[bookie_id]
 
     def lost(self, bookie_id: str) -> LostBookieFacts:
@@ -157,7 +157,7 @@ class Storage:
         """`ControlRefused`."""
         metadata = self._needed()
         if self._registered(bookie_id):
-            raise ControlRefused(Reason.FAILED_PRECONDITION, f"bookie {bookie_id} is up")
+            raise ControlRefused(RefusalReason.FAILED_PRECONDITION, f"bookie {bookie_id} is up")
         metadata.suspects.add(bookie_id)
         if not metadata.naming(bookie_id):
             metadata.cookies.pop(bookie_id, None)

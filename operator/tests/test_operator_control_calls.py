@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from magnetar.balance.model import BundleLoad
 from magnetar.control.client import BookieControl
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.control.generated import bookie_pb2, broker_pb2
 from magnetar.control.generated.bookie_pb2_grpc import BookieServicer, add_BookieServicer_to_server
 from magnetar.control.generated.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
@@ -65,7 +65,7 @@ class SmallBookie(BookieServicer):
         return bookie_pb2.Drain()
 
     async def CancelDrain(self, request: Any, context: Any) -> bookie_pb2.Drain:  # noqa: N802
-        raise ControlRefused(Reason.FAILED_PRECONDITION, "the cookie is gone")
+        raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "the cookie is gone")
 
     async def GetAutoRecovery(self, request: Any, context: Any) -> bookie_pb2.AutoRecovery:  # noqa: N802
         return bookie_pb2.AutoRecovery(ledgers_left=11)

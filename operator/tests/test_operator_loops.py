@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.core.clock import SystemClock
 from magnetar.operator import loops as module
 from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
@@ -192,7 +192,7 @@ async def slow_loops(passes: Passes, quick: None, clock: SlowClock) -> AsyncIter
     [
         (60.0, False),
         (Refused("an invalid object"), False),
-        (ControlRefused(Reason.FAILED_PRECONDITION, "not now"), False),
+        (ControlRefused(RefusalReason.FAILED_PRECONDITION, "not now"), False),
         (ControlUnavailable("a pod that hangs"), False),
         # A webhook that is down; without any API server the Lease is lost, which ends the process anyway.
         (ServerUnavailable("down"), False),

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 import pytest
-from magnetar.control.errors import ControlRefused, ControlUnavailable, Reason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.kubernetes.errors import Conflict, Refused, ServerUnavailable
@@ -301,7 +301,7 @@ async def test_the_status_is_written_when_it_differs(stage: ReconcilerStage) -> 
     assert stage.api.objects["PulsarCluster", "here", "blue"]["status"] == {"phase": "Finer"}
 
 
-@pytest.mark.parametrize("error", [Refused("invalid"), ControlRefused(Reason.FAILED_PRECONDITION, "not now")])
+@pytest.mark.parametrize("error", [Refused("invalid"), ControlRefused(RefusalReason.FAILED_PRECONDITION, "not now")])
 async def test_a_refusal_is_told_and_the_status_is_written(stage: ReconcilerStage, error: Exception) -> None:
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
@@ -445,7 +445,7 @@ async def test_balancing_goes_by_its_interval(balanced: ReconcilerStage) -> None
 
 
 async def test_moves_that_fail_are_no_failure_of_the_pass(balanced: ReconcilerStage) -> None:
-    balanced.controls.refusals = [ControlRefused(Reason.NOT_FOUND, "not mine")]
+    balanced.controls.refusals = [ControlRefused(RefusalReason.NOT_FOUND, "not mine")]
     await balanced.reconciler.reconcile(BLUE)
     assert balanced.balancings[0].failures == [(MOVE, "not mine")]
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.naming import READABLE_ANNOTATION
 from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS, failure_of
@@ -189,7 +189,7 @@ async def test_a_pod_that_says_no_for_long_needs_a_person(stage: ReconcilerStage
     stage.actions = [StartBookieDrain("cold-bookie-0")]
     for number in range(REFUSALS_OF_PODS):
         assert "conditions" not in stage.api.objects["Bookie", "here", "cold"].get("status", {}), f"after {number}"
-        stage.controls.refusals = [ControlRefused(Reason.FAILED_PRECONDITION, "it is decommissioned")]
+        stage.controls.refusals = [ControlRefused(RefusalReason.FAILED_PRECONDITION, "it is decommissioned")]
         with pytest.raises(ControlRefused):
             await stage.reconciler.reconcile(COLD)
     found = condition(stage, "Stalled", COLD)

@@ -7,7 +7,7 @@ from enum import Enum
 from magnetar.core.errors import PeerError, Unavailable
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """Why a call was refused; gRPC's own names."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -22,7 +22,7 @@ class ControlRefused(PeerError):
 
     A servicer raises it; a client raises it when the server has answered so."""
 
-    def __init__(self, reason: Reason, text: str) -> None:
+    def __init__(self, reason: RefusalReason, text: str) -> None:
         super().__init__(text)
         self.reason = reason
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME
 from magnetar.control.token import ControlToken
 from magnetar.core.errors import PeerError, SettingError, Unavailable
@@ -99,7 +99,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         case SettingError():
             return grpc.StatusCode.INVALID_ARGUMENT, str(error)
         case PeerError():
-            return grpc.StatusCode[Reason.FAILED_PRECONDITION.value], str(error)
+            return grpc.StatusCode[RefusalReason.FAILED_PRECONDITION.value], str(error)
         case OSError():
             return grpc.StatusCode.INTERNAL, f"the disk or network of this component failed: {error}"
         case _:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import proxy_pb2 as messages
 from magnetar.control.generated.proxy_pb2_grpc import ProxyServicer, add_ProxyServicer_to_server
 from magnetar.control.server import ControlServer, ControlService
@@ -73,9 +73,11 @@ class ProxyControlService(ProxyServicer):
         default, least = DRAIN_INTERVAL_MS
         interval_ms = request.interval_ms or default
         if interval_ms < least:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, f"interval_ms is {interval_ms}; it is at least {least}")
+            raise ControlRefused(
+                RefusalReason.INVALID_ARGUMENT, f"interval_ms is {interval_ms}; it is at least {least}"
+            )
         if not 0 <= request.limit_ms <= LIMIT_MS_MAX:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, f"limit_ms is {request.limit_ms}; it is at most a day")
+            raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"limit_ms is {request.limit_ms}; it is at most a day")
         draining = self._proxy.start_drain(request.limit_ms / 1000 if request.limit_ms else None)
         told: messages.ProxyState | None = None
         while True:

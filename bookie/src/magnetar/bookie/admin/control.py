@@ -21,7 +21,7 @@ from magnetar.bookie.operations import (
     LostBookie,
     StoredLedger,
 )
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.generated.bookie_pb2_grpc import BookieServicer, add_BookieServicer_to_server
 from magnetar.control.server import ControlServer, ControlService
@@ -68,7 +68,7 @@ class BookieControlService(BookieServicer):
         now = self._operations.bookie.state()
         if now.read_only_forced and not request.read_only:
             raise ControlRefused(
-                Reason.FAILED_PRECONDITION,
+                RefusalReason.FAILED_PRECONDITION,
                 "the settings force read-only mode: take forceReadOnlyBookie out of them and restart the bookie",
             )
         await self._operations.bookie.set_read_only(read_only=request.read_only)
@@ -120,9 +120,9 @@ class BookieControlService(BookieServicer):
         """Ledgers of which this bookie holds entries, page by page."""
         del context
         if not 0 <= request.page_size <= PAGE_SIZE_MAX:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, f"page_size is 0 (for {PAGE_SIZE}) to {PAGE_SIZE_MAX}")
+            raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"page_size is 0 (for {PAGE_SIZE}) to {PAGE_SIZE_MAX}")
         if request.count_max < 0:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, "count_max is 0 (for no limit) or more")
+            raise ControlRefused(RefusalReason.INVALID_ARGUMENT, "count_max is 0 (for no limit) or more")
         page_size = request.page_size or PAGE_SIZE
         after = request.after_ledger_id if request.HasField("after_ledger_id") else -1
         left = request.count_max or None
@@ -192,13 +192,13 @@ class BookieControlService(BookieServicer):
 def _interval_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
     usual, least = bounds
     if asked_ms and asked_ms < least:
-        raise ControlRefused(Reason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
+        raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
     return (asked_ms or usual) / 1000
 
 
 def _other_bookie(bookie_id: str) -> str:
     if not bookie_id or "/" in bookie_id:
-        raise ControlRefused(Reason.INVALID_ARGUMENT, f"{bookie_id!r} is no bookie id")
+        raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"{bookie_id!r} is no bookie id")
     return bookie_id
 
 

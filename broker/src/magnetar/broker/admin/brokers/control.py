@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from magnetar.broker.load.drain import DrainRefused, DrainState, DrainStep
 from magnetar.broker.load.operations import BrokerOperations, BundleRow, NotOwned, UnknownBroker
-from magnetar.control.errors import ControlRefused, Reason
+from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import broker_pb2 as messages
 from magnetar.control.generated.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from magnetar.control.server import ControlServer, ControlService
@@ -116,7 +116,7 @@ class BrokerControlService(BrokerServicer):
         del context
         usual, least = DRAIN_INTERVAL_MS
         if request.interval_ms and request.interval_ms < least:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
+            raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
         state = await _answered(self._operations.drain())
         told: DrainState | None = None
         while True:
@@ -143,7 +143,7 @@ class BrokerControlService(BrokerServicer):
         del context
         usual, most = DECISIONS
         if not 0 <= request.count_max <= most:
-            raise ControlRefused(Reason.INVALID_ARGUMENT, f"count_max is 0 (for {usual}) to {most}")
+            raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"count_max is 0 (for {usual}) to {most}")
         count = request.count_max or usual
         document = self._operations.decisions()
         return messages.Decisions(
@@ -183,16 +183,16 @@ def _bundle(name: str) -> BundleName:
     try:
         return BundleName.parse(name)
     except InvalidTopicName as error:
-        raise ControlRefused(Reason.INVALID_ARGUMENT, f"{name!r} is no bundle's name: {error}") from None
+        raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"{name!r} is no bundle's name: {error}") from None
 
 
 async def _answered(work: Awaitable[T]) -> T:
     try:
         return await work
     except (NotOwned, UnknownBroker) as error:
-        raise ControlRefused(Reason.NOT_FOUND, str(error)) from None
+        raise ControlRefused(RefusalReason.NOT_FOUND, str(error)) from None
     except DrainRefused as error:
-        raise ControlRefused(Reason.FAILED_PRECONDITION, str(error)) from None
+        raise ControlRefused(RefusalReason.FAILED_PRECONDITION, str(error)) from None
 
 
 async def load_report(operations: BrokerOperations) -> messages.LoadReport:
