@@ -16,7 +16,7 @@ from magnetar.core.errors import Misuse
 from magnetar.metadata.contract import MetadataStoreContract, value_of
 from magnetar.metadata.rocksdb import RocksdbMetadataStore, RocksdbTable, StoreInUse
 from magnetar.metadata.store import MetadataStore, SessionEvent, StoreUnavailable
-from magnetar.metadata.tree import NO_OWNER, Outcome, Record
+from magnetar.metadata.tree import NO_OWNER, NodeRecord, Outcome
 
 WRITER = """
 import asyncio, sys
@@ -216,11 +216,11 @@ async def test_the_names_of_new_directories_are_durable(tmp_path: Path, synced_n
 def test_what_a_power_cut_does_to_changes_that_nobody_synced_stops_no_start(tmp_path: Path, torn: str) -> None:
     """A disk may have kept any sectors of what was not synced; what was is there."""
     running = RocksdbTable(tmp_path / "running")
-    running.apply(Outcome(saves=[("/synced", Record(b"s" * 2_000, 0, 0, 0, NO_OWNER))]))
+    running.apply(Outcome(saves=[("/synced", NodeRecord(b"s" * 2_000, 0, 0, 0, NO_OWNER))]))
     running.sync()
     log = max((tmp_path / "running").glob("*.log"))
     synced_bytes = log.stat().st_size
-    running.apply(Outcome(saves=[("/open", Record(os.urandom(4_000), 0, 0, 0, NO_OWNER))]))
+    running.apply(Outcome(saves=[("/open", NodeRecord(os.urandom(4_000), 0, 0, 0, NO_OWNER))]))
     shutil.copytree(tmp_path / "running", tmp_path / "cut")
     running.close()
     content = bytearray((tmp_path / "cut" / log.name).read_bytes())

@@ -7,7 +7,7 @@ from typing import Final
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.metadata.local import LocalStore, LocalTree
 from magnetar.metadata.paths import ROOT, name_of, parent_of
-from magnetar.metadata.tree import NO_OWNER, Outcome, Record
+from magnetar.metadata.tree import NO_OWNER, NodeRecord, Outcome
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -16,12 +16,12 @@ class MemoryTable:
     """Records in dictionaries."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, NodeRecord] = {}
         self._children: dict[str, set[str]] = {}
         self._sequences: dict[str, int] = {}
         self._owned: dict[int, set[str]] = {}
 
-    def load(self, path: str) -> Record | None:
+    def load(self, path: str) -> NodeRecord | None:
         """The record at a path."""
         return self._records.get(path)
 
@@ -64,7 +64,7 @@ class MemoryTable:
         copied._owned = {owner: set(paths) for owner, paths in self._owned.items()}
         return copied
 
-    def _remove(self, path: str, record: Record) -> None:
+    def _remove(self, path: str, record: NodeRecord) -> None:
         del self._records[path]
         self._sequences.pop(path, None)
         parent = parent_of(path)

@@ -33,7 +33,7 @@ from magnetar.metadata.rocksdb_files import (
     open_database,
 )
 from magnetar.metadata.store import Notification, StoreUnavailable
-from magnetar.metadata.tree import NO_OWNER, Outcome, Record
+from magnetar.metadata.tree import NO_OWNER, NodeRecord, Outcome
 from rocksdict import BlockBasedOptions, Cache, Options, WriteBatch
 
 logger: Final = logging.getLogger(__name__)
@@ -102,13 +102,13 @@ class RocksdbTable:
         except Exception as error:  # rocksdict raises nothing more exact.
             raise StoreUnavailable(f"the metadata cannot be read again yet: {error}") from error
 
-    def load(self, path: str) -> Record | None:
+    def load(self, path: str) -> NodeRecord | None:
         """The record at a path."""
         stored = self._get(_node_key(path))
         if stored is None:
             return None
         version, created_ms, modified_ms, owner = _HEADER.unpack_from(stored)
-        return Record(stored[_HEADER.size :], version, created_ms, modified_ms, owner)
+        return NodeRecord(stored[_HEADER.size :], version, created_ms, modified_ms, owner)
 
     def child_names(self, path: str) -> list[str]:
         """Names of the direct children, sorted by code point, as UTF-8 sorts."""
@@ -127,7 +127,7 @@ class RocksdbTable:
         """Paths of a session's ephemeral nodes."""
         return [path for path, record in self.ephemeral() if record.owner == owner]
 
-    def ephemeral(self) -> list[tuple[str, Record]]:
+    def ephemeral(self) -> list[tuple[str, NodeRecord]]:
         """Every ephemeral node."""
         found = [(path, self.load(path)) for path in self._names(_EPHEMERAL)]
         return [(path, record) for path, record in found if record is not None]

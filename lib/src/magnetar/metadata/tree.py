@@ -37,7 +37,7 @@ NO_OWNER: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class NodeRecord:
     """What is kept of one node."""
 
     value: bytes
@@ -51,7 +51,7 @@ class Record:
 class NodeTable(Protocol):
     """Where records are kept. The root is always there, whether or not it has a record."""
 
-    def load(self, path: str) -> Record | None:
+    def load(self, path: str) -> NodeRecord | None:
         """The record at a path."""
         ...
 
@@ -80,8 +80,8 @@ class NodeTable(Protocol):
 class Outcome:
     """What one operation does to the table, and what listeners are told once that is visible."""
 
-    saves: list[tuple[str, Record]] = field(default_factory=list)
-    removals: list[tuple[str, Record]] = field(default_factory=list)
+    saves: list[tuple[str, NodeRecord]] = field(default_factory=list)
+    removals: list[tuple[str, NodeRecord]] = field(default_factory=list)
     """With the records that were there. A removed node's sequence starts again at 0."""
     next_sequence: tuple[str, int] | None = None
     notifications: list[Notification] = field(default_factory=list)
@@ -127,11 +127,11 @@ class TreeRules:
             if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
                 raise VersionConflict(f"{path} does not exist; version {expected_version} was expected")
             self._make_parents(path, now_ms, outcome)
-            record = Record(value, 0, now_ms, now_ms, session if ephemeral else NO_OWNER)
+            record = NodeRecord(value, 0, now_ms, now_ms, session if ephemeral else NO_OWNER)
             _create(path, record, outcome)
         else:
             _check_version(path, existing, expected_version)
-            record = Record(value, existing.version + 1, existing.created_ms, now_ms, existing.owner)
+            record = NodeRecord(value, existing.version + 1, existing.created_ms, now_ms, existing.owner)
             outcome.saves.append((path, record))
             outcome.notifications.append(Notification(NodeChange.MODIFIED, path))
         outcome.stat = _stat(path, record, session)
@@ -174,10 +174,10 @@ class TreeRules:
                 _remove(path, record, outcome)
         return outcome
 
-    def _load(self, path: str) -> Record | None:
+    def _load(self, path: str) -> NodeRecord | None:
         record = self._table.load(path)
         if record is None and path == ROOT:
-            return Record(b"", 0, 0, 0, NO_OWNER)
+            return NodeRecord(b"", 0, 0, 0, NO_OWNER)
         return record
 
     def _number(self, prefix: str, expected_version: int | None, outcome: Outcome) -> str:
@@ -202,22 +202,22 @@ class TreeRules:
         if record.owner != NO_OWNER:
             raise Misuse(f"{above} is ephemeral and cannot have children")
         for parent in reversed(missing):
-            _create(parent, Record(b"", 0, now_ms, now_ms, NO_OWNER), outcome)
+            _create(parent, NodeRecord(b"", 0, now_ms, now_ms, NO_OWNER), outcome)
 
 
-def _create(path: str, record: Record, outcome: Outcome) -> None:
+def _create(path: str, record: NodeRecord, outcome: Outcome) -> None:
     outcome.saves.append((path, record))
     outcome.notifications.append(Notification(NodeChange.CREATED, path))
     outcome.notifications.append(Notification(NodeChange.CHILDREN_CHANGED, parent_of(path)))
 
 
-def _remove(path: str, record: Record, outcome: Outcome) -> None:
+def _remove(path: str, record: NodeRecord, outcome: Outcome) -> None:
     outcome.removals.append((path, record))
     outcome.notifications.append(Notification(NodeChange.DELETED, path))
     outcome.notifications.append(Notification(NodeChange.CHILDREN_CHANGED, parent_of(path)))
 
 
-def _check_version(path: str, record: Record, expected_version: int | None) -> None:
+def _check_version(path: str, record: NodeRecord, expected_version: int | None) -> None:
     if expected_version not in (ANY_VERSION, record.version):
         raise VersionConflict(f"{path} is at version {record.version}; {expected_version} was expected")
 
@@ -227,7 +227,7 @@ def _check_not_root(path: str) -> None:
         raise Misuse("the root cannot be deleted")
 
 
-def _stat(path: str, record: Record, session: int) -> Stat:
+def _stat(path: str, record: NodeRecord, session: int) -> Stat:
     ephemeral = record.owner != NO_OWNER
     owned = ephemeral and record.owner == session
     return Stat(path, record.version, record.created_ms, record.modified_ms, ephemeral, owned)
