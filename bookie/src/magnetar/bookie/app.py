@@ -22,7 +22,7 @@ from magnetar.bookie.journal.worker import JournalWorker, ThreadJournalWorker
 from magnetar.bookie.journals import Journals, open_journals
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.loss import Losses, OnLoss
-from magnetar.bookie.registration import Registration, encode_service_info
+from magnetar.bookie.registration import BookieRegistration, encode_service_info
 from magnetar.bookie.replay import Replay
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage.directories import BookieDirectories, open_directories
@@ -64,7 +64,7 @@ class RunningBookie:
         self.mode = mode
         self.server: BookieServer | None = None
         self.parts = parts
-        self._registration: Registration | None = None
+        self._registration: BookieRegistration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoints: asyncio.Task[None] | None = None
         self._status: StatusKeeper | None = None
@@ -114,7 +114,7 @@ class RunningBookie:
             self.server = BookieServer(self.bookie, self.parts.directories.usage, clock)
             await self.server.start(settings.listen_host, settings.port)
         info = encode_service_info(settings.advertised_host, self.port or settings.port)
-        registration = self._registration = Registration(store, self.bookie_id, info)
+        registration = self._registration = BookieRegistration(store, self.bookie_id, info)
         # The mode may change while the first registration is on its way; `run` sees to that then.
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))
         await registration.start(read_only=self.mode.read_only)

@@ -39,7 +39,7 @@ def encode_service_info(host: str, port: int, properties: dict[str, str] | None 
     return info.SerializeToString()
 
 
-class Registration:
+class BookieRegistration:
     """Keeps one of the two nodes (writable, read-only) in place, through lost sessions, until closed."""
 
     def __init__(self, store: MetadataStore, bookie_id: str, service_info: bytes) -> None:
