@@ -59,7 +59,7 @@ class _Match(Protocol):
     def http_exception(self) -> BaseException | None: ...
 
 
-class Request(Protocol):
+class HttpRequest(Protocol):
     """What is used of aiohttp's."""
 
     @property
@@ -83,7 +83,7 @@ class Request(Protocol):
         ...
 
 
-AnyRequest = TypeVar("AnyRequest", bound=Request)
+AnyRequest = TypeVar("AnyRequest", bound=HttpRequest)
 
 
 class HttpConnections:
@@ -268,7 +268,7 @@ class _Watched(asyncio.Protocol):
         """None: there was no place for it."""
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._received_bytes = 0
         self._head = owner.new_head()
         self._in_head = True
@@ -339,7 +339,7 @@ class _Watched(asyncio.Protocol):
         transport = self._transport
         return 0 if transport is None or transport.is_closing() else transport.get_write_buffer_size()
 
-    def began(self, request: Request) -> None:
+    def began(self, request: HttpRequest) -> None:
         """A request's head is complete."""
         self.let_go()
         self._request = request
