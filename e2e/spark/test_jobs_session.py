@@ -21,7 +21,7 @@ from magnetar.spark.jobs.audit import AuditJob, run_audit
 from magnetar.spark.jobs.dead_letters import DeadLetterJob, run_dead_letters
 from magnetar.spark.jobs.job import ConnectionChoices
 from magnetar.spark.jobs.replay import ReplayJob, in_order, outgoing, part_of, run_replay
-from magnetar.spark.jobs.replay_plan import Round
+from magnetar.spark.jobs.replay_plan import ReplayRound
 from magnetar.spark.jobs.window_aggregation import WindowJob, run_windows
 from magnetar.spark.jobs.window_columns import Aggregate, Duration
 from magnetar.standalone.threaded import ThreadedCluster
@@ -280,7 +280,7 @@ def test_rounds_of_a_replay_are_in_numeric_order(spark: SparkSession) -> None:
         ],
         "__topic string, __ledger bigint, __entry bigint, __index int",
     )
-    part = Round({"t": (9, 10), "u": (2, 2)}, 12)
+    part = ReplayRound({"t": (9, 10), "u": (2, 2)}, 12)
     found = [tuple(row) for row in in_order(part_of(rows, part), part.tasks).collect()]
     assert [row[1:] for row in found if row[0] == "t"] == sorted(
         (ledger, entry, index) for ledger in (9, 10) for entry in (9, 10) for index in (0, 1)

@@ -42,7 +42,7 @@ from magnetar.spark.jobs.job import (
 )
 from magnetar.spark.jobs.replay_plan import (
     ArchivedLedger,
-    Round,
+    ReplayRound,
     new_name,
     rounds_of,
     schema_of_target,
@@ -174,7 +174,7 @@ def archived_ledgers(rows: DataFrame) -> list[ArchivedLedger]:
     )
 
 
-def part_of(rows: DataFrame, part: Round) -> DataFrame:
+def part_of(rows: DataFrame, part: ReplayRound) -> DataFrame:
     """A round's rows."""
     from pyspark.sql import functions as f
 

@@ -35,7 +35,7 @@ class ArchivedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ReplayRound:
     """What is written at a time: by topic (partition) from one ledger to another, both with it."""
 
     ranges: Mapping[str, tuple[int, int]]
@@ -47,7 +47,7 @@ class Round:
         return min(len(self.ranges), TASKS_MAX)
 
 
-def new_name(unique: str, rounds: Sequence[Round]) -> str:
+def new_name(unique: str, rounds: Sequence[ReplayRound]) -> str:
     """What a replay goes by, and goes on by with `--resume`. It says in how many tasks the rows are: the archive may
     have got further topics until then, and brokers tell repetitions of one task only."""
     return f"{unique}-{max((one.tasks for one in rounds), default=1)}"
@@ -59,17 +59,17 @@ def tasks_in(name: str) -> int | None:
     return int(number) if re.fullmatch(r"[1-9][0-9]{0,2}", number) and int(number) <= TASKS_MAX else None
 
 
-def rounds_of(ledgers: Iterable[ArchivedLedger], rows_max: int = ROUND_ROWS_MAX) -> list[Round]:
+def rounds_of(ledgers: Iterable[ArchivedLedger], rows_max: int = ROUND_ROWS_MAX) -> list[ReplayRound]:
     """In order: the ledgers of a topic follow each other, topics go side by side."""
     by_topic: dict[str, list[ArchivedLedger]] = {}
     for ledger in sorted(ledgers, key=lambda one: (one.topic, one.ledger_id)):
         by_topic.setdefault(ledger.topic, []).append(ledger)
     parts = {topic: _parts(found, rows_max) for topic, found in by_topic.items()}
-    rounds: list[Round] = []
+    rounds: list[ReplayRound] = []
     for number in range(max(map(len, parts.values()), default=0)):
         now = {topic: found[number] for topic, found in parts.items() if number < len(found)}
         ranges = {topic: (part[0].ledger_id, part[-1].ledger_id) for topic, part in now.items()}
-        rounds.append(Round(ranges, sum(ledger.rows for part in now.values() for ledger in part)))
+        rounds.append(ReplayRound(ranges, sum(ledger.rows for part in now.values() for ledger in part)))
     return rounds
 
 
