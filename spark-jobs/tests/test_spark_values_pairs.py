@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.spark.errors import SchemaRefused, SinkRefused
+from magnetar.spark.errors import SchemaUnreadable, SinkRefused
 from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from magnetar.spark.values.encoders import encoder_for
 from magnetar.spark.values.key_value import inline, joined, split_inline
@@ -142,7 +142,7 @@ async def test_a_version_with_other_sides_is_bad() -> None:
 
 def test_a_broken_definition_is_refused() -> None:
     for data in (b"", b"\0\0\0\x09x", b"\xff\xff\xff\xf0"):
-        with pytest.raises(SchemaRefused):
+        with pytest.raises(SchemaUnreadable):
             decoder_for(SchemaDefinition(type=SchemaType.KEY_VALUE, data=data))
 
 
@@ -271,9 +271,9 @@ async def test_protobuf_of_java() -> None:
 def test_protobuf_that_has_no_columns_is_refused() -> None:
     recursive = descriptor_pb2.FileDescriptorProto()
     struct_pb2.DESCRIPTOR.CopyToProto(recursive)
-    with pytest.raises(SchemaRefused, match="contains itself"):
+    with pytest.raises(SchemaUnreadable, match="contains itself"):
         decoder_for(protobuf_definition([recursive], "google.protobuf.Struct"))
-    with pytest.raises(SchemaRefused, match="descriptors"):
+    with pytest.raises(SchemaUnreadable, match="descriptors"):
         decoder_for(protobuf_definition(protobuf_files()[:1], "acme.Order"))
-    with pytest.raises(SchemaRefused, match="descriptors"):
+    with pytest.raises(SchemaUnreadable, match="descriptors"):
         decoder_for(SchemaDefinition(type=SchemaType.PROTOBUF_NATIVE, data=b"{}"))

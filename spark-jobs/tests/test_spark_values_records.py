@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.values.api import SchemaDefinition, SchemaVersions
 from magnetar.spark.values.registry import SchemaDecoder, decoder_for
 from magnetar.wire.pulsar.enums import SchemaType
@@ -365,7 +365,7 @@ async def test_decimals_that_are_too_large_are_bad() -> None:
 )
 def test_what_has_no_columns_is_refused(schema: Any) -> None:
     for kind in (SchemaType.AVRO, SchemaType.JSON):
-        with pytest.raises(SchemaRefused):
+        with pytest.raises(SchemaUnreadable):
             decoder_for(definition(kind, schema))
 
 
@@ -419,7 +419,7 @@ async def test_lists_of_what_takes_no_bytes_are_refused() -> None:
         field = {"name": "l", "type": ["null", {"type": "array", "items": items}], "default": None}
         data = json.dumps({**good, "fields": [*good["fields"], field]}).encode()
         bad = SchemaDefinition(type=SchemaType.AVRO, data=data, version=(1).to_bytes(8, "big"))
-        with pytest.raises(SchemaRefused, match="elements of a list take no bytes"):
+        with pytest.raises(SchemaUnreadable, match="elements of a list take no bytes"):
             decoder_for(bad)
         payload = bytes([0, 2, *[0xFE] * 8, 0x01, 0])
         found = await decoder_for(newest, SchemaVersions([newest, bad])).decode(pa.array([payload]), [(bad.version, 1)])

@@ -27,7 +27,7 @@ class BadRecord(SparkSourceError):
     """A message that its schema cannot decode; the text names topic, message and reason. `mode` decides."""
 
 
-class SchemaRefused(SparkSourceError):
+class SchemaUnreadable(SparkSourceError):
     """A topic's schema has no columns in Spark, or a writer's cannot be read as the table's; the text says why."""
 
 

@@ -10,7 +10,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.spark.brokers.errors import retried
-from magnetar.spark.errors import SchemaRefused, SinkRefused
+from magnetar.spark.errors import SchemaUnreadable, SinkRefused
 from magnetar.spark.sink.errors import deduplication_off, explained
 from magnetar.spark.sink.options import SinkOptions
 from magnetar.spark.sink.rows import SinkTopic
@@ -119,7 +119,7 @@ def _has_bytes(definition: SchemaDefinition) -> bool:
         return False
     try:
         return (VALUE_COLUMN, pa.binary()) in decoder_for(definition).fields()
-    except SchemaRefused:
+    except SchemaUnreadable:
         return False
 
 

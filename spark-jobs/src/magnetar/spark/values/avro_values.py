@@ -11,7 +11,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.values.api import DecodedValues
 from magnetar.spark.values.assembling import VALUE_ERRORS, columns_of, reason_of, without_rows
 from magnetar.spark.values.avro_columns import Compiler, NotInStep
@@ -39,12 +39,14 @@ class AvroPayloads:
     """Decodes payloads of one writer's version. Bytes behind the record are ignored, as Java's client does."""
 
     def __init__(self, table: AvroDefinition, writer: AvroDefinition) -> None:
-        """Raises `SchemaRefused` when the writer's schema is unusable; what cannot be resolved shows with the rows."""
+        """Raises `SchemaUnreadable` when the writer's schema is unusable; what cannot be resolved shows with the rows."""
         self._shape = table.shape
         self._fields = fields_of(table.shape)
         self._named = table.shape.has_unions
         if _may_be_endless(writer.shape):
-            raise SchemaRefused("the elements of a list take no bytes, so that a payload may claim any number of them")
+            raise SchemaUnreadable(
+                "the elements of a list take no bytes, so that a payload may claim any number of them"
+            )
         try:
             reader_schema = dict(table.plain) if isinstance(table.plain, dict) else table.plain
             writer_schema = writer.plain
@@ -54,7 +56,7 @@ class AvroPayloads:
             self._writer = fastavro.parse_schema(writer_schema)
             self._reader = None if writer_schema == reader_schema else fastavro.parse_schema(reader_schema)
         except AVRO_ERRORS as error:
-            raise SchemaRefused(f"the schema is no Avro schema: {reason_of(error)}") from error
+            raise SchemaUnreadable(f"the schema is no Avro schema: {reason_of(error)}") from error
 
         try:
             self._in_step: Compiler | None = Compiler(table, writer)

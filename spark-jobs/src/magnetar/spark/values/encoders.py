@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import fastavro
 import msgspec
 import pyarrow as pa
-from magnetar.spark.errors import SchemaRefused, SinkRefused
+from magnetar.spark.errors import SchemaUnreadable, SinkRefused
 from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, SchemaDefinition
 from magnetar.spark.values.assembling import VALUE_ERRORS, reason_of
 from magnetar.spark.values.avro_columns import NotInStep
@@ -52,7 +52,7 @@ class SchemaEncoder:
             else:
                 self._key = None
                 self._value = _writer(definition, types)
-        except (SchemaRefused, fastavro.schema.SchemaParseException) as error:
+        except (SchemaUnreadable, fastavro.schema.SchemaParseException) as error:
             raise SinkRefused(f"the topic's schema cannot be written: {error}") from error
 
     def __reduce__(self) -> tuple[type[SchemaEncoder], tuple[SchemaDefinition, Fields]]:

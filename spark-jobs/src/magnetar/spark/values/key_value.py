@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.message_keys import decoded_key
 from magnetar.spark.values.api import KEY_COLUMN, VALUE_COLUMN, DecodedValues, SchemaDefinition
 from magnetar.spark.values.payloads import Payloads
@@ -38,7 +38,7 @@ def is_separated(definition: SchemaDefinition) -> bool:
 
 
 def sides(definition: SchemaDefinition) -> tuple[SchemaDefinition, SchemaDefinition]:
-    """The definitions of key and value. Raises `SchemaRefused`."""
+    """The definitions of key and value. Raises `SchemaUnreadable`."""
     key_data, at = _sized(definition.data, 0)
     value_data, _ = _sized(definition.data, at)
     return _side(definition, "key", key_data), _side(definition, "value", value_data)
@@ -184,11 +184,11 @@ def _only(column: pa.Array, good: pa.Array) -> pa.Array:
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
     start = at + _LENGTH_BYTES
     if start > len(data):
-        raise SchemaRefused("the KEY_VALUE schema is cut short")
+        raise SchemaUnreadable("the KEY_VALUE schema is cut short")
     (length,) = _LENGTH.unpack_from(data, at)
     end = start + max(length, 0)
     if length < -1 or end > len(data):
-        raise SchemaRefused("the KEY_VALUE schema is cut short")
+        raise SchemaUnreadable("the KEY_VALUE schema is cut short")
     return data[start:end], end
 
 
@@ -196,12 +196,12 @@ def _side(definition: SchemaDefinition, side: str, data: bytes) -> SchemaDefinit
     properties: Mapping[str, str] = definition.properties
     type_name = properties.get(f"{side}.schema.type", "BYTES")
     if type_name not in _TYPES:
-        raise SchemaRefused(f"the KEY_VALUE schema's {side} is of an unknown type {type_name!r}")
+        raise SchemaUnreadable(f"the KEY_VALUE schema's {side} is of an unknown type {type_name!r}")
     try:
         text = properties.get(f"{side}.schema.properties") or "{}"
         own = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as error:
-        raise SchemaRefused(f"the KEY_VALUE schema's property {side}.schema.properties is no JSON object") from error
+        raise SchemaUnreadable(f"the KEY_VALUE schema's property {side}.schema.properties is no JSON object") from error
     return SchemaDefinition(
         type=_TYPES[type_name], name=properties.get(f"{side}.schema.name", ""), data=data, properties=own
     )

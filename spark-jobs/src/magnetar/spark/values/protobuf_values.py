@@ -17,7 +17,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.values.api import DecodedValues
 from magnetar.spark.values.assembling import columns_of, reason_of, without_rows
 from magnetar.spark.values.payloads import types_of
@@ -42,7 +42,7 @@ class ProtobufPayloads:
     """Messages of the table's type."""
 
     def __init__(self, table_data: bytes) -> None:
-        """Raises `SchemaRefused`."""
+        """Raises `SchemaUnreadable`."""
         descriptor = root_descriptor(table_data)
         self._parse = message_factory.GetMessageClass(descriptor).FromString
         self._getters: dict[tuple[int, str], _Convert] = {}
@@ -75,9 +75,9 @@ class ProtobufPayloads:
 
     def _record(self, descriptor: Descriptor, outer: tuple[str, ...]) -> Shape:
         if descriptor.full_name in outer:
-            raise SchemaRefused(f"{descriptor.full_name} contains itself, which no columns of Spark can show")
+            raise SchemaUnreadable(f"{descriptor.full_name} contains itself, which no columns of Spark can show")
         if len(outer) > DEPTH_MAX:
-            raise SchemaRefused(f"the schema has more than {DEPTH_MAX} levels")
+            raise SchemaUnreadable(f"the schema has more than {DEPTH_MAX} levels")
         inner = (*outer, descriptor.full_name)
         made = [(field, *self._field(field, inner)) for field in descriptor.fields]
         shown = struct_type([(field.name, part.arrow_type) for field, part, _ in made if not part.is_void])
@@ -122,7 +122,7 @@ class ProtobufPayloads:
 
 
 def root_descriptor(data: bytes) -> Descriptor:
-    """The message that the schema's data is about. Raises `SchemaRefused`."""
+    """The message that the schema's data is about. Raises `SchemaUnreadable`."""
     try:
         document = json.loads(data)
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(document["fileDescriptorSet"]))
@@ -133,7 +133,7 @@ def root_descriptor(data: bytes) -> Descriptor:
             _add(file, by_name, pool, added)
         return pool.FindMessageTypeByName(document["rootMessageTypeName"])
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error, DecodeError) as error:
-        raise SchemaRefused(f"the schema has no usable Protobuf descriptors: {reason_of(error)}") from error
+        raise SchemaUnreadable(f"the schema has no usable Protobuf descriptors: {reason_of(error)}") from error
 
 
 def is_repeated(field: FieldDescriptor) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.values.api import VERSION_LENGTH_BYTES, DecodedValues, SchemaDefinition, SchemaVersions
 from magnetar.spark.values.assembling import reason_of, without_rows
 from magnetar.spark.values.avro_values import AvroPayloads
@@ -29,7 +29,7 @@ BYTES_DEFINITION: Final = SchemaDefinition(type=SchemaType.NONE, name="Bytes")
 def decoder_for(definition: SchemaDefinition | None, versions: SchemaVersions | None = None) -> SchemaDecoder:
     """The decoder of a table whose schema is this; None: payloads as they are.
 
-    `versions`: where the schemas of other messages come from. Raises `SchemaRefused` for a schema that has no columns:
+    `versions`: where the schemas of other messages come from. Raises `SchemaUnreadable` for a schema that has no columns:
     one that contains itself, or is none. Such a topic can still be read with `definition` None.
     """
     return SchemaDecoder(definition or BYTES_DEFINITION, versions or SchemaVersions())
@@ -134,12 +134,12 @@ class SchemaDecoder:
             return self._table_payloads
         try:
             return payloads_for(table, _reading(writer)[0])
-        except SchemaRefused as error:
+        except SchemaUnreadable as error:
             return f"schema version {number}: {reason_of(error)}"
 
 
 def payloads_for(table: SchemaDefinition, writer: SchemaDefinition) -> Payloads:
-    """How a writer's payloads become the table's columns; both are of the same type. Raises `SchemaRefused`."""
+    """How a writer's payloads become the table's columns; both are of the same type. Raises `SchemaUnreadable`."""
     if table.type in PRIMITIVES:
         return PrimitivePayloads(SchemaType(table.type))
     match table.type:
@@ -159,13 +159,15 @@ def payloads_for(table: SchemaDefinition, writer: SchemaDefinition) -> Payloads:
 
 def _key_value(table: SchemaDefinition, writer: SchemaDefinition) -> Payloads:
     if is_separated(writer) and not is_separated(table):
-        raise SchemaRefused("its keys are messages' keys, the table's are not")
+        raise SchemaUnreadable("its keys are messages' keys, the table's are not")
     made = []
     for side, table_side, writer_side in zip(("key", "value"), sides(table), sides(writer), strict=True):
         if table_side.type == SchemaType.KEY_VALUE:
-            raise SchemaRefused("a KEY_VALUE schema inside of another")
+            raise SchemaUnreadable("a KEY_VALUE schema inside of another")
         if table_side.type != writer_side.type:
-            raise SchemaRefused(f"the {side} is of type {writer_side.type_name}, the table's of {table_side.type_name}")
+            raise SchemaUnreadable(
+                f"the {side} is of type {writer_side.type_name}, the table's of {table_side.type_name}"
+            )
         made.append(payloads_for(_reading(table_side)[0], _reading(writer_side)[0]))
     return KeyValuePayloads(made[0], made[1], is_separated(writer))
 

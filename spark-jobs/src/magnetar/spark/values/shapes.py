@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 
 DECIMAL_PRECISION_MAX: Final = 38
 DEPTH_MAX: Final = 100
@@ -128,7 +128,7 @@ class AvroDefinition:
     writers' find their records all the same, namespaces only count where they tell two types apart."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises `SchemaRefused` for what is no Avro schema, and for types that contain themselves."""
+        """Raises `SchemaUnreadable` for what is no Avro schema, and for types that contain themselves."""
         try:
             node = json.loads(data)
             self._names = _short_names(_full_names(node, ""))
@@ -136,11 +136,11 @@ class AvroDefinition:
             self._open: set[str] = set()
             self.shape, self.plain = self._read(node, "", 0)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SchemaRefused(f"the schema is no Avro schema: {_reason(error)}") from error
+            raise SchemaUnreadable(f"the schema is no Avro schema: {_reason(error)}") from error
 
     def _read(self, node: Any, namespace: str, depth: int) -> tuple[Shape, Any]:
         if depth > DEPTH_MAX:
-            raise SchemaRefused(f"the schema has more than {DEPTH_MAX} levels")
+            raise SchemaUnreadable(f"the schema has more than {DEPTH_MAX} levels")
         if isinstance(node, list):
             return self._union(node, namespace, depth)
         if isinstance(node, str):
@@ -165,9 +165,9 @@ class AvroDefinition:
         if full_name not in self._names and name in self._names:
             full_name = name
         if full_name in self._open:
-            raise SchemaRefused(f"the record {full_name} contains itself, which no columns of Spark can show")
+            raise SchemaUnreadable(f"the record {full_name} contains itself, which no columns of Spark can show")
         if full_name not in self._shapes:
-            raise SchemaRefused(f"the schema names a type {name!r} that it does not define")
+            raise SchemaUnreadable(f"the schema names a type {name!r} that it does not define")
         return self._shapes[full_name], self._names[full_name]
 
     def _collection(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[Shape, Any]:
@@ -234,7 +234,7 @@ class AvroDefinition:
 def _types_of(inner: list[Shape]) -> int:
     types = 1 + sum(shape.types for shape in inner)
     if types > TYPES_MAX:
-        raise SchemaRefused(f"the schema has more than {TYPES_MAX} types, each counted wherever it stands")
+        raise SchemaUnreadable(f"the schema has more than {TYPES_MAX} types, each counted wherever it stands")
     return types
 
 
@@ -285,7 +285,7 @@ def _full_name(name: str, namespace: str | None) -> str:
 def _full_names(node: Any, namespace: str, depth: int = 0) -> list[str]:
     """Names that the schema defines, in order."""
     if depth > 2 * DEPTH_MAX:
-        raise SchemaRefused(f"the schema has more than {DEPTH_MAX} levels")
+        raise SchemaUnreadable(f"the schema has more than {DEPTH_MAX} levels")
     if isinstance(node, list):
         return [name for one in node for name in _full_names(one, namespace, depth + 1)]
     if not isinstance(node, dict):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from magnetar.spark.errors import SchemaRefused
+from magnetar.spark.errors import SchemaUnreadable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -52,7 +52,7 @@ def spark_type_of(arrow_type: pa.DataType) -> DataType:
         return types.ArrayType(spark_type_of(arrow_type.value_type), True)
     if pa.types.is_struct(arrow_type):
         return struct_type_of([(field.name, field.type) for field in arrow_type])
-    raise SchemaRefused(f"Spark has no type for {arrow_type}")
+    raise SchemaUnreadable(f"Spark has no type for {arrow_type}")
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
