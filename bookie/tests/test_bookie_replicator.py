@@ -8,7 +8,7 @@ import pytest
 from magnetar.bookie.autorecovery.fragments import EnsembleRepair, FragmentState, segments_of
 from magnetar.bookie.autorecovery.replication.entry_copy import TargetFailed, rebuilt
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator, known_last_add_confirmed
-from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, ReplicationScope
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.testing import MemoryBookieCluster
 from magnetar.core.errors import SettingError
@@ -220,7 +220,7 @@ async def test_an_avoided_bookie_is_replaced_and_is_the_last_source(cluster: Mem
     for bookie in ensemble[1:]:
         cluster.drop(bookie, ledger_id, [5, 6])
     cluster.bookies.bookies[ensemble[0]].writable = False
-    for scope in (Scope.AVOIDED, Scope.WHOLE):
+    for scope in (ReplicationScope.AVOIDED, ReplicationScope.WHOLE):
         result = await cluster.replicator(SMALL).replicate(ledger_id, avoid={ensemble[0]}, scope=scope)
         assert result.complete
     after = (await cluster.metadata(ledger_id)).ensembles[0][1]
@@ -234,7 +234,7 @@ async def test_an_avoided_bookie_leaves_although_another_is_lost_for_good() -> N
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(9))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
     cluster.bookies.bookies[ensemble[1]].stop()
-    result = await cluster.replicator().replicate(ledger_id, avoid={ensemble[0]}, scope=Scope.AVOIDED)
+    result = await cluster.replicator().replicate(ledger_id, avoid={ensemble[0]}, scope=ReplicationScope.AVOIDED)
     assert result.complete
     after = (await cluster.metadata(ledger_id)).ensembles[0][1]
     assert (after[1:], after[0] in ensemble) == (ensemble[1:], False)
@@ -549,7 +549,7 @@ async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
     replicator = LedgerReplicator(client, cluster.bookies, rng=cluster.rng)
     before = await cluster.metadata(ledger_id)
     assert (await replicator.replicate(ledger_id)).moves == []
-    result = await replicator.replicate(ledger_id, scope=Scope.PLACEMENT)
+    result = await replicator.replicate(ledger_id, scope=ReplicationScope.PLACEMENT)
     assert (result.complete, len(result.moves), result.misplaced_moved) == (True, 1, True)
     after = await cluster.metadata(ledger_id)
     assert len(set(before.ensembles[0][1]) - set(after.ensembles[0][1])) == 1
@@ -558,7 +558,7 @@ async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
     # Where no other bookies help, the ledger is as good as it gets.
     cluster.bookies.bookies["bookie-4:3181"].writable = cluster.bookies.bookies["bookie-5:3181"].writable = False
     other = await cluster.closed_ledger(WHOLE, payloads(10))
-    result = await replicator.replicate(other, scope=Scope.PLACEMENT)
+    result = await replicator.replicate(other, scope=ReplicationScope.PLACEMENT)
     assert (result.complete, result.moves) == (True, [])
     await client.close()
     await cluster.close()

@@ -11,7 +11,7 @@ from typing import Final
 from magnetar.bookie.autorecovery.fragments import FragmentState
 from magnetar.bookie.autorecovery.parallel import for_each
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
-from magnetar.bookie.autorecovery.replication.result import ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replication.result import ProblemKind, ReplicationResult, ReplicationScope
 from magnetar.bookie.autorecovery.replication.throttle import RateMeter
 from magnetar.bookie.autorecovery.replication.worker import unless_lost
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
@@ -107,17 +107,17 @@ class LedgerMover:
                 await lock.release()
 
     async def _move(self, ledger_id: int, lock: ReplicationLock) -> str | None:
-        result = await unless_lost(lock, self._replicate(ledger_id, Scope.AVOIDED))
+        result = await unless_lost(lock, self._replicate(ledger_id, ReplicationScope.AVOIDED))
         if result is None:
             return LOCKED
         if result.has(ProblemKind.OPEN) and self._has_been_open(ledger_id):
             await unless_lost(lock, self._close(ledger_id))
-            result = await unless_lost(lock, self._replicate(ledger_id, Scope.AVOIDED))
+            result = await unless_lost(lock, self._replicate(ledger_id, ReplicationScope.AVOIDED))
             if result is None:
                 return LOCKED
         return None if result.complete else result.reason
 
-    async def _replicate(self, ledger_id: int, scope: Scope) -> ReplicationResult:
+    async def _replicate(self, ledger_id: int, scope: ReplicationScope) -> ReplicationResult:
         result = await self._replicator.replicate(
             ledger_id, avoid=(self._bookie_id,), on_progress=self._copied, scope=scope
         )
@@ -163,7 +163,7 @@ class LedgerMover:
         if lock is None:
             return
         try:
-            await unless_lost(lock, self._replicate(ledger_id, Scope.WHOLE))
+            await unless_lost(lock, self._replicate(ledger_id, ReplicationScope.WHOLE))
         finally:
             await lock.release()
 

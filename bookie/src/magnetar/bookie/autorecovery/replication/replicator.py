@@ -29,7 +29,7 @@ from magnetar.bookie.autorecovery.fragments import (
 )
 from magnetar.bookie.autorecovery.replication.entry_copy import EntryCopier, OnProgress, TargetFailed
 from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, SegmentReader
-from magnetar.bookie.autorecovery.replication.result import OpenDamage, Problem, ProblemKind, Scope
+from magnetar.bookie.autorecovery.replication.result import OpenDamage, Problem, ProblemKind, ReplicationScope
 from magnetar.bookie.autorecovery.replication.result import ReplicationResult as ReplicationResult
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.bookie.autorecovery.replication.target_choice import TargetChoice
@@ -92,7 +92,7 @@ class LedgerReplicator:
         *,
         avoid: Collection[str] = (),
         on_progress: OnProgress | None = None,
-        scope: Scope = Scope.WHOLE,
+        scope: ReplicationScope = ReplicationScope.WHOLE,
         replace_silent: bool = False,
     ) -> ReplicationResult:
         """Copy what is bad and name the new bookies. Bookies in `avoid` lose their places; while they live they are
@@ -280,7 +280,7 @@ class _Job:
         replicator: LedgerReplicator,
         result: ReplicationResult,
         on_progress: OnProgress | None,
-        scope: Scope,
+        scope: ReplicationScope,
         *,
         replace_silent: bool,
     ) -> None:
@@ -298,7 +298,7 @@ class _Job:
         for _ in range(ROUNDS_MAX):
             metadata = await self._replicator.read_metadata(self.result.ledger_id)
             lost = self._replicator.lost(metadata, avoid)
-            if self._scope is Scope.AVOIDED:
+            if self._scope is ReplicationScope.AVOIDED:
                 if not names(metadata, avoid):
                     return
                 lost = lost & avoid
@@ -317,7 +317,7 @@ class _Job:
             gone = [bookie for bookie in metadata.ensembles[-1][1] if bookie in lost]
             text = f"it is open, and its writer has not replaced {', '.join(gone)}"
             problems.append(Problem(ProblemKind.OPEN, text))
-        elif self._scope is not Scope.AVOIDED:
+        elif self._scope is not ReplicationScope.AVOIDED:
             damage = self.result.open_damage = await self._replicator.check_open(self.result.ledger_id, metadata)
             if damage is not None:
                 text = f"it is open and left to its writer; {', '.join(damage.bookies)} cannot give its entries"
@@ -328,7 +328,7 @@ class _Job:
         self, metadata: LedgerMetadata, lost: Collection[str]
     ) -> tuple[list[tuple[BadFragments, dict[int, FragmentState]]], list[Problem]]:
         """The segments to be repaired with all that is known of them, and what cannot be judged."""
-        if self._scope is Scope.AVOIDED:
+        if self._scope is ReplicationScope.AVOIDED:
             closed = [segment for segment in segments_of(metadata) if segment.closed]
             checked = [(segment, lost_fragments(segment, lost)) for segment in closed]
         else:
@@ -342,7 +342,7 @@ class _Job:
                 elif verdict is FragmentState.SILENT:
                     bookie = segment.bookies[index]
                     silent[bookie] = Problem(ProblemKind.SILENT, f"{bookie} is registered but does not answer")
-            if self._scope is Scope.PLACEMENT and all(
+            if self._scope is ReplicationScope.PLACEMENT and all(
                 verdict is FragmentState.PRESENT for verdict in verdicts.values()
             ):
                 misplaced = self._replicator.targets.misplaced(metadata, segment, {*lost, *self._unusable})

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 
-class Scope(enum.Enum):
+class ReplicationScope(enum.Enum):
     """What a replication cares about."""
 
     WHOLE = enum.auto()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
-from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, ReplicationResult, Scope
+from magnetar.bookie.autorecovery.replication.result import OpenDamage, ProblemKind, ReplicationResult, ReplicationScope
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.throttle import RateMeter
 from magnetar.bookie.autorecovery.replication_lock import ReplicationLock
@@ -195,7 +195,7 @@ class ReplicationWorker:
             ledger_id,
             on_progress=self._copied,
             # A mark that names no bookie asks for another placement.
-            scope=Scope.WHOLE if task.missing_replicas else Scope.PLACEMENT,
+            scope=ReplicationScope.WHOLE if task.missing_replicas else ReplicationScope.PLACEMENT,
             replace_silent=self._failures.get(ledger_id, 0) >= SILENT_FAILURES_MAX,
         )
         result = await unless_lost(lock, replication)
