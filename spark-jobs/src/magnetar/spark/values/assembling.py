@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.values.api import DecodedValues
-from magnetar.spark.values.shapes import DECIMAL_PRECISION_MAX, Shape
+from magnetar.spark.values.shapes import DECIMAL_PRECISION_MAX, ValueShape
 
 REASON_LENGTH_MAX: Final = 300
 """Characters; libraries put whole schemas into their errors."""
@@ -28,7 +28,7 @@ VALUE_ERRORS: Final = (
 )
 """What Arrow and Python raise for a value that is not of its column's type. ArrowInvalid is a ValueError as well."""
 
-GetterOf: TypeAlias = Callable[[Shape, str], Callable[[Any], Any]]
+GetterOf: TypeAlias = Callable[[ValueShape, str], Callable[[Any], Any]]
 """How the values of a record's field are got at: of a dict, of an object with attributes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ _EXACT: Final = Context(prec=2 * DECIMAL_PRECISION_MAX)
 
 
 def columns_of(
-    fields: Sequence[tuple[Shape, Callable[[Any], Any]]], rows: list[Any], getter_of: GetterOf
+    fields: Sequence[tuple[ValueShape, Callable[[Any], Any]]], rows: list[Any], getter_of: GetterOf
 ) -> tuple[list[pa.Array], dict[int, str]]:
     """A column for each field of the rows, which are records or None; and rows with a value that does not fit."""
     bad: dict[int, str] = {}
@@ -63,7 +63,7 @@ def without_rows(columns: list[pa.Array], bad: dict[int, str], unfit: dict[int, 
     return DecodedValues(columns, bad)
 
 
-def array_of(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
+def array_of(shape: ValueShape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     """The values as an array of the shape's type. Raises one of `VALUE_ERRORS` if one of them does not fit."""
     if shape.kind == "record":
         return _records(shape, values, getter_of)
@@ -82,7 +82,7 @@ def array_of(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     return pa.array(values, shape.arrow_type)
 
 
-def number_column(shape: Shape, numbers: pa.Array) -> pa.Array:
+def number_column(shape: ValueShape, numbers: pa.Array) -> pa.Array:
     """Numbers as their logical type means them: `numbers` are int64."""
     if shape.arrow_type.bit_width == 32:
         return numbers.cast(pa.int32()).view(shape.arrow_type)
@@ -93,7 +93,7 @@ def number_column(shape: Shape, numbers: pa.Array) -> pa.Array:
     return numbers.view(shape.arrow_type)
 
 
-def _numbers(shape: Shape, values: list[Any]) -> pa.Array:
+def _numbers(shape: ValueShape, values: list[Any]) -> pa.Array:
     """In the logical type's unit. Dates and datetimes, which texts in JSON are read to, are rounded down to it."""
     try:
         return pa.array(values, pa.int64())
@@ -101,7 +101,7 @@ def _numbers(shape: Shape, values: list[Any]) -> pa.Array:
         return pa.array([_number(shape, value) for value in values], pa.int64())
 
 
-def _number(shape: Shape, value: Any) -> Any:
+def _number(shape: ValueShape, value: Any) -> Any:
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         microseconds = (moment - _EPOCH) // _MICROSECOND
@@ -127,7 +127,7 @@ def nulls(values: Sequence[Any]) -> pa.Array | None:
     return pa.array([value is None for value in values], pa.bool_()) if None in values else None
 
 
-def member_index(shape: Shape, value: Any) -> int:
+def member_index(shape: ValueShape, value: Any) -> int:
     """Which branch of a union a value is of. Named types come as (name, value) tuples."""
     if isinstance(value, tuple):
         for index, (_, branch) in enumerate(shape.fields):
@@ -153,7 +153,7 @@ _KINDS_OF_CLASSES: Final[dict[type, tuple[str, ...]]] = {
 }
 
 
-def _take_out_bad(shape: Shape, values: list[Any], getter_of: GetterOf, bad: dict[int, str]) -> None:
+def _take_out_bad(shape: ValueShape, values: list[Any], getter_of: GetterOf, bad: dict[int, str]) -> None:
     for row, value in enumerate(values):
         if value is None:
             continue
@@ -164,7 +164,7 @@ def _take_out_bad(shape: Shape, values: list[Any], getter_of: GetterOf, bad: dic
             values[row] = None
 
 
-def _records(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
+def _records(shape: ValueShape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     # Named types of a union come as tuples (see `member_index`), also where null is the only other branch.
     rows = [value[1] if value.__class__ is tuple else value for value in values]
     mask = nulls(rows)
@@ -176,14 +176,14 @@ def _records(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(shape.arrow_type), mask=mask)
 
 
-def _lists(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
+def _lists(shape: ValueShape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     assert shape.item is not None
     children = list(chain.from_iterable(value for value in values if value))
     items = array_of(shape.item, children, getter_of)
     return pa.ListArray.from_arrays(_offsets(values), items, type=shape.arrow_type, mask=nulls(values))
 
 
-def _maps(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
+def _maps(shape: ValueShape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     assert shape.item is not None
     keys = pa.array(list(chain.from_iterable(value for value in values if value)), shape.arrow_type.key_type)
     children = list(chain.from_iterable(value.values() for value in values if value))
@@ -195,7 +195,7 @@ def _offsets(values: list[Any]) -> pa.Array:
     return pa.array(list(accumulate([len(value) if value else 0 for value in values], initial=0)), pa.int32())
 
 
-def _unions(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
+def _unions(shape: ValueShape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     indexes = [-1 if value is None else member_index(shape, value) for value in values]
     arrays = []
     for member, (_, branch) in enumerate(shape.fields):
@@ -205,7 +205,7 @@ def _unions(shape: Shape, values: list[Any], getter_of: GetterOf) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(shape.arrow_type), mask=nulls(values))
 
 
-def _bytes(shape: Shape, values: list[Any]) -> pa.Array:
+def _bytes(shape: ValueShape, values: list[Any]) -> pa.Array:
     plain = [value[1] if value.__class__ is tuple else value for value in values]
     # Defaults of bytes are texts in Avro's JSON, a character a byte.
     plain = [value.encode("latin-1") if value.__class__ is str else value for value in plain]

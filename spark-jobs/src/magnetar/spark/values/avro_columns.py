@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from magnetar.spark.values.assembling import array_of, decimals, number_column
 from magnetar.spark.values.avro_cursor import AvroCursor, Rows
-from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.spark.values.shapes import AvroDefinition, ValueShape
 
 STEPS_FREE: Final = 64
 ITEMS_FOR_A_STEP: Final = 10
@@ -33,7 +33,7 @@ class ColumnReader(Protocol):
 class Numbers:
     """int and long, and the types of times upon them."""
 
-    def __init__(self, shape: Shape, narrow: bool) -> None:
+    def __init__(self, shape: ValueShape, narrow: bool) -> None:
         self._shape = shape
         self._narrow = narrow
 
@@ -52,7 +52,7 @@ class Numbers:
 class Plain:
     """float, double and boolean."""
 
-    def __init__(self, shape: Shape, writer_kind: str) -> None:
+    def __init__(self, shape: ValueShape, writer_kind: str) -> None:
         self._type = shape.arrow_type
         self._kind = writer_kind
 
@@ -65,7 +65,7 @@ class Plain:
 class Bytes:
     """bytes, fixed and string: checked to be a text where the reader has one."""
 
-    def __init__(self, shape: Shape, size_bytes: int) -> None:
+    def __init__(self, shape: ValueShape, size_bytes: int) -> None:
         self._shape = shape
         self._size_bytes = size_bytes
 
@@ -128,7 +128,7 @@ class Nothing:
 class Record:
     """A record: the writer's fields in their order, of which the reader may lack some, and have others."""
 
-    def __init__(self, shape: Shape, nodes: list[tuple[str, ColumnReader]], defaults: dict[str, pa.Array]) -> None:
+    def __init__(self, shape: ValueShape, nodes: list[tuple[str, ColumnReader]], defaults: dict[str, pa.Array]) -> None:
         self.shape = shape
         self._nodes = nodes
         """Reader's name ("" to pass over it) and how to read it."""
@@ -152,7 +152,7 @@ class Collection:
 
     def __init__(self, arrow_type: pa.DataType, item: ColumnReader) -> None:
         self._type = arrow_type
-        self._key = Bytes(Shape("string", pa.string()), 0) if pa.types.is_map(arrow_type) else None
+        self._key = Bytes(ValueShape("string", pa.string()), 0) if pa.types.is_map(arrow_type) else None
         self._item = item
 
     def read(self, cursor: AvroCursor, rows: Rows) -> pa.Array:
@@ -215,7 +215,7 @@ class Compiler:
             raise NotInStep("a record that may be null")
         self.root = root
 
-    def _node(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
+    def _node(self, writer: ValueShape, writer_plain: Any, reader: ValueShape, reader_plain: Any) -> ColumnReader:
         if isinstance(writer_plain, list):
             branches = [index for index, branch in enumerate(writer_plain) if branch != "null"]
             if not branches:
@@ -243,7 +243,7 @@ class Compiler:
             return self._symbols(writer, writer_plain, reader, reader_plain)
         return _leaf(writer, reader)
 
-    def _record(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> Record:
+    def _record(self, writer: ValueShape, writer_plain: Any, reader: ValueShape, reader_plain: Any) -> Record:
         if reader.kind != "record":
             raise NotInStep("a record that is none for the reader")
         theirs, ours = self._writer_names[writer.name]["fields"], self._reader_names[reader.name]["fields"]
@@ -267,7 +267,7 @@ class Compiler:
                 defaults[name] = array_of(field, [plain_of[name]["default"]], _item_getter)
         return Record(reader, nodes, defaults)
 
-    def _passed(self, writer: Shape, plain: Any) -> ColumnReader:
+    def _passed(self, writer: ValueShape, plain: Any) -> ColumnReader:
         """Read as it was written, and dropped."""
         readers, self._reader_names = self._reader_names, self._writer_names
         try:
@@ -275,7 +275,7 @@ class Compiler:
         finally:
             self._reader_names = readers
 
-    def _collection(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
+    def _collection(self, writer: ValueShape, writer_plain: Any, reader: ValueShape, reader_plain: Any) -> ColumnReader:
         if writer.kind != reader.kind or writer.item is None or reader.item is None:
             raise NotInStep("a collection that is none for the reader")
         if writer.item.is_void or reader.item.is_void or _may_be_empty(writer.item):
@@ -284,7 +284,7 @@ class Compiler:
         item = self._node(writer.item, writer_plain[key], reader.item, reader_plain[key])
         return Collection(reader.arrow_type, item)
 
-    def _symbols(self, writer: Shape, writer_plain: Any, reader: Shape, reader_plain: Any) -> ColumnReader:
+    def _symbols(self, writer: ValueShape, writer_plain: Any, reader: ValueShape, reader_plain: Any) -> ColumnReader:
         if reader.kind != "enum" or writer.name != reader.name:
             raise NotInStep("an enum that is none for the reader")
         default = self._reader_names[reader.name].get("default")
@@ -297,7 +297,7 @@ _PROMOTIONS: Final = {
 }  # fmt: skip
 
 
-def _leaf(writer: Shape, reader: Shape) -> ColumnReader:
+def _leaf(writer: ValueShape, reader: ValueShape) -> ColumnReader:
     if writer.kind != reader.kind and (writer.kind, reader.kind) not in _PROMOTIONS:
         raise NotInStep("types that do not resolve")
     if writer.kind in ("int", "long"):
@@ -309,7 +309,7 @@ def _leaf(writer: Shape, reader: Shape) -> ColumnReader:
     return Bytes(reader, writer.size_bytes)
 
 
-def _may_be_empty(shape: Shape) -> bool:
+def _may_be_empty(shape: ValueShape) -> bool:
     return (shape.kind == "fixed" and not shape.size_bytes) or shape.kind == "null"
 
 
@@ -327,5 +327,5 @@ def named_in(plain: Any) -> dict[str, Any]:
     return found
 
 
-def _item_getter(shape: Shape, name: str) -> Any:
+def _item_getter(shape: ValueShape, name: str) -> Any:
     return lambda record: record[name]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.values.avro_columns import NotInStep, named_in
 from magnetar.spark.values.disassembling import values_of
-from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.spark.values.shapes import AvroDefinition, ValueShape
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _VARINT_BYTES_MAX: Final = 10
@@ -36,7 +36,7 @@ class StepEncoder:
         payloads: list[bytes | None] = self._record(self._shape, columns, batch.num_rows).to_pylist()
         return payloads
 
-    def _record(self, shape: Shape, columns: dict[str, pa.Array], length: int) -> pa.Array:
+    def _record(self, shape: ValueShape, columns: dict[str, pa.Array], length: int) -> pa.Array:
         parts = []
         for (name, field), plain in zip(shape.fields, self._named[shape.name]["fields"], strict=True):
             if name in columns:
@@ -49,7 +49,7 @@ class StepEncoder:
             parts.append(pa.repeat(_NOTHING, length))
         return pc.binary_join_element_wise(*parts, _NOTHING)
 
-    def _column(self, shape: Shape, plain: Any, array: pa.Array) -> pa.Array:
+    def _column(self, shape: ValueShape, plain: Any, array: pa.Array) -> pa.Array:
         if isinstance(plain, list):
             return self._optional(shape, plain, array)
         if array.null_count:
@@ -58,7 +58,7 @@ class StepEncoder:
             return self._record(shape, {field.name: array.field(field.name) for field in array.type}, len(array))
         return _leaf(shape, array)
 
-    def _optional(self, shape: Shape, plain: list[Any], array: pa.Array) -> pa.Array:
+    def _optional(self, shape: ValueShape, plain: list[Any], array: pa.Array) -> pa.Array:
         branches = [index for index, branch in enumerate(plain) if branch != "null"]
         if len(branches) != 1 or len(plain) != 2 or shape.kind == "union":
             raise NotInStep("a union")
@@ -92,7 +92,7 @@ def varints(numbers: npt.NDArray[np.int64]) -> pa.Array:
     return _binary(data, np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def _leaf(shape: Shape, array: pa.Array) -> pa.Array:
+def _leaf(shape: ValueShape, array: pa.Array) -> pa.Array:
     if shape.logical == "decimal" or shape.kind in ("array", "map", "union", "null"):
         raise NotInStep(f"a {shape.logical or shape.kind}")
     if shape.logical:

@@ -17,7 +17,7 @@ from magnetar.spark.values.assembling import VALUE_ERRORS, columns_of, reason_of
 from magnetar.spark.values.avro_columns import Compiler, NotInStep
 from magnetar.spark.values.avro_cursor import AvroCursor
 from magnetar.spark.values.payloads import fields_of, payload_list, types_of
-from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.spark.values.shapes import AvroDefinition, ValueShape
 
 IN_STEP_ROWS_MIN: Final = 32
 """Below, a record at a time is as fast."""
@@ -124,13 +124,13 @@ class AvroPayloads:
         return read[1] if self._shape.kind == "record" and isinstance(read, tuple) else read
 
 
-def _may_be_endless(shape: Shape) -> bool:
+def _may_be_endless(shape: ValueShape) -> bool:
     if shape.item is not None:
         return (shape.kind == "array" and _takes_no_bytes(shape.item)) or _may_be_endless(shape.item)
     return any(_may_be_endless(field) for _, field in shape.fields)
 
 
-def _takes_no_bytes(shape: Shape) -> bool:
+def _takes_no_bytes(shape: ValueShape) -> bool:
     if shape.nullable or shape.kind == "union":
         return False  # Which branch it is has to be said.
     if shape.kind == "record":
@@ -138,7 +138,7 @@ def _takes_no_bytes(shape: Shape) -> bool:
     return shape.kind == "null" or (shape.kind == "fixed" and not shape.size_bytes)
 
 
-def getter(shape: Shape, name: str) -> Callable[[Any], Any]:
+def getter(shape: ValueShape, name: str) -> Callable[[Any], Any]:
     """Records are dicts."""
     return itemgetter(name)
 

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.values.assembling import floor_divided
-from magnetar.spark.values.shapes import Shape
+from magnetar.spark.values.shapes import ValueShape
 
-TimesOf: TypeAlias = Callable[[Shape, pa.Array], list[Any]]
+TimesOf: TypeAlias = Callable[[ValueShape, pa.Array], list[Any]]
 """What times, dates and the like become, whose shape has a logical type."""
 
 
-def numbers_of(shape: Shape, array: pa.Array) -> list[Any]:
+def numbers_of(shape: ValueShape, array: pa.Array) -> list[Any]:
     """Times in the logical type's unit, as Avro has them; what is finer is rounded down."""
     if pa.types.is_timestamp(shape.arrow_type) and pa.types.is_timestamp(array.type):
         numbers = array.cast(pa.timestamp("us", tz=array.type.tz)).view(pa.int64())
@@ -32,7 +32,7 @@ def numbers_of(shape: Shape, array: pa.Array) -> list[Any]:
     return values
 
 
-def values_of(shape: Shape, array: pa.Array, times_of: TimesOf = numbers_of) -> list[Any]:
+def values_of(shape: ValueShape, array: pa.Array, times_of: TimesOf = numbers_of) -> list[Any]:
     """A value for each element: dicts, lists, numbers for times, Decimals. Raises Arrow's errors and ValueErrors.
 
     A value of a union with several types is a (name, value) tuple if its type has a name. Times within unions are
@@ -55,7 +55,7 @@ def values_of(shape: Shape, array: pa.Array, times_of: TimesOf = numbers_of) -> 
 
 
 def columns_for(
-    shape: Shape, names: list[str], columns: list[pa.Array], length: int, times_of: TimesOf = numbers_of
+    shape: ValueShape, names: list[str], columns: list[pa.Array], length: int, times_of: TimesOf = numbers_of
 ) -> list[dict[str, Any]]:
     """Records of the shape, of columns that have its fields' names; a field without a column is left out."""
     by_name = dict(zip(names, columns, strict=True))
@@ -67,7 +67,7 @@ def columns_for(
     return [dict(zip(keys, row, strict=True)) for row in zip(*made, strict=True)]
 
 
-def _records(shape: Shape, array: pa.Array, times_of: TimesOf) -> list[Any]:
+def _records(shape: ValueShape, array: pa.Array, times_of: TimesOf) -> list[Any]:
     names = [field.name for field in array.type]
     rows = columns_for(shape, names, [array.field(name) for name in names], len(array), times_of)
     if not array.null_count:
@@ -75,7 +75,7 @@ def _records(shape: Shape, array: pa.Array, times_of: TimesOf) -> list[Any]:
     return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
 
 
-def _collections(shape: Shape, array: pa.Array, times_of: TimesOf) -> list[Any]:
+def _collections(shape: ValueShape, array: pa.Array, times_of: TimesOf) -> list[Any]:
     assert shape.item is not None
     offsets = array.offsets.to_pylist()
     first, count = offsets[0], offsets[-1] - offsets[0]
@@ -92,7 +92,7 @@ def _collections(shape: Shape, array: pa.Array, times_of: TimesOf) -> list[Any]:
     ]
 
 
-def _unions(shape: Shape, array: pa.Array) -> list[Any]:
+def _unions(shape: ValueShape, array: pa.Array) -> list[Any]:
     rows: list[Any] = [None] * len(array)
     # What stands below a null means nothing.
     valid = array.is_valid().to_pylist()

@@ -21,7 +21,7 @@ from magnetar.spark.values.json_times import texts_of
 from magnetar.spark.values.key_value import inline, is_separated, sides
 from magnetar.spark.values.primitives import PRIMITIVES, encode_primitives
 from magnetar.spark.values.protobuf_encoder import ProtobufWriter
-from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.spark.values.shapes import AvroDefinition, ValueShape
 from magnetar.wire.pulsar.enums import SchemaType
 
 Fields = Sequence[tuple[str, pa.DataType]]
@@ -208,7 +208,7 @@ class _Records:
             raise SinkRefused(f"the topic's schema needs columns that are not there: {', '.join(missing)}")
 
 
-def _check_within(shape: Shape, arrow_type: pa.DataType, path: str) -> None:
+def _check_within(shape: ValueShape, arrow_type: pa.DataType, path: str) -> None:
     """That fields within a column have a place in the schema: they would be dropped without a word."""
     is_kind = {
         "record": pa.types.is_struct,
@@ -271,7 +271,7 @@ class _JsonWriter:
         return [self._encode(value if self._all_plain else _plain(value)) for value in values]
 
 
-def _is_plain(shape: Shape) -> bool:
+def _is_plain(shape: ValueShape) -> bool:
     """Nothing in it that JSON has to be told about: floats may be NaN, unions give tuples."""
     if shape.kind in ("float", "double", "union"):
         return False
@@ -290,7 +290,7 @@ def _plain(value: Any) -> Any:
     return _plain(value[1]) if isinstance(value, tuple) else value
 
 
-def _unscaler(shape: Shape) -> Any:
+def _unscaler(shape: ValueShape) -> Any:
     """Replaces Decimals by their unscaled bytes; None if the shape has no decimals."""
     if shape.logical == "decimal":
         scale, size = shape.arrow_type.scale, shape.size_bytes
@@ -316,7 +316,7 @@ _KINDS: Final = {Decimal: "bytes", list: "array", dict: "map"}
 """How a union's values without a name look; of each kind it has one at the most."""
 
 
-def _member_unscaler(shape: Shape) -> Any:
+def _member_unscaler(shape: ValueShape) -> Any:
     named: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for _, branch in shape.fields:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.spark.values.assembling import member_index
-from magnetar.spark.values.shapes import Shape
+from magnetar.spark.values.shapes import ValueShape
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,11 +30,11 @@ _DIGITS_MAX: Final = 400
 class LenientReader:
     """Reads a payload to the same objects as the strict reading."""
 
-    def __init__(self, record_class: Callable[[Shape], type]) -> None:
+    def __init__(self, record_class: Callable[[ValueShape], type]) -> None:
         self._record_class = record_class
         self._decoder = msgspec.json.Decoder(float_hook=Decimal)
 
-    def read(self, shape: Shape, payload: bytes) -> Any:
+    def read(self, shape: ValueShape, payload: bytes) -> Any:
         """Raises a ValueError, a TypeError or one of msgspec's errors."""
         try:
             document = self._decoder.decode(payload)
@@ -42,7 +42,7 @@ class LenientReader:
             document = json.loads(payload, parse_float=Decimal)  # Knows NaN without quotes.
         return self._converted(shape, document)
 
-    def _converted(self, shape: Shape, value: Any) -> Any:
+    def _converted(self, shape: ValueShape, value: Any) -> Any:
         if value is None or shape.kind == "null":
             return None
         if shape.kind == "record":
@@ -59,18 +59,18 @@ class LenientReader:
             return self._of_union(shape, value)
         return _leaf(shape, value)
 
-    def _record(self, shape: Shape, value: Any) -> Any:
+    def _record(self, shape: ValueShape, value: Any) -> Any:
         _check(isinstance(value, dict), value, "a record")
         return self._record_class(shape)(*[self._converted(field, value.get(name)) for name, field in shape.shown])
 
-    def _of_union(self, shape: Shape, value: Any) -> Any:
+    def _of_union(self, shape: ValueShape, value: Any) -> Any:
         plain = float(value) if isinstance(value, Decimal) else value
         _, branch = shape.fields[member_index(shape, plain)]
         converted = self._converted(branch, value)
         return (branch.name, converted) if branch.name else converted
 
 
-def _leaf(shape: Shape, value: Any) -> Any:
+def _leaf(shape: ValueShape, value: Any) -> Any:
     if shape.logical == "decimal":
         return Decimal(value) if isinstance(value, str | int | Decimal) else _refuse(value, "a decimal")
     if shape.logical and not isinstance(value, int):
@@ -95,7 +95,7 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def _checked(shape: Shape, number: int) -> int:
+def _checked(shape: ValueShape, number: int) -> int:
     limit = _RANGES[shape.kind]
     if not -limit <= number < limit:
         raise ValueError(f"{number} is no {shape.kind}")
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _time(shape: Shape, value: Any) -> int:
+def _time(shape: ValueShape, value: Any) -> int:
     """A time as Java's classes are written, in the logical type's unit."""
     if shape.logical == "date":
         day = date(*value) if isinstance(value, list) else date.fromisoformat(value)

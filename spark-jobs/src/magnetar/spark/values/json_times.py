@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from magnetar.spark.values.assembling import floor_divided
 from magnetar.spark.values.disassembling import numbers_of
-from magnetar.spark.values.shapes import Shape
+from magnetar.spark.values.shapes import ValueShape
 
 TEXTS: Final = ("date", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros")
 """The logical types whose values are texts."""
@@ -26,7 +26,7 @@ _YEARS_DAYS: Final = (-719_162, 2_932_896)
 """The first and the last of the years 1 to 9999, which have four digits."""
 
 
-def texts_of(shape: Shape, array: pa.Array) -> list[Any]:
+def texts_of(shape: ValueShape, array: pa.Array) -> list[Any]:
     """`TimesOf` of JSON. Raises a ValueError for times that have no such text."""
     if shape.logical not in TEXTS:
         return numbers_of(shape, array)

@@ -20,7 +20,7 @@ from magnetar.spark.values.api import DecodedValues
 from magnetar.spark.values.assembling import VALUE_ERRORS, columns_of, reason_of, without_rows
 from magnetar.spark.values.json_lenient import LenientReader
 from magnetar.spark.values.payloads import fields_of, payload_list, types_of
-from magnetar.spark.values.shapes import AvroDefinition, Shape
+from magnetar.spark.values.shapes import AvroDefinition, ValueShape
 
 _INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -118,10 +118,10 @@ class RecordClasses:
 
     def __init__(self) -> None:
         self._classes: dict[int, type] = {}
-        self._shapes: list[Shape] = []
+        self._shapes: list[ValueShape] = []
         """Holds them, as classes are kept by identity."""
 
-    def record_class(self, shape: Shape) -> type:
+    def record_class(self, shape: ValueShape) -> type:
         """With an attribute for each shown field: names of fields are not always such of attributes."""
         fields = id(shape.fields)
         if fields not in self._classes:
@@ -131,7 +131,7 @@ class RecordClasses:
             self._classes[fields] = msgspec.defstruct("Record", own, rename=names, gc=False)
         return self._classes[fields]
 
-    def type_of(self, shape: Shape) -> Any:
+    def type_of(self, shape: ValueShape) -> Any:
         """The Python type that msgspec is to check for."""
         if shape.kind == "record":
             return self.record_class(shape)
@@ -147,7 +147,7 @@ class RecordClasses:
             return Decimal
         return _TIMES.get(shape.logical) or _PYTHON_TYPES[shape.kind]
 
-    def getter(self, shape: Shape, name: str) -> Callable[[Any], Any]:
+    def getter(self, shape: ValueShape, name: str) -> Callable[[Any], Any]:
         """Gets a shown field of a record."""
         if shape.kind == "union":
             return _itself

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from magnetar.spark.values.api import VALUE_COLUMN, DecodedValues
-from magnetar.spark.values.shapes import Shape
+from magnetar.spark.values.shapes import ValueShape
 
 
 class Payloads(Protocol):
@@ -22,12 +22,12 @@ class Payloads(Protocol):
         ...
 
 
-def fields_of(shape: Shape) -> list[tuple[str, Shape]]:
+def fields_of(shape: ValueShape) -> list[tuple[str, ValueShape]]:
     """A record's fields are columns; anything else is one column."""
     return shape.shown if shape.kind == "record" else [(VALUE_COLUMN, shape)]
 
 
-def types_of(fields: list[tuple[str, Shape]]) -> list[tuple[str, pa.DataType]]:
+def types_of(fields: list[tuple[str, ValueShape]]) -> list[tuple[str, pa.DataType]]:
     """Fields as decoders tell them."""
     return [(name, shape.arrow_type) for name, shape in fields]
 

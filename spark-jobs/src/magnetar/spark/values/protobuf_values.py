@@ -21,7 +21,7 @@ from magnetar.spark.errors import SchemaUnreadable
 from magnetar.spark.values.api import DecodedValues
 from magnetar.spark.values.assembling import columns_of, reason_of, without_rows
 from magnetar.spark.values.payloads import types_of
-from magnetar.spark.values.shapes import DEPTH_MAX, TIMESTAMP, Shape, list_type, map_type, struct_type
+from magnetar.spark.values.shapes import DEPTH_MAX, TIMESTAMP, ValueShape, list_type, map_type, struct_type
 
 _UINT64: Final = pa.decimal128(20, 0)
 _DURATION: Final = pa.duration("us")
@@ -70,10 +70,10 @@ class ProtobufPayloads:
         columns, unfit = columns_of(getters, rows, self._getter)
         return without_rows(columns, {**unfit, **bad}, unfit)
 
-    def _getter(self, shape: Shape, name: str) -> _Convert:
+    def _getter(self, shape: ValueShape, name: str) -> _Convert:
         return self._getters[id(shape), name]
 
-    def _record(self, descriptor: Descriptor, outer: tuple[str, ...]) -> Shape:
+    def _record(self, descriptor: Descriptor, outer: tuple[str, ...]) -> ValueShape:
         if descriptor.full_name in outer:
             raise SchemaUnreadable(f"{descriptor.full_name} contains itself, which no columns of Spark can show")
         if len(outer) > DEPTH_MAX:
@@ -81,43 +81,43 @@ class ProtobufPayloads:
         inner = (*outer, descriptor.full_name)
         made = [(field, *self._field(field, inner)) for field in descriptor.fields]
         shown = struct_type([(field.name, part.arrow_type) for field, part, _ in made if not part.is_void])
-        shape = Shape("record", shown)
+        shape = ValueShape("record", shown)
         shape.fields = [(field.name, part) for field, part, _ in made]
         for field, _, convert in made:
             self._getters[id(shape), field.name] = _getter_of(field, convert)
         return shape
 
-    def _field(self, field: FieldDescriptor, outer: tuple[str, ...]) -> tuple[Shape, _Convert | None]:
+    def _field(self, field: FieldDescriptor, outer: tuple[str, ...]) -> tuple[ValueShape, _Convert | None]:
         message_type = field.message_type
         if message_type is not None and message_type.GetOptions().map_entry:
             key, value = message_type.fields_by_name["key"], message_type.fields_by_name["value"]
             item, convert = self._single(value, outer)
-            shape = Shape("map", map_type(item.arrow_type, self._single(key, outer)[0].arrow_type))
+            shape = ValueShape("map", map_type(item.arrow_type, self._single(key, outer)[0].arrow_type))
             shape.item = item
             return shape, None if convert is None else _each_value(convert)
         item, convert = self._single(field, outer)
         if not is_repeated(field):
             return item, convert
-        shape = Shape("array", list_type(item.arrow_type))
+        shape = ValueShape("array", list_type(item.arrow_type))
         shape.item = item
         return shape, None if convert is None else _each(convert)
 
-    def _single(self, field: FieldDescriptor, outer: tuple[str, ...]) -> tuple[Shape, _Convert | None]:
+    def _single(self, field: FieldDescriptor, outer: tuple[str, ...]) -> tuple[ValueShape, _Convert | None]:
         if field.message_type is not None:
             return self._message(field.message_type, outer)
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             is_bytes = field.type == FieldDescriptor.TYPE_BYTES
-            return (Shape("bytes", pa.binary()) if is_bytes else Shape("string", pa.string())), None
+            return (ValueShape("bytes", pa.binary()) if is_bytes else ValueShape("string", pa.string())), None
         if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
-            return _logical(Shape("bytes", _UINT64), "decimal"), None
+            return _logical(ValueShape("bytes", _UINT64), "decimal"), None
         kind, arrow_type = _KINDS[field.cpp_type]
-        return Shape(kind, arrow_type), _names_of(field.enum_type) if field.enum_type is not None else None
+        return ValueShape(kind, arrow_type), _names_of(field.enum_type) if field.enum_type is not None else None
 
-    def _message(self, message_type: Descriptor, outer: tuple[str, ...]) -> tuple[Shape, _Convert | None]:
+    def _message(self, message_type: Descriptor, outer: tuple[str, ...]) -> tuple[ValueShape, _Convert | None]:
         if message_type.full_name == "google.protobuf.Timestamp":
-            return _logical(Shape("long", TIMESTAMP), "timestamp-micros"), _micros
+            return _logical(ValueShape("long", TIMESTAMP), "timestamp-micros"), _micros
         if message_type.full_name == "google.protobuf.Duration":
-            return _logical(Shape("long", _DURATION), "duration"), _micros
+            return _logical(ValueShape("long", _DURATION), "duration"), _micros
         return self._record(message_type, outer), None
 
 
@@ -157,7 +157,7 @@ def _add(
     pool.Add(file)
 
 
-def _logical(shape: Shape, logical: str) -> Shape:
+def _logical(shape: ValueShape, logical: str) -> ValueShape:
     shape.logical = logical
     return shape
 

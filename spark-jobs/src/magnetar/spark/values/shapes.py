@@ -46,7 +46,7 @@ _LOGICAL: Final = {
 }
 
 
-class Shape:
+class ValueShape:
     """A type, or a part of one. Every value may be null, whatever the schema says: so may a message's."""
 
     __slots__ = (
@@ -72,9 +72,9 @@ class Shape:
         """Of a record, enum or fixed, without its namespace unless two would be the same."""
         self.nullable = False
         """The schema has a union with null here: encoders need to know."""
-        self.fields: list[tuple[str, Shape]] = []
+        self.fields: list[tuple[str, ValueShape]] = []
         """Of a record; of a union its branches other than null, as member0, …"""
-        self.item: Shape | None = None
+        self.item: ValueShape | None = None
         """Of an array or a map."""
         self.symbols: list[str] = []
         self.size_bytes = 0
@@ -83,7 +83,7 @@ class Shape:
         """How many it is made of, itself included."""
 
     @property
-    def shown(self) -> list[tuple[str, Shape]]:
+    def shown(self) -> list[tuple[str, ValueShape]]:
         """The fields that have something to show."""
         return [(name, shape) for name, shape in self.fields if not shape.is_void]
 
@@ -132,13 +132,13 @@ class AvroDefinition:
         try:
             node = json.loads(data)
             self._names = _short_names(_full_names(node, ""))
-            self._shapes: dict[str, Shape] = {}
+            self._shapes: dict[str, ValueShape] = {}
             self._open: set[str] = set()
             self.shape, self.plain = self._read(node, "", 0)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise SchemaUnreadable(f"the schema is no Avro schema: {_reason(error)}") from error
 
-    def _read(self, node: Any, namespace: str, depth: int) -> tuple[Shape, Any]:
+    def _read(self, node: Any, namespace: str, depth: int) -> tuple[ValueShape, Any]:
         if depth > DEPTH_MAX:
             raise SchemaUnreadable(f"the schema has more than {DEPTH_MAX} levels")
         if isinstance(node, list):
@@ -156,11 +156,11 @@ class AvroDefinition:
             return _with_logical(kind, node), kind
         return self._by_name(kind, namespace)
 
-    def _by_name(self, name: str, namespace: str) -> tuple[Shape, Any]:
+    def _by_name(self, name: str, namespace: str) -> tuple[ValueShape, Any]:
         if name == "null":
-            return Shape("null", pa.null()), "null"
+            return ValueShape("null", pa.null()), "null"
         if name in _PRIMITIVES:
-            return Shape(name, _PRIMITIVES[name]), name
+            return ValueShape(name, _PRIMITIVES[name]), name
         full_name = _full_name(name, namespace)
         if full_name not in self._names and name in self._names:
             full_name = name
@@ -170,21 +170,21 @@ class AvroDefinition:
             raise SchemaUnreadable(f"the schema names a type {name!r} that it does not define")
         return self._shapes[full_name], self._names[full_name]
 
-    def _collection(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[Shape, Any]:
+    def _collection(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         key = "items" if kind == "array" else "values"
         item, plain = self._read(node[key], namespace, depth + 1)
-        shape = Shape(kind, list_type(item.arrow_type) if kind == "array" else map_type(item.arrow_type))
+        shape = ValueShape(kind, list_type(item.arrow_type) if kind == "array" else map_type(item.arrow_type))
         shape.item = item
         shape.types = _types_of([item])
         return shape, {"type": kind, key: plain}
 
-    def _named(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[Shape, Any]:
+    def _named(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         full_name = _full_name(node["name"], node.get("namespace", namespace))
         plain: dict[str, Any] = {"type": kind, "name": self._names[full_name]}
         if aliases := node.get("aliases"):
             plain["aliases"] = [alias.rpartition(".")[2] for alias in aliases]
         if kind == "enum":
-            shape = Shape(kind, pa.string())
+            shape = ValueShape(kind, pa.string())
             shape.symbols = list(node["symbols"])
             plain["symbols"] = shape.symbols
             if "default" in node:
@@ -202,8 +202,10 @@ class AvroDefinition:
         self._shapes[full_name] = shape
         return shape, plain
 
-    def _fields(self, nodes: list[dict[str, Any]], namespace: str, depth: int) -> tuple[Shape, list[dict[str, Any]]]:
-        fields: list[tuple[str, Shape]] = []
+    def _fields(
+        self, nodes: list[dict[str, Any]], namespace: str, depth: int
+    ) -> tuple[ValueShape, list[dict[str, Any]]]:
+        fields: list[tuple[str, ValueShape]] = []
         plain_fields = []
         for node in nodes:
             field, plain = self._read(node["type"], namespace, depth + 1)
@@ -213,66 +215,68 @@ class AvroDefinition:
             plain_fields.append(plain_field)
         types = _types_of([field for _, field in fields])
         shown = struct_type([(name, field.arrow_type) for name, field in fields if not field.is_void])
-        shape = Shape("record", shown)
+        shape = ValueShape("record", shown)
         shape.fields = fields
         shape.types = types
         return shape, plain_fields
 
-    def _union(self, nodes: list[Any], namespace: str, depth: int) -> tuple[Shape, Any]:
+    def _union(self, nodes: list[Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         read = [self._read(node, namespace, depth + 1) for node in nodes]
         plain = [one for _, one in read]
         branches = [shape for shape, _ in read if shape.kind != "null"]
         types = _types_of(branches)
         if not branches:
-            return Shape("null", pa.null()), plain
+            return ValueShape("null", pa.null()), plain
         shape = _same_numbers(branches) or (_copy(branches[0]) if len(branches) == 1 else _union_of(branches))
         shape.nullable = len(branches) < len(read)
         shape.types = types
         return shape, plain
 
 
-def _types_of(inner: list[Shape]) -> int:
+def _types_of(inner: list[ValueShape]) -> int:
     types = 1 + sum(shape.types for shape in inner)
     if types > TYPES_MAX:
         raise SchemaUnreadable(f"the schema has more than {TYPES_MAX} types, each counted wherever it stands")
     return types
 
 
-def _with_logical(kind: str, node: dict[str, Any]) -> Shape:
+def _with_logical(kind: str, node: dict[str, Any]) -> ValueShape:
     logical = str(node.get("logicalType"))
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = int(node.get("precision", 0)), int(node.get("scale", 0))
         if 0 < precision <= DECIMAL_PRECISION_MAX and 0 <= scale <= precision:
-            shape = Shape(kind, pa.decimal128(precision, scale))
+            shape = ValueShape(kind, pa.decimal128(precision, scale))
             shape.logical = "decimal"
             return shape
     elif (kind, logical) in _LOGICAL:
-        shape = Shape(kind, _LOGICAL[kind, logical])
+        shape = ValueShape(kind, _LOGICAL[kind, logical])
         shape.logical = logical
         return shape
-    return Shape(kind, pa.binary() if kind == "fixed" else _PRIMITIVES[kind])
+    return ValueShape(kind, pa.binary() if kind == "fixed" else _PRIMITIVES[kind])
 
 
-def _same_numbers(branches: list[Shape]) -> Shape | None:
+def _same_numbers(branches: list[ValueShape]) -> ValueShape | None:
     if any(branch.logical for branch in branches):
         return None
     kinds = {branch.kind for branch in branches}
     for narrow, wide in (("int", "long"), ("float", "double")):
         if kinds == {narrow, wide}:
-            return Shape(wide, _PRIMITIVES[wide])
+            return ValueShape(wide, _PRIMITIVES[wide])
     return None
 
 
-def _union_of(branches: list[Shape]) -> Shape:
+def _union_of(branches: list[ValueShape]) -> ValueShape:
     members = [(f"member{index}", branch) for index, branch in enumerate(branches)]
-    shape = Shape("union", struct_type([(name, branch.arrow_type) for name, branch in members if not branch.is_void]))
+    shape = ValueShape(
+        "union", struct_type([(name, branch.arrow_type) for name, branch in members if not branch.is_void])
+    )
     shape.fields = members
     return shape
 
 
-def _copy(shape: Shape) -> Shape:
+def _copy(shape: ValueShape) -> ValueShape:
     """So that a use of a named type can be nullable while another is not."""
-    copied = Shape(shape.kind, shape.arrow_type)
+    copied = ValueShape(shape.kind, shape.arrow_type)
     copied.logical, copied.name, copied.fields, copied.item = shape.logical, shape.name, shape.fields, shape.item
     copied.symbols, copied.size_bytes = shape.symbols, shape.size_bytes
     return copied
