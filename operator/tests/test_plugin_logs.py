@@ -11,7 +11,7 @@ from magnetar.operator.kubernetes.errors import NotFound
 from magnetar.operator.kubernetes.pods import LogOptions
 from magnetar.operator.plugin.commands import logs
 from magnetar.operator.plugin.logs import merge
-from magnetar.operator.plugin.logs.merge import Follower, Line, Source, merged, parse_line, read_log
+from magnetar.operator.plugin.logs.merge import Follower, Line, LogSource, merged, parse_line, read_log
 from magnetar.operator.plugin.logs.view import LineDrawing
 from magnetar.operator.plugin.options import Output
 from magnetar.operator.testing.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
@@ -58,7 +58,7 @@ async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypat
     kubernetes = Restarting()
     kubernetes.logs["a"] = [b"2026-11-21T10:00:00.1Z one"]
     follower = Follower(kubernetes, lambda _: None)
-    follower.follow([Source(name="a", options=options("a", follow=True))])
+    follower.follow([LogSource(name="a", options=options("a", follow=True))])
     found = []
     async with asyncio.timeout(30):
         async for lines in follower.lines():
@@ -74,7 +74,7 @@ async def test_pods_that_go_are_followed_no_more() -> None:
     kubernetes = FakeKubernetes()
     kubernetes.logs = {"a": [], "b": []}
     follower = Follower(kubernetes, lambda _: None)
-    sources = [Source(name=pod, options=options(pod, follow=True)) for pod in ("a", "b")]
+    sources = [LogSource(name=pod, options=options(pod, follow=True)) for pod in ("a", "b")]
     follower.follow(sources)
     await asyncio.sleep(0)
     follower.follow(sources[:1])
@@ -99,7 +99,7 @@ async def test_a_pod_of_the_same_name_is_followed_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.01)
     kubernetes = Recreated()
     follower = Follower(kubernetes, lambda _: None)
-    source = Source(name="a", options=options("a", follow=True))
+    source = LogSource(name="a", options=options("a", follow=True))
     follower.follow([source])
     for _ in range(3):
         await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from magnetar.operator.plugin.running import note, run, warn
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
-    from magnetar.operator.plugin.logs.merge import Line, Source
+    from magnetar.operator.plugin.logs.merge import Line, LogSource
     from magnetar.operator.plugin.logs.view import LineDrawing
     from magnetar.operator.plugin.views import ClusterSummary, PodView
     from rich.console import Console
@@ -152,13 +152,13 @@ def _chosen(view: ClusterSummary, wish: Wish, *, quiet: bool) -> list[PodView]:
     return [pod for pod, _ in hurt]
 
 
-def _sources(view: ClusterSummary, wish: Wish, pods: Iterable[PodView]) -> list[Source]:
+def _sources(view: ClusterSummary, wish: Wish, pods: Iterable[PodView]) -> list[LogSource]:
     """The component's own container of each."""
     from magnetar.operator.kubernetes.pods import LogOptions
-    from magnetar.operator.plugin.logs.merge import Source
+    from magnetar.operator.plugin.logs.merge import LogSource
 
     return [
-        Source(
+        LogSource(
             name=pod.name,
             options=LogOptions(
                 namespace=view.namespace,
@@ -181,7 +181,7 @@ class _Printer:
         self._drawing = drawing
         self._json = output is Output.JSON
 
-    def sources(self, sources: Iterable[Source]) -> None:
+    def sources(self, sources: Iterable[LogSource]) -> None:
         self._drawing.sources(source.name for source in sources)
 
     def print(self, lines: Iterable[Line]) -> None:
@@ -193,7 +193,7 @@ class _Printer:
         self._out.file.flush()
 
 
-async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: Sequence[Source]) -> None:
+async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: Sequence[LogSource]) -> None:
     from magnetar.core.errors import MagnetarError
     from magnetar.operator.plugin.logs.merge import merged, read_log
 

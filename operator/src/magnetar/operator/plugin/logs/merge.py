@@ -51,7 +51,7 @@ async def read_log(kubernetes: Kubernetes, options: LogOptions, source: str) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class LogSource:
     """One container's log."""
 
     name: str
@@ -68,7 +68,7 @@ class Follower:
         self._queue: asyncio.Queue[Line] = asyncio.Queue(QUEUE_LINES_MAX)
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    def follow(self, sources: Iterable[Source]) -> None:
+    def follow(self, sources: Iterable[LogSource]) -> None:
         """These from now on, too; those that are no more end."""
         wanted = {(source.options.pod, source.options.container): source for source in sources}
         for key in self._tasks.keys() - wanted.keys():
@@ -92,7 +92,7 @@ class Follower:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _read(self, source: Source) -> None:
+    async def _read(self, source: LogSource) -> None:
         options, last = source.options, ""
         while True:
             try:
