@@ -88,7 +88,7 @@ CountOption = Annotated[int | None, typer.Option("--count", "-c", min=1, help="O
 Rows = Callable[["Kubernetes", "ClusterView", "Asked"], Awaitable[Sequence[Any]]]
 
 
-class Asked:
+class ControlQueries:
     """Asks pods by their control ports, if the user may; says once why some do not answer."""
 
     def __init__(self, kubernetes: Kubernetes, view: ClusterSummary) -> None:
@@ -125,7 +125,7 @@ class Asked:
         self._view = view
 
 
-async def _broker_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
+async def _broker_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import broker_rows
 
     async def ask(ports: ControlPorts, pod: str) -> Any:
@@ -135,7 +135,7 @@ async def _broker_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Seq
     return broker_rows(view, await asked.each("broker", ask))
 
 
-async def _bundle_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
+async def _bundle_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bundle_rows
 
     del view
@@ -147,7 +147,7 @@ async def _bundle_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Seq
     return bundle_rows(await asked.each("broker", ask))
 
 
-async def _bookie_rows(_: Kubernetes, view: ClusterSummary, asked: Asked) -> Sequence[Any]:
+async def _bookie_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bookie_rows
 
     async def ask(ports: ControlPorts, pod: str) -> Any:
@@ -178,7 +178,7 @@ class _Top:
 
         sorted_rows([], self._columns, self._sort)
         view = await see_cluster(kubernetes, cluster)
-        asked = Asked(kubernetes, view)
+        asked = ControlQueries(kubernetes, view)
 
         async def look() -> list[Any]:
             seen = await see_again(kubernetes, view) if watch else view
