@@ -17,7 +17,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedRequest:
     """One request."""
 
     method: str
@@ -31,7 +31,7 @@ class Wire:
     """Answers in turn. A 401 is answered twice: the client logs in anew and asks again."""
 
     def __init__(self) -> None:
-        self.requests: list[Asked] = []
+        self.requests: list[RecordedRequest] = []
         self.answers: list[Handler] = []
         self.port = 0
 
@@ -76,13 +76,15 @@ class Wire:
         self.answers.append(answer)
 
     @property
-    def last(self) -> Asked:
+    def last(self) -> RecordedRequest:
         """The latest request."""
         return self.requests[-1]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Whatever is asked."""
-        asked = Asked(request.method, request.path, dict(request.query), request.headers, await request.read())
+        asked = RecordedRequest(
+            request.method, request.path, dict(request.query), request.headers, await request.read()
+        )
         self.requests.append(asked)
         return await self.answers.pop(0)(request)
 
