@@ -18,13 +18,13 @@ from magnetar.operator.kubernetes.errors import (
 )
 from magnetar.operator.kubernetes.kinds import KINDS
 from magnetar.operator.testing.small_kubernetes import SettableClock
-from magnetar.operator.testing.wire import Wire, serving
+from magnetar.operator.testing.wire import ScriptedKubernetes, serving
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
 
 
 @pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
+async def wire() -> AsyncIterator[ScriptedKubernetes]:
     async with serving() as found:
         yield found
 
@@ -40,14 +40,16 @@ def counted() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-async def api(wire: Wire, clock: SettableClock, counted: list[tuple[str, str]]) -> AsyncIterator[HttpApiServer]:
+async def api(
+    wire: ScriptedKubernetes, clock: SettableClock, counted: list[tuple[str, str]]
+) -> AsyncIterator[HttpApiServer]:
     client = KubernetesClient(wire.login(), asked=lambda verb, kind: counted.append((verb, kind)))
     found = HttpApiServer(client, clock=clock)
     yield found
     await found.close()
 
 
-async def test_get(api: HttpApiServer, wire: Wire, counted: list[tuple[str, str]]) -> None:
+async def test_get(api: HttpApiServer, wire: ScriptedKubernetes, counted: list[tuple[str, str]]) -> None:
     wire.says({**POD, "metadata": {"name": "p", "managedFields": [1, 2]}})
     found = await api.get("Pod", "here", "p")
     assert found is not None
@@ -59,7 +61,7 @@ async def test_get(api: HttpApiServer, wire: Wire, counted: list[tuple[str, str]
     assert counted == [("get", "Pod"), ("get", "Bookie")]
 
 
-async def test_list_reads_all_pages_and_says_what_items_are(api: HttpApiServer, wire: Wire) -> None:
+async def test_list_reads_all_pages_and_says_what_items_are(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says({"items": [{"metadata": {"name": "a", "managedFields": []}}], "metadata": {"continue": "more"}})
     wire.says({"items": [{"metadata": {"name": "b"}}], "metadata": {}})
     found = await api.list("StatefulSet", None, "a=b,!c")
@@ -75,7 +77,7 @@ async def test_list_reads_all_pages_and_says_what_items_are(api: HttpApiServer, 
     assert await api.list("Pod", "here") == []
 
 
-async def test_apply(api: HttpApiServer, wire: Wire) -> None:
+async def test_apply(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says(POD)
     await api.apply(POD)
     assert (wire.last.method, wire.last.path) == ("PATCH", "/api/v1/namespaces/here/pods/p")
@@ -84,7 +86,7 @@ async def test_apply(api: HttpApiServer, wire: Wire) -> None:
     assert json.loads(wire.last.content) == POD
 
 
-async def test_a_status_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
+async def test_a_status_is_of_the_object_that_was_meant(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says({**POD, "metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}})
     wire.says(POD)
     await api.apply_status({**POD, "status": {"a": 1}})
@@ -98,7 +100,7 @@ async def test_a_status_is_of_the_object_that_was_meant(api: HttpApiServer, wire
         await api.apply_status({**POD, "status": {"a": 1}})
 
 
-async def test_create(api: HttpApiServer, wire: Wire) -> None:
+async def test_create(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says(POD, 201)
     await api.create(POD)
     assert (wire.last.method, wire.last.path) == ("POST", "/api/v1/namespaces/here/pods")
@@ -108,7 +110,7 @@ async def test_create(api: HttpApiServer, wire: Wire) -> None:
         await api.create(POD)
 
 
-async def test_patch_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
+async def test_patch_is_of_the_object_that_was_meant(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says(POD)
     await api.patch("Pod", "here", "p", {"metadata": {"annotations": {"a": None}}}, uid="u")
     assert wire.last.headers["content-type"] == "application/merge-patch+json"
@@ -118,7 +120,7 @@ async def test_patch_is_of_the_object_that_was_meant(api: HttpApiServer, wire: W
         await api.patch("Pod", "here", "p", {}, uid="u")
 
 
-async def test_delete_is_of_the_object_that_was_meant(api: HttpApiServer, wire: Wire) -> None:
+async def test_delete_is_of_the_object_that_was_meant(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says({})
     await api.delete("StatefulSet", "here", "s", uid="u", orphan=True)
     assert wire.last.method == "DELETE"
@@ -136,7 +138,9 @@ async def test_delete_is_of_the_object_that_was_meant(api: HttpApiServer, wire: 
         await api.delete("Pod", "here", "p", uid="u")
 
 
-async def test_kinds_are_asked_for_now_and_then(api: HttpApiServer, wire: Wire, clock: SettableClock) -> None:
+async def test_kinds_are_asked_for_now_and_then(
+    api: HttpApiServer, wire: ScriptedKubernetes, clock: SettableClock
+) -> None:
     wire.fails(404)
     assert not await api.knows("PodMonitor")
     assert not await api.knows("PodMonitor")
@@ -165,7 +169,7 @@ async def test_kinds_are_asked_for_now_and_then(api: HttpApiServer, wire: Wire, 
     ],
 )
 async def test_errors_say_what_the_server_says(
-    api: HttpApiServer, wire: Wire, code: int, error: type[Exception]
+    api: HttpApiServer, wire: ScriptedKubernetes, code: int, error: type[Exception]
 ) -> None:
     wire.fails(code, "replicas must not be negative")
     with pytest.raises(error, match="apply Pod: replicas must not be negative"):
@@ -183,7 +187,7 @@ async def test_errors_say_what_the_server_says(
     ],
 )
 async def test_a_field_that_a_kind_does_not_have_is_no_outage(
-    api: HttpApiServer, wire: Wire, message: str, error: type[Exception]
+    api: HttpApiServer, wire: ScriptedKubernetes, message: str, error: type[Exception]
 ) -> None:
     """Answers of a real server (1.34): all of them 500, most without a reason."""
     wire.fails(500, message)
@@ -191,40 +195,40 @@ async def test_a_field_that_a_kind_does_not_have_is_no_outage(
         await api.apply(POD)
 
 
-async def test_warnings_of_one_object(api: HttpApiServer, wire: Wire) -> None:
+async def test_warnings_of_one_object(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.says({"items": [{"metadata": {"name": "e", "managedFields": [1]}, "reason": "FailedMount"}]})
     assert await api.warnings("here", "u") == [{"metadata": {"name": "e"}, "reason": "FailedMount"}]
     assert wire.last.path == "/api/v1/namespaces/here/events"
     assert wire.last.query["fieldSelector"] == "involvedObject.uid=u,type=Warning"
 
 
-async def test_a_namespace_that_ends_takes_nothing_new(api: HttpApiServer, wire: Wire) -> None:
+async def test_a_namespace_that_ends_takes_nothing_new(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     causes = [{"reason": "NamespaceTerminating", "message": "it is being terminated", "field": "metadata.namespace"}]
     wire.says({"kind": "Status", "message": "m", "reason": "Forbidden", "details": {"causes": causes}}, 403)
     with pytest.raises(NamespaceTerminating):
         await api.create(POD)
 
 
-async def test_a_connection_that_breaks(api: HttpApiServer, wire: Wire) -> None:
+async def test_a_connection_that_breaks(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.breaks()
     with pytest.raises(ServerUnavailable, match=r"does not answer \(patch Lease\)"):
         await api.patch("Lease", "here", "l", {}, uid="u")
 
 
-async def test_no_answer(api: HttpApiServer, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_answer(api: HttpApiServer, wire: ScriptedKubernetes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.operator.kubernetes.client.CALL_SECONDS_MAX", 0.01)
     wire.waits()
     with pytest.raises(ServerUnavailable, match=r"does not answer in time \(get Pod\)"):
         await api.get("Pod", "here", "p")
 
 
-async def test_an_answer_that_is_no_json(api: HttpApiServer, wire: Wire) -> None:
+async def test_an_answer_that_is_no_json(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     wire.replies(502, b"<html>bad gateway")
     with pytest.raises(ServerUnavailable, match="bad gateway"):
         await api.get("Pod", "here", "p")
 
 
-async def test_what_is_no_answer_of_an_api_server(api: HttpApiServer, wire: Wire) -> None:
+async def test_what_is_no_answer_of_an_api_server(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     """A load balancer's page. As any other error it would end the renewing of the Lease, and the process."""
     wire.replies(200, b"<html>welcome")
     with pytest.raises(ServerUnavailable, match="no answer of a Kubernetes API server"):
@@ -232,14 +236,16 @@ async def test_what_is_no_answer_of_an_api_server(api: HttpApiServer, wire: Wire
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)])
-async def test_a_server_says_how_long_to_wait(api: HttpApiServer, wire: Wire, header: str, seconds: float) -> None:
+async def test_a_server_says_how_long_to_wait(
+    api: HttpApiServer, wire: ScriptedKubernetes, header: str, seconds: float
+) -> None:
     wire.says({"message": "too many requests"}, 429, headers={"Retry-After": header})
     with pytest.raises(ServerUnavailable) as caught:
         await api.get("Pod", "here", "p")
     assert caught.value.retry_after_seconds == seconds
 
 
-async def test_a_kind_that_has_gone_is_asked_for_anew(api: HttpApiServer, wire: Wire) -> None:
+async def test_a_kind_that_has_gone_is_asked_for_anew(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     """Else each pass ends at its PodMonitor until the old answer is forgotten, five minutes later."""
     monitor = {
         "apiVersion": KINDS["PodMonitor"].api_version,
@@ -255,7 +261,7 @@ async def test_a_kind_that_has_gone_is_asked_for_anew(api: HttpApiServer, wire: 
     assert not await api.knows("PodMonitor")
 
 
-async def test_who_does_not_lead_writes_nothing_but_leases(api: HttpApiServer, wire: Wire) -> None:
+async def test_who_does_not_lead_writes_nothing_but_leases(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
     api.fence(lambda: False)
     with pytest.raises(ServerUnavailable, match="does not lead"):
         await api.apply(POD)

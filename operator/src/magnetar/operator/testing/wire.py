@@ -27,7 +27,7 @@ class RecordedRequest:
     content: bytes
 
 
-class Wire:
+class ScriptedKubernetes:
     """Answers in turn. A 401 is answered twice: the client logs in anew and asks again."""
 
     def __init__(self) -> None:
@@ -90,10 +90,10 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def serving(routes: Sequence[tuple[str, str, Handler]] = ()) -> AsyncIterator[Wire]:
+async def serving(routes: Sequence[tuple[str, str, Handler]] = ()) -> AsyncIterator[ScriptedKubernetes]:
     """A server on this machine. What `routes` do not have (method, path and handler each) is answered in turn, and by
     404 if they have anything."""
-    wire = Wire()
+    wire = ScriptedKubernetes()
     application = web.Application()
     for method, where, handler in routes or [("*", "/{rest:.*}", wire.answer)]:
         application.router.add_route(method, where, handler)
