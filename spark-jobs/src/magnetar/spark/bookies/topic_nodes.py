@@ -16,7 +16,7 @@ from magnetar.core.topic_name import (
 from magnetar.managed import paths
 from magnetar.metadata.store import MetadataStore
 from magnetar.spark.errors import BadOption
-from magnetar.spark.options.topic_patterns import TopicPattern, whole_local_name
+from magnetar.spark.options.topic_patterns import TopicPatternOption, whole_local_name
 
 
 def persistent_topic(name: str) -> TopicName:
@@ -73,7 +73,7 @@ async def stored_topics(store: MetadataStore, namespace: NamespaceName) -> list[
     return [TopicName(PERSISTENT, namespace, java_url_decode(name)) for name in names]
 
 
-async def matching_topics(store: MetadataStore, pattern: TopicPattern) -> list[str]:
+async def matching_topics(store: MetadataStore, pattern: TopicPatternOption) -> list[str]:
     """Topics and partitions that are selected."""
     namespace = pattern.namespace
     found = {str(topic) for topic in await stored_topics(store, namespace) if pattern.means(topic)}

@@ -14,7 +14,7 @@ _OWN_SUFFIX: Final = "__transaction_pending_ack"
 """Topics of the brokers' own, which no pattern means (Pulsar `SystemTopicNames`)."""
 
 
-class TopicPattern(NamedTuple):
+class TopicPatternOption(NamedTuple):
     """Made by `parse_pattern`."""
 
     namespace: NamespaceName
@@ -34,12 +34,12 @@ def whole_local_name(topic: TopicName) -> str:
     return topic.local_name if topic.partition_index < 0 else topic.local_name.rpartition("-partition-")[0]
 
 
-def parse_pattern(text: str) -> TopicPattern:
+def parse_pattern(text: str) -> TopicPatternOption:
     """Of `persistent://tenant/namespace/expression`; tenant and namespace stand as they are. Raises `BadOption`."""
     parts = _FORM.fullmatch(text)
     if parts is None:
         raise BadOption(f"option topicsPattern: {text!r} is not persistent://tenant/namespace/regular expression")
     try:
-        return TopicPattern(NamespaceName(parts[1], parts[2]), re.compile(parts[3]))
+        return TopicPatternOption(NamespaceName(parts[1], parts[2]), re.compile(parts[3]))
     except (InvalidTopicName, re.error) as error:
         raise BadOption(f"option topicsPattern: {text!r}: {error}") from None
