@@ -105,7 +105,7 @@ class Fate(enum.Enum):
     LOST = enum.auto()
 
 
-class Turn(enum.Enum):
+class SessionInput(enum.Enum):
     """What can happen to the session."""
 
     CONNECTED = enum.auto()
@@ -115,20 +115,20 @@ class Turn(enum.Enum):
     """Disconnected for so long that the server may end the session at any moment."""
 
 
-TURNS: Final[dict[tuple[Fate, Turn], tuple[Fate, SessionEvent]]] = {
-    (Fate.CONNECTED, Turn.SUSPENDED): (Fate.DISCONNECTED, SessionEvent.CONNECTION_LOST),
-    (Fate.CONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.DISCONNECTED, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.RECONNECTED),
-    (Fate.DISCONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.DISCONNECTED, Turn.OVERDUE): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.LOST, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.SESSION_RESTARTED),
+TURNS: Final[dict[tuple[Fate, SessionInput], tuple[Fate, SessionEvent]]] = {
+    (Fate.CONNECTED, SessionInput.SUSPENDED): (Fate.DISCONNECTED, SessionEvent.CONNECTION_LOST),
+    (Fate.CONNECTED, SessionInput.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, SessionInput.CONNECTED): (Fate.CONNECTED, SessionEvent.RECONNECTED),
+    (Fate.DISCONNECTED, SessionInput.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, SessionInput.OVERDUE): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.LOST, SessionInput.CONNECTED): (Fate.CONNECTED, SessionEvent.SESSION_RESTARTED),
 }
 """What each turn makes of the session and what owners are told; a turn that is not here changes nothing."""
 
 _TURN_OF_STATE: Final = {
-    KazooState.CONNECTED: Turn.CONNECTED,
-    KazooState.SUSPENDED: Turn.SUSPENDED,
-    KazooState.LOST: Turn.ENDED,
+    KazooState.CONNECTED: SessionInput.CONNECTED,
+    KazooState.SUSPENDED: SessionInput.SUSPENDED,
+    KazooState.LOST: SessionInput.ENDED,
 }
 
 
@@ -345,10 +345,10 @@ class ZookeeperSession:
         if future is not None and not future.done():
             future.set_exception(result.exception)
 
-    def _take_turn(self, turn: Turn, session_id: int) -> None:
+    def _take_turn(self, turn: SessionInput, session_id: int) -> None:
         if self._closed:
             return
-        if turn is Turn.CONNECTED:
+        if turn is SessionInput.CONNECTED:
             self.session_id = session_id
             self._patience.answered()
             self._connected.set()
@@ -356,9 +356,9 @@ class ZookeeperSession:
             self._tell_missed_changes()
         else:
             self._connected.clear()
-        if turn is Turn.OVERDUE:
+        if turn is SessionInput.OVERDUE:
             self._fail_pending(ConnectionLoss())
-        if turn is Turn.CONNECTED and self._fate is Fate.NEW:
+        if turn is SessionInput.CONNECTED and self._fate is Fate.NEW:
             self._fate = Fate.CONNECTED
             return
         after = TURNS.get((self._fate, turn))
@@ -367,7 +367,7 @@ class ZookeeperSession:
         self._fate, event = after
         if self._fate is Fate.DISCONNECTED:
             seconds = self._granted_seconds * LOST_AFTER_SHARE
-            self._overdue = self._loop.call_later(seconds, self._take_turn, Turn.OVERDUE, 0)
+            self._overdue = self._loop.call_later(seconds, self._take_turn, SessionInput.OVERDUE, 0)
         self._on_session_event(event)
 
     def _take_event(self, kind: WatchKind, event: WatchedEvent) -> None:
