@@ -96,7 +96,7 @@ class Watch(NamedTuple):
     path: str
 
 
-class Fate(enum.Enum):
+class ZooKeeperSessionState(enum.Enum):
     """How the session stands."""
 
     NEW = enum.auto()
@@ -115,13 +115,22 @@ class SessionInput(enum.Enum):
     """Disconnected for so long that the server may end the session at any moment."""
 
 
-TURNS: Final[dict[tuple[Fate, SessionInput], tuple[Fate, SessionEvent]]] = {
-    (Fate.CONNECTED, SessionInput.SUSPENDED): (Fate.DISCONNECTED, SessionEvent.CONNECTION_LOST),
-    (Fate.CONNECTED, SessionInput.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.DISCONNECTED, SessionInput.CONNECTED): (Fate.CONNECTED, SessionEvent.RECONNECTED),
-    (Fate.DISCONNECTED, SessionInput.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.DISCONNECTED, SessionInput.OVERDUE): (Fate.LOST, SessionEvent.SESSION_LOST),
-    (Fate.LOST, SessionInput.CONNECTED): (Fate.CONNECTED, SessionEvent.SESSION_RESTARTED),
+TURNS: Final[dict[tuple[ZooKeeperSessionState, SessionInput], tuple[ZooKeeperSessionState, SessionEvent]]] = {
+    (ZooKeeperSessionState.CONNECTED, SessionInput.SUSPENDED): (
+        ZooKeeperSessionState.DISCONNECTED,
+        SessionEvent.CONNECTION_LOST,
+    ),
+    (ZooKeeperSessionState.CONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZooKeeperSessionState.DISCONNECTED, SessionInput.CONNECTED): (
+        ZooKeeperSessionState.CONNECTED,
+        SessionEvent.RECONNECTED,
+    ),
+    (ZooKeeperSessionState.DISCONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZooKeeperSessionState.DISCONNECTED, SessionInput.OVERDUE): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZooKeeperSessionState.LOST, SessionInput.CONNECTED): (
+        ZooKeeperSessionState.CONNECTED,
+        SessionEvent.SESSION_RESTARTED,
+    ),
 }
 """What each turn makes of the session and what owners are told; a turn that is not here changes nothing."""
 
@@ -170,7 +179,7 @@ class ZookeeperSession:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake_up_is_due = False
-        self._fate = Fate.NEW
+        self._fate = ZooKeeperSessionState.NEW
         self._closed = False
         self._connected = asyncio.Event()
         self._overdue: asyncio.TimerHandle | None = None
@@ -358,14 +367,14 @@ class ZookeeperSession:
             self._connected.clear()
         if turn is SessionInput.OVERDUE:
             self._fail_pending(ConnectionLoss())
-        if turn is SessionInput.CONNECTED and self._fate is Fate.NEW:
-            self._fate = Fate.CONNECTED
+        if turn is SessionInput.CONNECTED and self._fate is ZooKeeperSessionState.NEW:
+            self._fate = ZooKeeperSessionState.CONNECTED
             return
         after = TURNS.get((self._fate, turn))
         if after is None:
             return
         self._fate, event = after
-        if self._fate is Fate.DISCONNECTED:
+        if self._fate is ZooKeeperSessionState.DISCONNECTED:
             seconds = self._granted_seconds * LOST_AFTER_SHARE
             self._overdue = self._loop.call_later(seconds, self._take_turn, SessionInput.OVERDUE, 0)
         self._on_session_event(event)
