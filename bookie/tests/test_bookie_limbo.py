@@ -32,7 +32,7 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 from magnetar.ledger.testing import RecordingListener
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Stat
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -237,10 +237,10 @@ async def test_begun_journals_are_noted_before_anybody_can_find_the_bookie(world
     await world.stop("one")
     written: list[str] = []
 
-    def noted(verb: str, path: str) -> Fate:
+    def noted(verb: str, path: str) -> RequestFate:
         if verb == "put":
             written.append(path)
-        return Fate.DONE
+        return RequestFate.DONE
 
     running = await start_bookie(world.settings("one"), FaultyStore(world.store, noted), SystemClock())
     await running.close()

@@ -10,11 +10,11 @@ from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, StoreUnavailable, VersionConflict
 
-UNSURE = [Fate.REFUSED, Fate.LOST, Fate.LATE]
+UNSURE = [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE]
 TIMES = [1, 3, 5]
 NAME = TopicName.parse("parts")
 NAMESPACE = NamespaceName("public", "default")
@@ -28,19 +28,19 @@ class Faults:
     """What becomes of the next requests of a session, by verb and path."""
 
     def __init__(self) -> None:
-        self.fates: dict[tuple[str, str], list[Fate]] = {}
+        self.fates: dict[tuple[str, str], list[RequestFate]] = {}
 
-    def next(self, verb: str, path: str, *fates: Fate) -> None:
+    def next(self, verb: str, path: str, *fates: RequestFate) -> None:
         self.fates[verb, path] = list(fates)
 
-    def keep_from_knowing(self, path: str, fate: Fate) -> None:
+    def keep_from_knowing(self, path: str, fate: RequestFate) -> None:
         """Whoever writes there is not told, however often it asks, until `fates` is cleared."""
         self.next("put", path, *[fate] * 10)
-        self.next("get", path, *[Fate.REFUSED] * 10)
+        self.next("get", path, *[RequestFate.REFUSED] * 10)
 
-    def __call__(self, verb: str, path: str) -> Fate:
+    def __call__(self, verb: str, path: str) -> RequestFate:
         fates = self.fates.get((verb, path))
-        return fates.pop(0) if fates else Fate.DONE
+        return fates.pop(0) if fates else RequestFate.DONE
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,9 @@ CREATIONS = {
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("what", CREATIONS)
-async def test_a_creation_may_be_asked_for_again(admin: Any, faults: Faults, fate: Fate, times: int, what: str) -> None:
+async def test_a_creation_may_be_asked_for_again(
+    admin: Any, faults: Faults, fate: RequestFate, times: int, what: str
+) -> None:
     node, path, body = CREATIONS[what]
     faults.next("put", node, *[fate] * times)
     assert await admin.until_answered("PUT", path, body) in (200, 204)
@@ -97,7 +99,7 @@ async def test_a_creation_may_be_asked_for_again(admin: Any, faults: Faults, fat
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("what", CREATIONS)
 async def test_a_creation_of_which_nothing_was_told_is_no_conflict_later(
-    admin: Any, faults: Faults, fate: Fate, what: str
+    admin: Any, faults: Faults, fate: RequestFate, what: str
 ) -> None:
     node, path, body = CREATIONS[what]
     faults.keep_from_knowing(node, fate)
@@ -108,7 +110,7 @@ async def test_a_creation_of_which_nothing_was_told_is_no_conflict_later(
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_who_wants_something_else_meets_a_conflict(admin: Any, faults: Faults, fate: Fate) -> None:
+async def test_who_wants_something_else_meets_a_conflict(admin: Any, faults: Faults, fate: RequestFate) -> None:
     faults.keep_from_knowing(RECORD, fate)
     await admin.check(("PUT", PARTITIONS, 3, 503, ...))
     faults.fates.clear()
@@ -119,7 +121,7 @@ async def test_who_wants_something_else_meets_a_conflict(admin: Any, faults: Fau
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", TIMES)
-async def test_all_partitions_are_made(admin: Any, faults: Faults, fate: Fate, times: int) -> None:
+async def test_all_partitions_are_made(admin: Any, faults: Faults, fate: RequestFate, times: int) -> None:
     faults.next("put", "/managed-ledgers/public/default/persistent/parts-partition-2", *[fate] * times)
     assert await admin.until_answered("PUT", PARTITIONS, 4) == 204
     assert await partitions(admin) == [0, 1, 2, 3]
@@ -129,13 +131,13 @@ async def test_all_partitions_are_made(admin: Any, faults: Faults, fate: Fate, t
 async def test_a_creation_that_only_lacks_its_end_may_be_asked_for_again(admin: Any, faults: Faults) -> None:
     """All is made, but not whether the namespace still stands is known."""
     await admin.check(("GET", "/admin/v2/namespaces/public/default/topics", None, 200, []))
-    faults.next("get", "/admin/policies/public/default", Fate.DONE, Fate.REFUSED)
+    faults.next("get", "/admin/policies/public/default", RequestFate.DONE, RequestFate.REFUSED)
     await admin.check(("PUT", PARTITIONS, 2, 503, ...), ("PUT", PARTITIONS, 2, 204, None))
     assert await partitions(admin) == [0, 1]
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_another_broker_finishes_a_creation(faults: Faults, fate: Fate) -> None:
+async def test_another_broker_finishes_a_creation(faults: Faults, fate: RequestFate) -> None:
     tree = MemoryMetadataStore()
     sessions: list[MetadataStore] = []
 
@@ -163,7 +165,9 @@ async def test_another_broker_finishes_a_creation(faults: Faults, fate: Fate) ->
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("lost", [RECORD, "/managed-ledgers/public/default/persistent/parts-partition-3"])
-async def test_a_growth_may_be_asked_for_again(admin: Any, faults: Faults, fate: Fate, times: int, lost: str) -> None:
+async def test_a_growth_may_be_asked_for_again(
+    admin: Any, faults: Faults, fate: RequestFate, times: int, lost: str
+) -> None:
     await admin.check(("PUT", PARTITIONS, 2, 204, None), ("PUT", f"{PARTS}/subscription/sub", None, 204, None))
     faults.next("put", lost, *[fate] * times)
     assert await admin.until_answered("POST", PARTITIONS, 4) == 204
@@ -179,7 +183,7 @@ async def test_what_was_added_does_not_count_twice(admin: Any, faults: Faults, t
         ("POST", "/admin/v2/namespaces/public/default/maxTopicsPerNamespace", 4, 204, None),
         ("PUT", PARTITIONS, 2, 204, None),
     )
-    faults.next("put", RECORD, *[Fate.REFUSED] * times)
+    faults.next("put", RECORD, *[RequestFate.REFUSED] * times)
     assert await admin.until_answered("POST", PARTITIONS, 4) == 204
     await admin.check(("POST", PARTITIONS, 5, 422, "Exceed maximum number of topics"))
 
@@ -188,7 +192,7 @@ async def test_what_was_added_does_not_count_twice(admin: Any, faults: Faults, t
 @pytest.mark.parametrize("lost", [("put", RECORD), ("delete", RECORD), ("delete", SCHEMA)])
 @pytest.mark.parametrize("times", TIMES)
 async def test_a_deletion_may_be_asked_for_again(
-    admin: Any, faults: Faults, fate: Fate, lost: tuple[str, str], times: int
+    admin: Any, faults: Faults, fate: RequestFate, lost: tuple[str, str], times: int
 ) -> None:
     schema = {"type": "STRING", "schema": "", "properties": {}}
     await admin.check(
@@ -206,13 +210,13 @@ async def test_a_deletion_may_be_asked_for_again(
 @pytest.mark.parametrize("done", [0, 1])
 @pytest.mark.parametrize("times", TIMES)
 async def test_what_is_not_deleted_after_all_does_not_stay_marked(
-    admin: Any, faults: Faults, fate: Fate, done: int, times: int
+    admin: Any, faults: Faults, fate: RequestFate, done: int, times: int
 ) -> None:
     """Nobody could make or add partitions any more."""
     await admin.check(("PUT", PARTITIONS, 2, 204, None))
     client = await admin.broker.connect()
     await client.producer("parts-partition-1")
-    faults.next("put", RECORD, *[Fate.DONE] * done, *[fate] * times)
+    faults.next("put", RECORD, *[RequestFate.DONE] * done, *[fate] * times)
     for _ in range(3):
         assert await admin.until_answered("DELETE", PARTITIONS) == 412
     assert await record(admin) == {"partitions": 2, "deleted": False}
@@ -220,7 +224,9 @@ async def test_what_is_not_deleted_after_all_does_not_stay_marked(
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", TIMES)
-async def test_no_schema_is_left_of_a_topic_that_is_gone(admin: Any, faults: Faults, fate: Fate, times: int) -> None:
+async def test_no_schema_is_left_of_a_topic_that_is_gone(
+    admin: Any, faults: Faults, fate: RequestFate, times: int
+) -> None:
     schema = {"type": "STRING", "schema": "", "properties": {}}
     await admin.check(
         ("PUT", PARTS, None, 204, None), ("POST", "/admin/v2/schemas/public/default/parts/schema", schema, 200, ...)

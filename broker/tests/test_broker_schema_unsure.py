@@ -13,7 +13,7 @@ from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions
 from magnetar.managed.testing import MemoryLedgers
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
@@ -23,7 +23,7 @@ new_event_loop = VirtualTimeLoop
 
 ID = "public/default/t"
 PATH = f"/schemas/{ID}"
-UNSURE = [Fate.REFUSED, Fate.LOST, Fate.LATE]
+UNSURE = [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE]
 STRING = SchemaInfo(SchemaType.STRING)
 BYTES = SchemaInfo(SchemaType.BYTES)
 
@@ -34,7 +34,7 @@ class World:
     def __init__(self) -> None:
         self.tree = MemoryMetadataStore()
         self.ledgers = MemoryLedgers()
-        self.fates: dict[str, list[Fate]] = {}
+        self.fates: dict[str, list[RequestFate]] = {}
         self.session = FaultyStore(self.tree, self._fate, late_seconds=5.0)
         self.registry = SchemaRegistry(
             SchemaStorage(self.session, self.ledgers, LedgerOptions(digest_type="CRC32")), LoopClock()
@@ -58,9 +58,9 @@ class World:
         node = await self.tree.get(PATH)
         return [] if node is None else [one.ledger_id for one in parse_locator(node.value, 0).positions]
 
-    def _fate(self, verb: str, path: str) -> Fate:
+    def _fate(self, verb: str, path: str) -> RequestFate:
         fates = self.fates.get(verb) if path == PATH else None
-        return fates.pop(0) if fates else Fate.DONE
+        return fates.pop(0) if fates else RequestFate.DONE
 
 
 @pytest.fixture
@@ -74,7 +74,9 @@ async def world() -> AsyncIterator[World]:
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("before", [0, 1])
-async def test_a_schema_gets_one_version_and_one_ledger(world: World, fate: Fate, times: int, before: int) -> None:
+async def test_a_schema_gets_one_version_and_one_ledger(
+    world: World, fate: RequestFate, times: int, before: int
+) -> None:
     if before:
         await world.put(BYTES)
     world.fates["put"] = [fate] * times
@@ -85,7 +87,7 @@ async def test_a_schema_gets_one_version_and_one_ledger(world: World, fate: Fate
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_lost_answer_is_not_told_to_the_producer(world: World, fate: Fate) -> None:
+async def test_a_lost_answer_is_not_told_to_the_producer(world: World, fate: RequestFate) -> None:
     world.fates["put"] = [fate]
     assert await world.put() == 0
     assert sorted(world.ledgers.stored) == await world.named()
@@ -94,7 +96,7 @@ async def test_a_lost_answer_is_not_told_to_the_producer(world: World, fate: Fat
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("then", ["delete", "put"])
-async def test_a_deletion_leaves_no_ledger(world: World, fate: Fate, times: int, then: str) -> None:
+async def test_a_deletion_leaves_no_ledger(world: World, fate: RequestFate, times: int, then: str) -> None:
     await world.put(BYTES)
     await world.put(STRING)
     world.fates["delete"] = [fate] * times

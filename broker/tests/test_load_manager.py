@@ -18,7 +18,7 @@ from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, unt
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 from magnetar.metadata.sure_writes import ATTEMPTS_MAX
 
@@ -135,11 +135,11 @@ async def test_who_lost_its_name_takes_it_again_though_answers_are_lost(
     monkeypatch.setattr("magnetar.metadata.sure_writes.PAUSE_SECONDS", 0.0)
     path, refused = broker_path("b1:1"), [False, 0]
 
-    def fate(verb: str, at: str) -> Fate:
+    def fate(verb: str, at: str) -> RequestFate:
         if (verb, at) != ("put", path) or not refused[0]:
-            return Fate.DONE
+            return RequestFate.DONE
         refused[1] += 1
-        return Fate.REFUSED
+        return RequestFate.REFUSED
 
     ours, theirs = cluster.first_store.another_session(), cluster.first_store.another_session()
     registration = Registration(FaultyStore(ours, fate), lambda _: None)

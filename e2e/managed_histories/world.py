@@ -21,7 +21,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
-from magnetar.metadata.faulty import Fate, FaultyStore, Request
+from magnetar.metadata.faulty import FaultyStore, Request, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
 from magnetar.sim.trace import Trace
@@ -39,7 +39,7 @@ OPENING_ATTEMPTS_MAX: Final = 40
 OPENING_SECONDS_MAX: Final = 300.0
 CLOSING_SECONDS_MAX: Final = 60.0
 """As a broker that unloads a topic: then it lets go, as if it had died."""
-UNSURE_WRITES: Final = (Fate.REFUSED, Fate.LOST, Fate.LATE)
+UNSURE_WRITES: Final = (RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE)
 
 
 def payload_of(message: Message) -> bytes:
@@ -80,14 +80,14 @@ class World:
         self.violations.append(what)
         self.trace.note("VIOLATION", what)
 
-    def fate(self, verb: str, path: str) -> Fate:
+    def fate(self, verb: str, path: str) -> RequestFate:
         """What becomes of a request to the metadata store."""
         del path
         parameters, rng = self.parameters, self.rng
         share = parameters.unsure_share if self.trouble else parameters.quiet_share
         if self.healed or rng.random() >= share:
-            return Fate.DONE
-        return rng.choice(UNSURE_WRITES) if verb not in ("get", "children", "exists") else Fate.REFUSED
+            return RequestFate.DONE
+        return rng.choice(UNSURE_WRITES) if verb not in ("get", "children", "exists") else RequestFate.REFUSED
 
     def look_later(self, why: str) -> None:
         """Keep all as it is, to see afterwards what a fresh owner would find."""

@@ -6,7 +6,7 @@ import asyncio
 
 from magnetar.ledger.bookie_client.tcp_connections import READS_AT_ONCE, RETRY_SECONDS, TcpBookieConnections
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info
@@ -23,7 +23,7 @@ async def test_the_list_of_bookies_is_current_soon_however_many_there_are() -> N
     tree = MemoryMetadataStore()
     for number in range(40):
         await tree.put(f"{AVAILABLE_PATH}/bookie{number}:3181", b"")
-    slow = FaultyStore(tree, lambda verb, path: Fate.DONE, delay_seconds=lambda: ANSWER_SECONDS / THERE_AND_BACK)
+    slow = FaultyStore(tree, lambda verb, path: RequestFate.DONE, delay_seconds=lambda: ANSWER_SECONDS / THERE_AND_BACK)
     bookies = TcpBookieConnections(slow)
     await bookies.start()
     await tree.delete(f"{AVAILABLE_PATH}/bookie7:3181")
@@ -56,11 +56,11 @@ async def test_a_list_of_bookies_that_could_not_be_read_is_read_again() -> None:
     """Nothing else may change for hours."""
     tree = MemoryMetadataStore()
     await tree.put(f"{AVAILABLE_PATH}/old:3181", b"")
-    fates: list[Fate] = []
-    store = FaultyStore(tree, lambda verb, path: fates.pop() if fates and verb == "children" else Fate.DONE)
+    fates: list[RequestFate] = []
+    store = FaultyStore(tree, lambda verb, path: fates.pop() if fates and verb == "children" else RequestFate.DONE)
     bookies = TcpBookieConnections(store)
     await bookies.start()
-    fates += [Fate.REFUSED] * 3
+    fates += [RequestFate.REFUSED] * 3
     await tree.put(f"{AVAILABLE_PATH}/new:3181", b"")
     await asyncio.sleep(4 * RETRY_SECONDS)
     assert bookies.writable_bookies() == ["new:3181", "old:3181"]

@@ -7,7 +7,7 @@ import pytest
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Node, Stat, StoreUnavailable, VersionConflict
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
@@ -113,10 +113,10 @@ async def test_reads_of_ledgers_are_not_watched() -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST, Fate.LATE])
-async def test_what_a_creation_without_an_answer_left_is_removed(store: MemoryMetadataStore, fate: Fate) -> None:
-    fates: dict[str, Fate] = {ledger_path(0): fate, ledger_path(1): fate}
-    ops = LedgerMetadataOps(FaultyStore(store, lambda verb, path: fates.pop(path, Fate.DONE)))
+@pytest.mark.parametrize("fate", [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE])
+async def test_what_a_creation_without_an_answer_left_is_removed(store: MemoryMetadataStore, fate: RequestFate) -> None:
+    fates: dict[str, RequestFate] = {ledger_path(0): fate, ledger_path(1): fate}
+    ops = LedgerMetadataOps(FaultyStore(store, lambda verb, path: fates.pop(path, RequestFate.DONE)))
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await ops.create(METADATA)

@@ -20,7 +20,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -42,7 +42,7 @@ class SlowToList(FaultyStore):
     """A session whose answer to `children` waits until `go` is set."""
 
     def __init__(self, world: ManagedWorld) -> None:
-        super().__init__(world.store, lambda verb, path: Fate.DONE)
+        super().__init__(world.store, lambda verb, path: RequestFate.DONE)
         self.asked = asyncio.Event()
         self.go = asyncio.Event()
 

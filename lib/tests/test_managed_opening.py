@@ -13,7 +13,7 @@ from magnetar.managed.info_codec import decode_ledger_info
 from magnetar.managed.paths import cursor_path, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import ManagedWorld, MemoryLedgers, MemoryWriter, append, read_all
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.store import Node, StoreUnavailable
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -49,7 +49,7 @@ class SlowToGet(FaultyStore):
     """A session whose reads of some paths wait until `go` is set."""
 
     def __init__(self, world: ManagedWorld, paths: Collection[str]) -> None:
-        super().__init__(world.store, lambda verb, path: Fate.DONE)
+        super().__init__(world.store, lambda verb, path: RequestFate.DONE)
         self.paths = set(paths)
         self.asked = asyncio.Event()
         self.go = asyncio.Event()
@@ -61,16 +61,18 @@ class SlowToGet(FaultyStore):
         return await super().get(path, watch=watch)
 
 
-def failing(world: ManagedWorld, verb: str, path: str, *fates: Fate) -> FaultyStore:
+def failing(world: ManagedWorld, verb: str, path: str, *fates: RequestFate) -> FaultyStore:
     """A session of which these requests come to that."""
     left = list(fates)
-    return FaultyStore(world.store, lambda its, at: left.pop(0) if left and (its, at) == (verb, path) else Fate.DONE)
+    return FaultyStore(
+        world.store, lambda its, at: left.pop(0) if left and (its, at) == (verb, path) else RequestFate.DONE
+    )
 
 
 async def test_an_opening_that_fails_leaves_nothing_open(world: ManagedWorld) -> None:
     world.ledgers = ledgers = RememberedLedgers()
     await (await world.factory().open(NAME)).open_cursor("sub", EARLIEST)
-    factory = world.factory(store=failing(world, "get", cursor_path(NAME, "sub"), Fate.LOST))
+    factory = world.factory(store=failing(world, "get", cursor_path(NAME, "sub"), RequestFate.LOST))
     with pytest.raises(StoreUnavailable):
         await factory.open(NAME)
     assert len(ledgers.writers) == 2
@@ -99,8 +101,8 @@ async def named_ledgers(world: ManagedWorld) -> set[int]:
     return {record.ledger_id for record in decode_ledger_info(node.value).records}
 
 
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST])
-async def test_an_empty_ledger_stays_while_the_list_names_it(world: ManagedWorld, fate: Fate) -> None:
+@pytest.mark.parametrize("fate", [RequestFate.REFUSED, RequestFate.LOST])
+async def test_an_empty_ledger_stays_while_the_list_names_it(world: ManagedWorld, fate: RequestFate) -> None:
     await world.factory(KEEPING).open(NAME)
     (empty,) = await named_ledgers(world)
     factory = world.factory(KEEPING, store=failing(world, "put", ledger_path(NAME), fate))
@@ -114,7 +116,7 @@ async def test_an_empty_ledger_stays_while_the_list_names_it(world: ManagedWorld
 
 
 async def test_a_ledger_that_failed_empty_stays_while_the_list_names_it(world: ManagedWorld) -> None:
-    store = failing(world, "put", ledger_path(NAME), Fate.DONE, Fate.REFUSED)
+    store = failing(world, "put", ledger_path(NAME), RequestFate.DONE, RequestFate.REFUSED)
     ledger = await world.factory(KEEPING, store=store).open(NAME)
     (empty,) = await named_ledgers(world)
     world.ledgers.fail_appends_after = 0
@@ -129,8 +131,8 @@ async def test_a_ledger_that_failed_empty_stays_while_the_list_names_it(world: M
     assert empty not in world.ledgers.stored
 
 
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LOST])
-async def test_a_ledger_that_a_failed_opening_has_made_is_not_left_over(world: ManagedWorld, fate: Fate) -> None:
+@pytest.mark.parametrize("fate", [RequestFate.REFUSED, RequestFate.LOST])
+async def test_a_ledger_that_a_failed_opening_has_made_is_not_left_over(world: ManagedWorld, fate: RequestFate) -> None:
     await append(await world.factory(KEEPING).open(NAME), [b"stored"])
     factory = world.factory(KEEPING, store=failing(world, "put", ledger_path(NAME), fate))
     with pytest.raises(StoreUnavailable):

@@ -22,7 +22,7 @@ from magnetar.managed.paths import cursor_path, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -31,7 +31,7 @@ new_event_loop = VirtualTimeLoop
 
 NAME = "public/default/persistent/topic"
 CURSOR = cursor_path(NAME, "sub")
-UNSURE = [Fate.REFUSED, Fate.LOST, Fate.LATE]
+UNSURE = [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE]
 POLICY = ManagedLedgerSettings(retention_time_ms=-1, retention_size_bytes=-1)
 
 
@@ -40,10 +40,10 @@ class World(ManagedWorld):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fates: dict[tuple[str, str], list[Fate]] = {}
+        self.fates: dict[tuple[str, str], list[RequestFate]] = {}
         self.sessions: list[FaultyStore] = []
 
-    def next_fates(self, path: str, *fates: Fate, verb: str = "put") -> None:
+    def next_fates(self, path: str, *fates: RequestFate, verb: str = "put") -> None:
         """Of the next requests."""
         self.fates[verb, path] = list(fates)
 
@@ -81,9 +81,9 @@ class World(ManagedWorld):
         await self.settle()
         return set(self.ledgers.stored) == await self.named()
 
-    def _fate(self, verb: str, path: str) -> Fate:
+    def _fate(self, verb: str, path: str) -> RequestFate:
         fates = self.fates.get((verb, path))
-        return fates.pop(0) if fates else Fate.DONE
+        return fates.pop(0) if fates else RequestFate.DONE
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def age(world: World) -> None:
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_a_receipt_for_an_acknowledgement_holds_when_the_answer_to_the_switch_of_ledgers_is_lost(
-    world: World, fate: Fate, times: int
+    world: World, fate: RequestFate, times: int
 ) -> None:
     ledger, cursor, at = await with_receipts(world, 3, 5, 7)
     age(world)
@@ -143,7 +143,9 @@ async def test_a_receipt_for_an_acknowledgement_holds_when_the_answer_to_the_swi
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_ledger_in_doubt_is_deleted_once_the_node_is_known_not_to_name_it(world: World, fate: Fate) -> None:
+async def test_a_ledger_in_doubt_is_deleted_once_the_node_is_known_not_to_name_it(
+    world: World, fate: RequestFate
+) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     for index in range(5, 15):
         age(world)
@@ -175,7 +177,7 @@ async def test_who_lets_go_before_the_next_ledger_is_named_leaves_none(world: Wo
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 10.0], ids=["asking", "asked", "told that nobody knows"])
 async def test_who_lets_go_while_a_naming_is_in_doubt_deletes_nothing_and_finds_out_when_it_comes_again(
-    world: World, fate: Fate, seconds: float
+    world: World, fate: RequestFate, seconds: float
 ) -> None:
     factory = world.another()
     ledger = await factory.open(NAME, POLICY)
@@ -201,7 +203,7 @@ async def test_who_lets_go_while_a_naming_is_in_doubt_deletes_nothing_and_finds_
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 1.9], ids=["asking", "asked", "nearly told"])
 async def test_who_lets_go_while_a_cursor_is_in_doubt_deletes_nothing_and_finds_out_when_it_comes_again(
-    world: World, fate: Fate, seconds: float
+    world: World, fate: RequestFate, seconds: float
 ) -> None:
     factory = world.another()
     ledger = await factory.open(NAME, POLICY)
@@ -228,7 +230,7 @@ async def test_who_was_replaced_leaves_the_ledger_in_doubt_that_the_next_owner_r
     """The former owner does not know that the node names it; the next one lives on it."""
     _, cursor, at = await with_receipts(world, 3)
     age(world)
-    world.next_fates(CURSOR, Fate.LOST)
+    world.next_fates(CURSOR, RequestFate.LOST)
     cursor.acknowledge([at[5]])
     assert isinstance(await persisted(cursor), StoreUnavailable)
     other = await world.owner()
@@ -242,7 +244,7 @@ async def test_who_was_replaced_leaves_the_ledger_in_doubt_that_the_next_owner_r
 async def test_who_was_replaced_deletes_the_ledger_in_doubt_of_a_cursor_that_is_gone(world: World) -> None:
     _, cursor, at = await with_receipts(world, 3)
     age(world)
-    world.next_fates(CURSOR, Fate.REFUSED)
+    world.next_fates(CURSOR, RequestFate.REFUSED)
     cursor.acknowledge([at[5]])
     assert isinstance(await persisted(cursor), StoreUnavailable)
     await (await world.owner()).delete_cursor("sub")
@@ -252,7 +254,9 @@ async def test_who_was_replaced_deletes_the_ledger_in_doubt_of_a_cursor_that_is_
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("closing", [True, False])
-async def test_a_cursor_in_doubt_is_closed_with_all_that_it_holds(world: World, fate: Fate, closing: bool) -> None:
+async def test_a_cursor_in_doubt_is_closed_with_all_that_it_holds(
+    world: World, fate: RequestFate, closing: bool
+) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     age(world)
     world.next_fates(CURSOR, fate, *[fate] * closing)
@@ -264,7 +268,7 @@ async def test_a_cursor_in_doubt_is_closed_with_all_that_it_holds(world: World, 
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_closed_cursor_whose_last_write_had_no_answer_opens_again(world: World, fate: Fate) -> None:
+async def test_a_closed_cursor_whose_last_write_had_no_answer_opens_again(world: World, fate: RequestFate) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     world.next_fates(CURSOR, fate, fate, fate)
     cursor.acknowledge([at[5]])
@@ -282,7 +286,7 @@ async def test_a_closed_cursor_whose_last_write_had_no_answer_opens_again(world:
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2, UNSURE_WRITES_MAX + 5])
 async def test_writes_of_the_list_without_an_answer_do_not_fence_their_own_owner(
-    world: World, fate: Fate, times: int
+    world: World, fate: RequestFate, times: int
 ) -> None:
     ledger = await world.owner()
     world.next_fates(ledger_path(NAME), *[fate] * times)
@@ -297,7 +301,7 @@ async def test_writes_of_the_list_without_an_answer_do_not_fence_their_own_owner
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_who_was_replaced_is_fenced_whatever_it_waits_for(world: World, fate: Fate) -> None:
+async def test_who_was_replaced_is_fenced_whatever_it_waits_for(world: World, fate: RequestFate) -> None:
     ledger = await world.owner()
     world.next_fates(ledger_path(NAME), fate)
     with pytest.raises(StoreUnavailable):
@@ -311,7 +315,7 @@ async def test_who_was_replaced_is_fenced_whatever_it_waits_for(world: World, fa
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_ledger_whose_naming_had_no_answer_is_used_or_deleted(world: World, fate: Fate) -> None:
+async def test_a_ledger_whose_naming_had_no_answer_is_used_or_deleted(world: World, fate: RequestFate) -> None:
     ledger = await world.owner()
     await append(ledger, [b"0"])
     for _ in range(3):
@@ -324,7 +328,7 @@ async def test_a_ledger_whose_naming_had_no_answer_is_used_or_deleted(world: Wor
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_ledger_that_the_list_may_name_is_there(world: World, fate: Fate) -> None:
+async def test_a_ledger_that_the_list_may_name_is_there(world: World, fate: RequestFate) -> None:
     """What an answer would have settled that is lost is nothing to delete by."""
     ledger = await world.owner()
     await append(ledger, [b"0"])
@@ -335,7 +339,7 @@ async def test_a_ledger_that_the_list_may_name_is_there(world: World, fate: Fate
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_topic_that_is_closed_leaves_no_ledger_in_doubt(world: World, fate: Fate) -> None:
+async def test_a_topic_that_is_closed_leaves_no_ledger_in_doubt(world: World, fate: RequestFate) -> None:
     ledger = await world.owner()
     await append(ledger, [b"0"])
     world.next_fates(ledger_path(NAME), fate)
@@ -348,7 +352,7 @@ async def test_a_topic_that_is_closed_leaves_no_ledger_in_doubt(world: World, fa
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_a_subscriber_may_come_again_when_the_answer_to_a_cursors_creation_is_lost(
-    world: World, fate: Fate, times: int
+    world: World, fate: RequestFate, times: int
 ) -> None:
     ledger = await world.owner()
     world.next_fates(CURSOR, *[fate] * times)
@@ -363,7 +367,7 @@ async def test_a_subscriber_may_come_again_when_the_answer_to_a_cursors_creation
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_cursor_whose_creation_had_no_answer_can_be_deleted(world: World, fate: Fate) -> None:
+async def test_a_cursor_whose_creation_had_no_answer_can_be_deleted(world: World, fate: RequestFate) -> None:
     ledger = await world.owner()
     world.next_fates(CURSOR, fate)
     with pytest.raises(StoreUnavailable):
@@ -378,7 +382,7 @@ async def test_a_cursor_whose_creation_had_no_answer_can_be_deleted(world: World
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("then", ["delete", "open"])
 async def test_a_deletion_of_a_cursor_without_an_answer_is_finished_by_whoever_comes_next(
-    world: World, fate: Fate, then: str
+    world: World, fate: RequestFate, then: str
 ) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     world.next_fates(CURSOR, fate, verb="delete")
@@ -436,7 +440,7 @@ async def test_properties_that_are_set_while_a_cursor_changes_ledgers_do_not_fen
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_properties_of_a_cursor_without_an_answer_may_be_set_again(world: World, fate: Fate) -> None:
+async def test_properties_of_a_cursor_without_an_answer_may_be_set_again(world: World, fate: RequestFate) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     world.next_fates(CURSOR, fate, fate)
     for value in ("1", "2"):
@@ -455,7 +459,7 @@ async def test_properties_of_a_cursor_without_an_answer_may_be_set_again(world: 
 @pytest.mark.parametrize("lost", [("delete", ledger_path(NAME)), ("delete", CURSOR)])
 @pytest.mark.parametrize("then", ["delete", "open"])
 async def test_a_topic_whose_deletion_had_no_answer_leaves_no_ledger(
-    world: World, fate: Fate, lost: tuple[str, str], then: str
+    world: World, fate: RequestFate, lost: tuple[str, str], then: str
 ) -> None:
     factory = world.another()
     ledger = await factory.open(NAME)
@@ -606,7 +610,7 @@ async def test_a_cursors_ledger_that_fails_while_another_takes_its_place_is_no_s
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_cursor_that_is_closed_leaves_no_write_that_comes_later(world: World, fate: Fate) -> None:
+async def test_a_cursor_that_is_closed_leaves_no_write_that_comes_later(world: World, fate: RequestFate) -> None:
     """Also when its state stays in its ledger: what is late would look like another owner to the next one."""
     policy = replace(POLICY, unacked_ranges_in_metadata_max=1)
     ledger = await world.owner(policy)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.metadata.contract import MetadataStoreContract, value_of
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 
@@ -21,7 +21,7 @@ async def tree() -> AsyncIterator[MemoryMetadataStore]:
 
 @pytest.fixture
 async def store(tree: MemoryMetadataStore) -> AsyncIterator[MetadataStore]:
-    opened = FaultyStore(tree, lambda verb, path: Fate.DONE, lambda: 0.0)
+    opened = FaultyStore(tree, lambda verb, path: RequestFate.DONE, lambda: 0.0)
     yield opened
     await opened.close()
 
@@ -38,7 +38,7 @@ class TestFaultyStoreContract(MetadataStoreContract):
 
 
 async def test_what_becomes_of_writes(tree: MemoryMetadataStore) -> None:
-    fates = [Fate.REFUSED, Fate.LOST, Fate.LATE, Fate.DONE, Fate.DONE]
+    fates = [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE, RequestFate.DONE, RequestFate.DONE]
     store = FaultyStore(tree, lambda verb, path: fates.pop(0))
     for name in ("refused", "lost", "late"):
         with pytest.raises(StoreUnavailable):
@@ -49,7 +49,7 @@ async def test_what_becomes_of_writes(tree: MemoryMetadataStore) -> None:
 
 
 async def test_a_late_write_happens_by_itself(tree: MemoryMetadataStore) -> None:
-    store = FaultyStore(tree, lambda verb, path: Fate.LATE, late_seconds=0.0)
+    store = FaultyStore(tree, lambda verb, path: RequestFate.LATE, late_seconds=0.0)
     with pytest.raises(StoreUnavailable):
         await store.put("/late", b"x")
     while await value_of(tree, "/late") is None:

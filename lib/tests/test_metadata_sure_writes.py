@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
-from magnetar.metadata.faulty import Fate, FaultyStore
+from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
@@ -23,7 +23,7 @@ from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
 
-UNSURE = [Fate.REFUSED, Fate.LOST, Fate.LATE]
+UNSURE = [RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE]
 PATH = "/a/node"
 LATE_SECONDS = 5.0
 
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self) -> None:
         self.tree = MemoryMetadataStore()
-        self.fates: dict[str, list[Fate]] = {}
+        self.fates: dict[str, list[RequestFate]] = {}
         self.asked: list[str] = []
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         self.store = FaultyStore(self.tree, self._fate, late_seconds=LATE_SECONDS)
@@ -50,11 +50,11 @@ class World:
         assert node is not None
         return node
 
-    def _fate(self, verb: str, path: str) -> Fate:
+    def _fate(self, verb: str, path: str) -> RequestFate:
         assert path == PATH
         self.asked.append(verb)
         fates = self.fates.get(verb)
-        return fates.pop(0) if fates else Fate.DONE
+        return fates.pop(0) if fates else RequestFate.DONE
 
 
 @pytest.fixture
@@ -66,24 +66,26 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_creation_whose_answer_is_lost_is_no_conflict_with_itself(world: World, fate: Fate, times: int) -> None:
+async def test_a_creation_whose_answer_is_lost_is_no_conflict_with_itself(
+    world: World, fate: RequestFate, times: int
+) -> None:
     world.fates["put"] = [fate] * times
     stat = await put_surely(world.store, PATH, b"mine", MUST_NOT_EXIST)
     assert (stat.version, await world.value()) == (0, b"mine")
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_change_whose_answer_is_lost_is_made_once(world: World, fate: Fate) -> None:
+async def test_a_change_whose_answer_is_lost_is_made_once(world: World, fate: RequestFate) -> None:
     node = await world.node()
     world.fates["put"] = [fate]
-    world.fates["get"] = [Fate.REFUSED]
+    world.fates["get"] = [RequestFate.REFUSED]
     stat = await put_surely(world.store, PATH, b"after", node.stat.version)
     assert (stat.version, await world.value()) == (node.stat.version + 1, b"after")
 
 
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.LATE])
+@pytest.mark.parametrize("fate", [RequestFate.REFUSED, RequestFate.LATE])
 @pytest.mark.parametrize("theirs", [b"theirs", b"mine"])
-async def test_what_another_wrote_is_a_conflict(world: World, fate: Fate, theirs: bytes) -> None:
+async def test_what_another_wrote_is_a_conflict(world: World, fate: RequestFate, theirs: bytes) -> None:
     node = await world.node()
     await world.tree.put(PATH, b"another")
     await world.tree.put(PATH, theirs)
@@ -108,15 +110,15 @@ async def test_what_was_asked_for_before_is_found(world: World) -> None:
 
 
 async def test_attempts_end(world: World) -> None:
-    world.fates["put"] = [Fate.REFUSED] * 100
+    world.fates["put"] = [RequestFate.REFUSED] * 100
     with pytest.raises(StoreUnavailable):
         await put_surely(world.store, PATH, b"mine", MUST_NOT_EXIST)
     assert len(world.asked) == ATTEMPTS_MAX
 
 
 async def test_attempts_end_though_nobody_can_look_at_what_stands_there(world: World) -> None:
-    world.fates["put"] = [Fate.LOST]
-    world.fates["get"] = [Fate.REFUSED] * 100
+    world.fates["put"] = [RequestFate.LOST]
+    world.fates["get"] = [RequestFate.REFUSED] * 100
     with pytest.raises(StoreUnavailable):
         await put_surely(world.store, PATH, b"mine", MUST_NOT_EXIST)
     assert world.asked.count("put") == ATTEMPTS_MAX
@@ -124,7 +126,7 @@ async def test_attempts_end_though_nobody_can_look_at_what_stands_there(world: W
 
 async def test_attempts_of_a_deletion_end(world: World) -> None:
     node = await world.node()
-    world.fates["delete"] = [Fate.REFUSED] * 100
+    world.fates["delete"] = [RequestFate.REFUSED] * 100
     with pytest.raises(StoreUnavailable):
         await delete_surely(world.store, PATH, node)
     assert world.asked.count("delete") == ATTEMPTS_MAX
@@ -139,7 +141,7 @@ async def test_a_store_that_is_closed_is_not_asked_again(world: World) -> None:
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_deletion_whose_answer_is_lost_is_done(world: World, fate: Fate, times: int) -> None:
+async def test_a_deletion_whose_answer_is_lost_is_done(world: World, fate: RequestFate, times: int) -> None:
     node = await world.node()
     world.fates["delete"] = [fate] * times
     await delete_surely(world.store, PATH, node)
@@ -151,7 +153,7 @@ async def test_a_deletion_of_what_was_gone_or_changed_before_says_so(world: Worl
     await world.tree.put(PATH, b"changed")
     with pytest.raises(VersionConflict):
         await delete_surely(world.store, PATH, node)
-    world.fates["delete"] = [Fate.REFUSED]
+    world.fates["delete"] = [RequestFate.REFUSED]
     with pytest.raises(VersionConflict):
         await delete_surely(world.store, PATH, node)
     await world.tree.delete(PATH)
@@ -161,7 +163,7 @@ async def test_a_deletion_of_what_was_gone_or_changed_before_says_so(world: Worl
 
 async def test_a_deletion_leaves_alone_what_another_made_since(world: World) -> None:
     node = await world.node(b"old")
-    world.fates["delete"] = [Fate.LOST]
+    world.fates["delete"] = [RequestFate.LOST]
     deletion = asyncio.ensure_future(delete_surely(world.store, PATH, node))
     while await world.tree.get(PATH) is not None:
         await asyncio.sleep(0)
@@ -179,7 +181,7 @@ def lock(store: MetadataStore, value: bytes) -> ResourceLock:
 
 @pytest.mark.parametrize("fate", UNSURE)
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_lock_is_taken_though_answers_are_lost(world: World, fate: Fate, times: int) -> None:
+async def test_a_lock_is_taken_though_answers_are_lost(world: World, fate: RequestFate, times: int) -> None:
     world.fates["put"] = [fate] * times
     mine = lock(world.store, b"mine")
     await mine.acquire()
@@ -189,10 +191,10 @@ async def test_a_lock_is_taken_though_answers_are_lost(world: World, fate: Fate,
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_lock_that_was_not_taken_for_sure_is_left_to_others(world: World, fate: Fate) -> None:
+async def test_a_lock_that_was_not_taken_for_sure_is_left_to_others(world: World, fate: RequestFate) -> None:
     """It would stand as long as this session lives, although nobody here holds it."""
     world.fates["put"] = [fate]
-    world.fates["get"] = [Fate.DONE, *[Fate.REFUSED] * (ATTEMPTS_MAX - 1)]
+    world.fates["get"] = [RequestFate.DONE, *[RequestFate.REFUSED] * (ATTEMPTS_MAX - 1)]
     with pytest.raises(StoreUnavailable):
         await lock(world.store, b"mine").acquire()
     theirs = lock(world.tree.another_session(), b"theirs")
@@ -201,7 +203,7 @@ async def test_a_lock_that_was_not_taken_for_sure_is_left_to_others(world: World
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_lock_that_nobody_waits_for_any_more_is_left_to_others(world: World, fate: Fate) -> None:
+async def test_a_lock_that_nobody_waits_for_any_more_is_left_to_others(world: World, fate: RequestFate) -> None:
     world.fates["put"] = [fate]
     waiting = asyncio.ensure_future(lock(world.store, b"mine").acquire())
     while "put" not in world.asked:
@@ -215,7 +217,7 @@ async def test_a_lock_that_nobody_waits_for_any_more_is_left_to_others(world: Wo
 
 
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_lock_is_released_though_answers_are_lost(world: World, fate: Fate) -> None:
+async def test_a_lock_is_released_though_answers_are_lost(world: World, fate: RequestFate) -> None:
     mine = lock(world.store, b"mine")
     await mine.acquire()
     world.fates["delete"] = [fate, fate]

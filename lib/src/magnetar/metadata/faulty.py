@@ -27,7 +27,7 @@ from magnetar.metadata.store import (
 T = TypeVar("T")
 
 
-class Fate(enum.Enum):
+class RequestFate(enum.Enum):
     """What becomes of one request."""
 
     DONE = enum.auto()
@@ -48,7 +48,7 @@ class FaultyStore:
     def __init__(
         self,
         store: MetadataStore,
-        fate: Callable[[str, str], Fate],
+        fate: Callable[[str, str], RequestFate],
         delay_seconds: Callable[[], float] | None = None,
         late_seconds: float = 1.0,
     ) -> None:
@@ -124,7 +124,7 @@ class FaultyStore:
 
     async def _read(self, verb: str, path: str, request: Request[T]) -> T:
         await self._under_way()
-        if self._fate(verb, path) is not Fate.DONE:
+        if self._fate(verb, path) is not RequestFate.DONE:
             raise StoreUnavailable(f"no answer to {verb} of {path}")
         answer = await request(self._store)
         await self._under_way()
@@ -133,14 +133,14 @@ class FaultyStore:
     async def _write(self, verb: str, path: str, request: Request[T]) -> T:
         await self._under_way()
         fate = self._fate(verb, path)
-        if fate is Fate.LATE:
+        if fate is RequestFate.LATE:
             self._late.append(request)
             asyncio.get_running_loop().call_later(self._late_seconds, self._start_catching_up)
-        elif fate is not Fate.REFUSED:
+        elif fate is not RequestFate.REFUSED:
             await self._catch_up()
             answer = await request(self._store)
             await self._under_way()
-            if fate is Fate.DONE:
+            if fate is RequestFate.DONE:
                 return answer
         raise StoreUnavailable(f"no answer to {verb} of {path}")
 
