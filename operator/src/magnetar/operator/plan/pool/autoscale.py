@@ -13,25 +13,25 @@ from magnetar.operator.resources.bookie import UsageSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class UsageHistory:
     """What autoscaling remembers."""
 
     history: Sequence[UsageSample] = ()
     scaled_at: str | None = None
 
 
-def plan_autoscaling(view: PoolView, builder: PlanBuilder) -> Usage:
+def plan_autoscaling(view: PoolView, builder: PlanBuilder) -> UsageHistory:
     """Set the resource's own number, where everybody sees it: the next pass goes by that."""
     seen = view.seen
     if seen.spec.autoscaling is None:
-        return Usage()
+        return UsageHistory()
     if (advice := _advice(view)) is None:
-        return Usage(history=seen.status.usage_history, scaled_at=seen.status.scaled_at)
+        return UsageHistory(history=seen.status.usage_history, scaled_at=seen.status.scaled_at)
     if advice.replicas != seen.spec.replicas:
         builder.do(Scale("Bookie", seen.owner.name, seen.owner.uid, advice.replicas))
         builder.tell("Autoscaled", f"from {seen.spec.replicas} to {advice.replicas} bookies: {advice.reason}")
         builder.waiting("Autoscaling", f"{advice.replicas} bookies are wanted: {advice.reason}", busy=True)
-    return Usage(history=advice.usage_history, scaled_at=advice.scaled_at)
+    return UsageHistory(history=advice.usage_history, scaled_at=advice.scaled_at)
 
 
 def count_matters(view: PoolView) -> bool:

@@ -42,7 +42,7 @@ from magnetar.operator.children.naming import BOOKIE, FINALIZER
 from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import READY, holds, was_refused
 from magnetar.operator.plan.facts import PoolSeen
-from magnetar.operator.plan.pool.autoscale import Usage, plan_autoscaling
+from magnetar.operator.plan.pool.autoscale import UsageHistory, plan_autoscaling
 from magnetar.operator.plan.pool.builder import REQUEUE_IDLE_SECONDS, PlanBuilder, named
 from magnetar.operator.plan.pool.children import PoolChildren, leftovers, pool_children, to_apply
 from magnetar.operator.plan.pool.members import PoolView, view_of
@@ -137,7 +137,7 @@ def _is_empty(view: PoolView) -> bool:
 def _work(view: PoolView, builder: PlanBuilder) -> StatusFacts:
     """All parts, the most telling first: the first note is the pool's phase."""
     resource, status = view.seen.resource, view.seen.status
-    usage = Usage(history=status.usage_history, scaled_at=status.scaled_at)
+    usage = UsageHistory(history=status.usage_history, scaled_at=status.scaled_at)
     replicas, wanted_hash = None, ""
     if not resource.deleting and FINALIZER not in resource.finalizers:
         builder.do(SetFinalizer(True))
