@@ -74,7 +74,7 @@ class _Pool:
         self.waiting: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
 
 
-class Wires(Protocol):
+class NetworkEndpoints(Protocol):
     """The network behind `create_server` and `create_connection`."""
 
     def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> Any:
@@ -97,7 +97,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace = trace
         self.problems: list[str] = []
         """Errors that callbacks raised, or that nobody took out of a task."""
-        self.wires: Wires | None = None
+        self.wires: NetworkEndpoints | None = None
         self.steps = 0
         self._rng = rng
         self._steps_max = steps_max
