@@ -26,7 +26,7 @@ class Splitting(Protocol):
     def split_share(self) -> float: ...
 
 
-class Wires(Protocol):
+class NetworkLinks(Protocol):
     """What lies between two ends: `Network`."""
 
     delivered_chunks: int
@@ -46,7 +46,7 @@ class Wires(Protocol):
 class SimulatedTransport(asyncio.Transport):
     """Sends to `other`, the far end. Runs what it tells its protocol on behalf of its process."""
 
-    def __init__(self, network: Wires, process: Process, address: tuple[str, int]) -> None:
+    def __init__(self, network: NetworkLinks, process: Process, address: tuple[str, int]) -> None:
         super().__init__()
         self.process = process
         self.address = address
