@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.core.ids import NO_ENTRY
-from magnetar.ledger.bookie_client.bookie_connection import LAST_ADD_CONFIRMED, EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import LAST_ADD_CONFIRMED, ReadOnlyBookies
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.recovery import LastConfirmedRound
 from magnetar.wire.bookkeeper.codes import BookieError
@@ -30,7 +30,12 @@ class LastAnswers(LastConfirmedRound):
 
 
 async def ask_last_confirmed(
-    ledger_id: int, metadata: LedgerMetadata, bookies: EntryGivers, timeout_seconds: float, *, all_bookies: bool = False
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    bookies: ReadOnlyBookies,
+    timeout_seconds: float,
+    *,
+    all_bookies: bool = False,
 ) -> LastAnswers:
     """What the last ensemble says, as far as it answers in time: enough of them, or `all_bookies`.
 
@@ -55,7 +60,7 @@ async def ask_last_confirmed(
     return found
 
 
-async def _ask(index: int, bookie_id: str, codec: EntryCodec, bookies: EntryGivers, found: LastAnswers) -> None:
+async def _ask(index: int, bookie_id: str, codec: EntryCodec, bookies: ReadOnlyBookies, found: LastAnswers) -> None:
     try:
         entry = await bookies.connection(bookie_id).read_entry(codec.ledger_id, LAST_ADD_CONFIRMED)
         _, entry_id, last_add_confirmed, length_bytes = codec.check(entry)

@@ -99,7 +99,7 @@ class EntryGiver(Protocol):
         ...
 
 
-class EntryGivers(Protocol):
+class ReadOnlyBookies(Protocol):
     """Bookies by their ids, for one who only reads."""
 
     def connection(self, bookie_id: str) -> EntryGiver:

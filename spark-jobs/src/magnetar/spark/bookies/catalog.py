@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeAlias
 
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.topic_name import TopicName
-from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import ReadOnlyBookies
 from magnetar.ledger.last_confirmed import ask_last_confirmed
 from magnetar.ledger.ledger_paths import ledger_path
 from magnetar.managed.info_codec import decode_ledger_info
@@ -84,7 +84,7 @@ class ClusterStores(Protocol):
         ...
 
     @property
-    def bookies(self) -> EntryGivers:
+    def bookies(self) -> ReadOnlyBookies:
         """Connections."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from magnetar.core.backoff import Backoff
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import ReadOnlyBookies
 from magnetar.spark.bookies.ledger_place import LedgerMetadataOfNow, LedgerPlace, Piece, pieces_of
 from magnetar.spark.bookies.requests import (
     ANSWER_BYTES_MAX,
@@ -86,7 +86,7 @@ class BookieEntries:
     def __init__(
         self,
         topic: str,
-        bookies: EntryGivers,
+        bookies: ReadOnlyBookies,
         metadata_of_now: LedgerMetadataOfNow | None = None,
         *,
         give_up_seconds: float = GIVE_UP_SECONDS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magnetar.core.limits import MIB
-from magnetar.ledger.bookie_client.bookie_connection import EntryGivers
+from magnetar.ledger.bookie_client.bookie_connection import ReadOnlyBookies
 from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.striping import write_set
 from magnetar.spark.bookies.ledger_place import LedgerPlace, Piece
@@ -53,7 +53,7 @@ Got: TypeAlias = "tuple[list[bytes], list[Reason]]"
 class BookieAsker:
     """Asks the bookies of ledgers, remembers which of them are slow or away."""
 
-    def __init__(self, bookies: EntryGivers) -> None:
+    def __init__(self, bookies: ReadOnlyBookies) -> None:
         self._bookies = bookies
         self._avoided_until: dict[str, float] = {}
 
