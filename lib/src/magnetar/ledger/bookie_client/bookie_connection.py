@@ -82,7 +82,7 @@ class BookieConnections(Protocol):
         ...
 
 
-class EntryGiver(Protocol):
+class ReadOnlyBookie(Protocol):
     """A bookie as one sees it who only reads: nothing of this stores, fences or marks anything."""
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:
@@ -102,6 +102,6 @@ class EntryGiver(Protocol):
 class ReadOnlyBookies(Protocol):
     """Bookies by their ids, for one who only reads."""
 
-    def connection(self, bookie_id: str) -> EntryGiver:
+    def connection(self, bookie_id: str) -> ReadOnlyBookie:
         """The connection to a bookie, made on first use and shared."""
         ...
