@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from magnetar.net import descriptors
-from magnetar.net.arrivals import PATIENCE_SECONDS, PATIENCE_SECONDS_MAX, Arrivals
+from magnetar.net.arrivals import PATIENCE_SECONDS, PATIENCE_SECONDS_MAX, PendingHandshakes
 from magnetar.net.descriptors import HANDSHAKES_MAX, HANDSHAKES_MIN, handshakes_max
 from magnetar.net.refused_connections import LimitKind
 
 MANY = 1 << 20
 
 
-def full(*hosts: str) -> Arrivals[int]:
+def full(*hosts: str) -> PendingHandshakes[int]:
     """As many places as hosts; one arrival from each, numbered, a second after the other."""
-    arrivals: Arrivals[int] = Arrivals(len(hosts))
+    arrivals: PendingHandshakes[int] = PendingHandshakes(len(hosts))
     for number, host in enumerate(hosts):
         assert arrivals.wait_seconds(number, MANY) == 0
         assert arrivals.enter(number, host, number, MANY, MANY) is None
@@ -32,7 +32,7 @@ def test_who_has_taken_longest_goes_first_of_the_address_that_has_most(hosts: st
 
 
 def test_an_address_that_floods_takes_no_place_of_others() -> None:
-    arrivals: Arrivals[int] = Arrivals(100)
+    arrivals: PendingHandshakes[int] = PendingHandshakes(100)
     for number in range(10):
         arrivals.enter(number, f"honest {number}", 0, MANY, MANY)
     for number in range(100, 10_000):
@@ -55,7 +55,7 @@ def test_who_leaves_gives_the_place_back() -> None:
 
 
 def test_the_limit_of_an_address_counts_handshakes() -> None:
-    arrivals: Arrivals[int] = Arrivals(100)
+    arrivals: PendingHandshakes[int] = PendingHandshakes(100)
     assert arrivals.enter(0, "b", 0, MANY, 2) is None
     assert arrivals.enter(1, "a", 0, MANY, 2) is None
     assert arrivals.enter(2, "a", 0, MANY, 2) is None
@@ -67,13 +67,13 @@ def test_the_limit_of_an_address_counts_handshakes() -> None:
 
 
 def test_they_fit_beside_the_connections_that_stand() -> None:
-    arrivals: Arrivals[int] = Arrivals(1_000)
+    arrivals: PendingHandshakes[int] = PendingHandshakes(1_000)
     assert [arrivals.room(left) for left in (MANY, 1_000, 400, 10, 0)] == [1_000, 1_000, 400, HANDSHAKES_MIN, 32]
 
 
 def test_clients_that_all_come_back_at_once_wait_for_each_other() -> None:
     """Two hundred handshakes a second, a thousand places, ten thousand clients: nobody has to go."""
-    arrivals: Arrivals[int] = Arrivals(1_000)
+    arrivals: PendingHandshakes[int] = PendingHandshakes(1_000)
     standing = 0
     number = 0
     for step in range(50 * 200):
@@ -118,7 +118,7 @@ def test_who_gives_up_in_time_wears_patience_out_too(at_once: int) -> None:
 
 
 def test_looks_of_load_balancers_change_nothing() -> None:
-    arrivals: Arrivals[int] = Arrivals(100)
+    arrivals: PendingHandshakes[int] = PendingHandshakes(100)
     for number in range(1_000):
         arrivals.enter(number, "balancer", number, MANY, MANY)
         arrivals.leave(number)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from magnetar.net.arrivals import Arrivals
+from magnetar.net.arrivals import PendingHandshakes
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.refused_connections import LimitKind
 from magnetar.net.seldom import Seldom
@@ -81,7 +81,7 @@ class Acceptor:
         self._backlog = backlog
         self._tls = tls
         self._handshake_seconds = None if tls is None else HANDSHAKE_SECONDS_MAX
-        self._arrivals: Arrivals[_Arrival] = Arrivals(handshakes_max())
+        self._arrivals: PendingHandshakes[_Arrival] = PendingHandshakes(handshakes_max())
         self._tasks: set[asyncio.Task[None]] = set()
         self._resuming: dict[socket.socket, asyncio.TimerHandle] = {}
         self._serving = False

@@ -40,7 +40,7 @@ class _Came:
     at_seconds: float
 
 
-class Arrivals(Generic[Arrival]):
+class PendingHandshakes(Generic[Arrival]):
     """The connections that arrive at one port, each with the address that it comes from. Times are a loop's."""
 
     def __init__(self, places: int) -> None:
