@@ -39,7 +39,7 @@ PAUSE_SECONDS: Final = 1.0
 MakeProtocol: TypeAlias = Callable[[], asyncio.Protocol]
 
 
-class Places(Protocol):
+class ConnectionBudget(Protocol):
     """How many connections may still come to stand."""
 
     def left(self) -> int:
@@ -67,7 +67,7 @@ class Acceptor:
         self,
         listening: Sequence[socket.socket],
         make_protocol: MakeProtocol,
-        places: Places,
+        places: ConnectionBudget,
         *,
         backlog: int,
         tls: ssl.SSLContext | None,

@@ -90,7 +90,7 @@ class Listener:
             connection.close()
         await self._server.wait_closed()
 
-    # --- magnetar.net.accepting.Places
+    # --- magnetar.net.accepting.ConnectionBudget
 
     def left(self) -> int:
         """For the acceptor: how many more connections there may be."""

@@ -164,7 +164,7 @@ class HttpConnections:
         """Connections at their TLS handshake."""
         return sum(acceptor.arriving for acceptor in self._acceptors)
 
-    # --- magnetar.net.accepting.Places
+    # --- magnetar.net.accepting.ConnectionBudget
 
     def left(self) -> int:
         """How many more there may be. Where there are no more, some may arrive all the same: one that waits makes room
