@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.net.seldom import BURST_SECONDS, TOLD_SECONDS, Seldom, connections
+from magnetar.net.seldom import BURST_SECONDS, TOLD_SECONDS, ThrottledReport, connections
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -12,7 +12,7 @@ new_event_loop = VirtualTimeLoop
 
 async def test_a_burst_is_one_line_and_what_follows_another() -> None:
     told: list[int] = []
-    seldom = Seldom(told.append)
+    seldom = ThrottledReport(told.append)
     for _ in range(20):
         seldom.happened()
     assert told == []

@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeAlias
 from magnetar.net.arrivals import PendingHandshakes
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.refused_connections import LimitKind
-from magnetar.net.seldom import Seldom
+from magnetar.net.seldom import ThrottledReport
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 logger: Final = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._resuming: dict[socket.socket, asyncio.TimerHandle] = {}
         self._serving = False
-        self._failed = Seldom(self._tell_failed, self._loop.call_later)
+        self._failed = ThrottledReport(self._tell_failed, self._loop.call_later)
         self._failure = ""
 
     @property

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.seldom import Seldom, connections
+from magnetar.net.seldom import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class HeldBytes:
         self._condemned: deque[tuple[Holder, int]] = deque()
         """They are read no more, and cut in the next turns; with what each held."""
         self._condemned_bytes = 0
-        self._told = Seldom(self._tell_cut, loop.call_later)
+        self._told = ThrottledReport(self._tell_cut, loop.call_later)
         self._last_cut = ""
         self.held_bytes = 0
         """As far as it is known: exact at each look."""

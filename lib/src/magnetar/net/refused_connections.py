@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from magnetar.net.seldom import CallLater, Seldom, connections
+from magnetar.net.seldom import CallLater, ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class RefusedConnections:
 
     def __init__(self, kinds: tuple[LimitKind, ...] = tuple(LimitKind), call_later: CallLater | None = None) -> None:
         """`kinds` are those that the server has. `call_later` None: the loop's that runs when one is refused."""
-        self._seldom = Seldom(self._tell, call_later)
+        self._seldom = ThrottledReport(self._tell, call_later)
         self._last = ""
         self.counts: dict[LimitKind, int] = dict.fromkeys(kinds, 0)
         """Since the start."""

@@ -15,7 +15,7 @@ CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
 """After so many seconds."""
 
 
-class Seldom:
+class ThrottledReport:
     """Counts something and has it told: all that a first second brings, then what has come since every so often."""
 
     __slots__ = ("_call_later", "_count", "_tell", "_waits")
