@@ -16,7 +16,7 @@ from magnetar.process.collecting import (
     LOOK_SECONDS,
     SELDOM_GROWTH_BYTES,
     SELDOM_SECONDS,
-    Collecting,
+    CycleCollection,
     due,
 )
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -51,9 +51,9 @@ async def memory() -> Memory:
 
 
 @pytest.fixture
-async def collecting(memory: Memory) -> AsyncIterator[Collecting]:
+async def collecting(memory: Memory) -> AsyncIterator[CycleCollection]:
     before = gc.get_threshold()
-    collecting = Collecting(asyncio.get_running_loop(), memory.now)
+    collecting = CycleCollection(asyncio.get_running_loop(), memory.now)
     collecting.start()
     yield collecting
     collecting.stop()
@@ -70,7 +70,7 @@ def test_everything_is_looked_at_after_much_growth_or_seldom(grown_bytes: int, s
     assert not due(GROWTH_BYTES, SELDOM_SECONDS - 1)
 
 
-async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_process(collecting: Collecting) -> None:
+async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_process(collecting: CycleCollection) -> None:
     looked_at: list[int] = []
 
     def count(phase: str, told: dict[str, int]) -> None:
@@ -88,7 +88,7 @@ async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_proces
 
 
 async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(
-    collecting: Collecting, memory: Memory, caplog: pytest.LogCaptureFixture
+    collecting: CycleCollection, memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
     cycle = Cycle()
     seen = weakref.ref(cycle)
@@ -110,7 +110,7 @@ async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(
 
 
 async def test_where_the_size_is_not_known_nothing_is_set_aside() -> None:
-    collecting = Collecting(asyncio.get_running_loop(), lambda: 0)
+    collecting = CycleCollection(asyncio.get_running_loop(), lambda: 0)
     collecting.start()
     cycle = Cycle()
     seen = weakref.ref(cycle)
@@ -121,7 +121,7 @@ async def test_where_the_size_is_not_known_nothing_is_set_aside() -> None:
     collecting.stop()
 
 
-async def test_a_process_that_grows_slowly_is_looked_at_seldom(collecting: Collecting, memory: Memory) -> None:
+async def test_a_process_that_grows_slowly_is_looked_at_seldom(collecting: CycleCollection, memory: Memory) -> None:
     memory.size_bytes += SELDOM_GROWTH_BYTES + 1
     await asyncio.sleep(SELDOM_SECONDS - 2 * LOOK_SECONDS)
     assert collecting.complete == 0
@@ -129,7 +129,7 @@ async def test_a_process_that_grows_slowly_is_looked_at_seldom(collecting: Colle
     assert collecting.complete == 1
 
 
-async def test_growth_counts_from_where_the_process_was_smallest(collecting: Collecting, memory: Memory) -> None:
+async def test_growth_counts_from_where_the_process_was_smallest(collecting: CycleCollection, memory: Memory) -> None:
     """After a flood it shrinks; it may not grow by so much again on top of what it had then."""
     memory.size_bytes += GROWTH_BYTES + 1
     await asyncio.sleep(2 * LOOK_SECONDS)
@@ -141,7 +141,7 @@ async def test_growth_counts_from_where_the_process_was_smallest(collecting: Col
     assert collecting.complete == 2
 
 
-async def test_a_size_that_cannot_be_read_once_is_no_growth(collecting: Collecting, memory: Memory) -> None:
+async def test_a_size_that_cannot_be_read_once_is_no_growth(collecting: CycleCollection, memory: Memory) -> None:
     before, memory.size_bytes = memory.size_bytes, 0
     await asyncio.sleep(2 * LOOK_SECONDS)
     memory.size_bytes = before + SELDOM_GROWTH_BYTES // 2

@@ -47,7 +47,7 @@ def due(grown_bytes: int, seconds: float) -> bool:
     return grown_bytes > (SELDOM_GROWTH_BYTES if seconds >= SELDOM_SECONDS else GROWTH_BYTES)
 
 
-class Collecting:
+class CycleCollection:
     """Of one process, once it serves: while one runs, it is the only one who freezes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, resident_bytes_now: Callable[[], int] = resident_bytes) -> None:

@@ -14,7 +14,7 @@ from magnetar.core.crashes import CRASHES
 from magnetar.core.exit_codes import EXIT_STOPPED
 from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
-from magnetar.process.collecting import Collecting
+from magnetar.process.collecting import CycleCollection
 from magnetar.process.console import write_lines
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
@@ -100,7 +100,7 @@ async def serve_until_told(
         stop.cancel()
         raise
     started(service)
-    collecting = Collecting(loop)
+    collecting = CycleCollection(loop)
     collecting.start()  # `main` has held the collector back so far.
     await stop
     collecting.stop()
