@@ -30,7 +30,7 @@ from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
-from magnetar.ledger.places import BookiePlaces, decode_places
+from magnetar.ledger.places import BookieTopology, decode_places
 from magnetar.metadata.store import MetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -310,7 +310,7 @@ async def test_placement_is_counted_and_repaired_if_set(world: World) -> None:
     same = ",".join(
         f'"{bookie_id}": {{"rack": "/one", "hostname": "h"}}' for bookie_id in world.cluster.bookies.bookies
     )
-    places: BookiePlaces = decode_places(f'{{"default": {{{same}}}}}'.encode())
+    places: BookieTopology = decode_places(f'{{"default": {{{same}}}}}'.encode())
     client = BookKeeperClient(
         world.store, world.cluster.bookies, rng=world.cluster.rng, settings=QUICK, places=lambda: places
     )

@@ -16,7 +16,7 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.placement import Adherence
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.places import BookieTopology
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode
@@ -538,7 +538,7 @@ async def test_bounds_of_settings() -> None:
 
 
 async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
-    places = BookiePlaces(
+    places = BookieTopology(
         {"default": {f"bookie-{number}:3181": "/rack-a" if number < 4 else "/rack-b" for number in range(6)}}
     )
     cluster = MemoryBookieCluster(4)

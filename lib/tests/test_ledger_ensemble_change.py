@@ -14,7 +14,7 @@ from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ensemble_change import CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.placement import PlacementSettings
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.places import BookieTopology
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -200,7 +200,7 @@ async def test_who_failed_before_is_not_asked_back_by_the_change_that_follows(
 
 def test_racks_are_counted_among_the_bookies_of_one_entry(bookies: MemoryBookies) -> None:
     """Two copies in two racks are asked for, however many bookies the ledger has."""
-    places = BookiePlaces({"default": {name: f"/{number % 2}" for number, name in enumerate(bookies.bookies)}})
+    places = BookieTopology({"default": {name: f"/{number % 2}" for number, name in enumerate(bookies.bookies)}})
     settings = PlacementSettings(enforce_racks=True)
     for seed in range(10):
         chooser = BookieChooser(bookies, LoopClock(), random.Random(seed), 60.0, settings, lambda: places)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.placement import Adherence, EnsemblePlacer, PlacementSettings, isolated_candidates, isolation_of
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.places import BookieTopology
 
 CANDIDATES = ["a", "b", "c", "d"]
 FLAT = PlacementSettings(rack_aware=False)
@@ -18,13 +18,13 @@ ENFORCED = PlacementSettings(enforce_racks=True)
 
 
 def placer(
-    seed: int, places: BookiePlaces | None = None, settings: PlacementSettings = RACKS, write_quorum: int = 2
+    seed: int, places: BookieTopology | None = None, settings: PlacementSettings = RACKS, write_quorum: int = 2
 ) -> EnsemblePlacer:
-    return EnsemblePlacer(settings, places or BookiePlaces(), write_quorum, random.Random(seed))
+    return EnsemblePlacer(settings, places or BookieTopology(), write_quorum, random.Random(seed))
 
 
-def racks(**bookies: str) -> BookiePlaces:
-    return BookiePlaces({"default": bookies})
+def racks(**bookies: str) -> BookieTopology:
+    return BookieTopology({"default": bookies})
 
 
 def test_chosen_are_different_candidates_in_every_order() -> None:
@@ -35,7 +35,7 @@ def test_chosen_are_different_candidates_in_every_order() -> None:
 def test_avoided_ones_come_last() -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        chooser = EnsemblePlacer(RACKS, BookiePlaces(), 2, rng, avoided={"a", "b"})
+        chooser = EnsemblePlacer(RACKS, BookieTopology(), 2, rng, avoided={"a", "b"})
         assert set(chooser.fill([None] * 2, CANDIDATES)) == {"c", "d"}
         assert set(chooser.fill([None] * 3, CANDIDATES)) > {"c", "d"}
 
@@ -116,7 +116,7 @@ def test_load_is_even_over_equal_racks() -> None:
     assert min(taken.values()) > 0.9 * max(taken.values())
 
 
-GROUPS = BookiePlaces({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "lead": {"d": ""}})
+GROUPS = BookieTopology({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "lead": {"d": ""}})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ GROUPS = BookiePlaces({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "l
 def test_isolation_groups(first: tuple[str, ...], secondary: tuple[str, ...], size: int, expected: list[str]) -> None:
     """As Pulsar 4.0.8 does it; older ones used bookies of no group for every ledger."""
     assert isolated_candidates([*CANDIDATES, "free"], GROUPS, first, secondary, size) == expected
-    assert isolated_candidates(["y", "x"], BookiePlaces(), first, secondary, size) == ["x", "y"]
+    assert isolated_candidates(["y", "x"], BookieTopology(), first, secondary, size) == ["x", "y"]
 
 
 def test_a_ledger_may_carry_groups_of_its_own() -> None:

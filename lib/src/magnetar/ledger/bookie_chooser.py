@@ -16,10 +16,10 @@ from magnetar.ledger.placement import (
     isolated_candidates,
     isolation_of,
 )
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.places import BookieTopology
 
 _DEFAULT_SETTINGS: Final = PlacementSettings()
-_NOTHING_KNOWN: Final = BookiePlaces()
+_NOTHING_KNOWN: Final = BookieTopology()
 _NO_METADATA: Final[Mapping[str, bytes]] = {}
 
 
@@ -33,7 +33,7 @@ class BookieChooser:
         rng: random.Random,
         quarantine_seconds: float,
         settings: PlacementSettings = _DEFAULT_SETTINGS,
-        places: Callable[[], BookiePlaces] = lambda: _NOTHING_KNOWN,
+        places: Callable[[], BookieTopology] = lambda: _NOTHING_KNOWN,
     ) -> None:
         """`places` gives the newest knowledge of racks and groups."""
         self._connections = connections

@@ -13,7 +13,7 @@ from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.ledger.places import BookiePlaces
+from magnetar.ledger.places import BookieTopology
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings
@@ -40,7 +40,7 @@ class BookKeeperClient:
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
         settings: LedgerClientSettings = _DEFAULT_SETTINGS,
-        places: Callable[[], BookiePlaces] | None = None,
+        places: Callable[[], BookieTopology] | None = None,
     ) -> None:
         """`places` says where bookies stand, such as `TcpBookieConnections.places`; None: nobody knows."""
         chooser = BookieChooser(
@@ -49,7 +49,7 @@ class BookKeeperClient:
             rng or random.SystemRandom(),
             settings.quarantine_seconds,
             settings.placement,
-            places or BookiePlaces,
+            places or BookieTopology,
         )
         self._parts = LedgerParts(
             connections=connections,

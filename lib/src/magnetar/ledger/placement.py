@@ -19,7 +19,7 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
-from magnetar.ledger.places import UNKNOWN_RACK, BookiePlaces
+from magnetar.ledger.places import UNKNOWN_RACK, BookieTopology
 
 ATTEMPTS_MAX: Final = 20
 """Random orders that are tried before an enforced rule is called impossible. Choosing place by place may run into a
@@ -93,7 +93,7 @@ def _names(joined: str) -> tuple[str, ...]:
 
 def isolated_candidates(
     candidates: Collection[str],
-    places: BookiePlaces,
+    places: BookieTopology,
     groups: Sequence[str],
     secondary_groups: Sequence[str],
     ensemble_size: int,
@@ -118,7 +118,7 @@ class EnsemblePlacer:
     def __init__(
         self,
         settings: PlacementSettings,
-        places: BookiePlaces,
+        places: BookieTopology,
         write_quorum: int,
         rng: random.Random,
         avoided: Collection[str] = (),

@@ -18,7 +18,7 @@ UNKNOWN_RACK: Final = "/default-rack"
 UNKNOWN_REGION: Final = "UnknownRegion"
 
 
-def decode_places(value: bytes) -> BookiePlaces:
+def decode_places(value: bytes) -> BookieTopology:
     """The value of `/bookies`. `PeerError` when it is no such JSON."""
     # Not with msgspec: every standalone cluster starts with this module, and loading msgspec takes longer than all of
     # its bookie's start.
@@ -27,7 +27,7 @@ def decode_places(value: bytes) -> BookiePlaces:
         racks = {group: {bookie: _rack(info) for bookie, info in members.items()} for group, members in groups.items()}
     except (ValueError, AttributeError, RecursionError) as error:
         raise PeerError(f"{PLACES_PATH} does not hold racks of bookies: {error}") from None
-    return BookiePlaces(racks)
+    return BookieTopology(racks)
 
 
 def _rack(info: Mapping[str, object]) -> str:
@@ -37,7 +37,7 @@ def _rack(info: Mapping[str, object]) -> str:
     return rack or ""
 
 
-class BookiePlaces:
+class BookieTopology:
     """Racks and groups of bookies. Not changed after it was made."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]] | None = None) -> None:

@@ -10,7 +10,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from magnetar.ledger.places import PLACES_PATH, BookiePlaces, decode_places
+from magnetar.ledger.places import PLACES_PATH, BookieTopology, decode_places
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
 
@@ -42,7 +42,7 @@ class TcpBookieConnections:
         self._addresses: dict[str, tuple[str, int]] = {}
         self._writable: list[str] = []
         self._read_only: list[str] = []
-        self._places = BookiePlaces()
+        self._places = BookieTopology()
         self._changed = asyncio.Event()
         self._refresher: asyncio.Task[None] | None = None
         self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
@@ -79,7 +79,7 @@ class TcpBookieConnections:
         """Ids of all registered bookies, sorted."""
         return sorted({*self._writable, *self._read_only})
 
-    def places(self) -> BookiePlaces:
+    def places(self) -> BookieTopology:
         """Where bookies stand, as an administrator has said."""
         return self._places
 
@@ -125,7 +125,7 @@ class TcpBookieConnections:
     async def _refresh_places(self) -> None:
         node = await self._store.get(PLACES_PATH)
         try:
-            self._places = decode_places(node.value) if node is not None else BookiePlaces()
+            self._places = decode_places(node.value) if node is not None else BookieTopology()
         except PeerError as error:
             # What was known before is better than nothing known.
             logger.error("racks and groups of bookies stay as they were: %s", error)  # noqa: TRY400
