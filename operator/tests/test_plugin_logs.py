@@ -116,7 +116,7 @@ async def test_following_ends_when_the_cluster_is_gone_and_nobody_says_anything(
     monkeypatch.setattr(logs, "LOOK_SECONDS", 0.01)
     kubernetes = FakeKubernetes(cluster_manifest(), pod_manifest("demo-broker-a", "broker"))
     kubernetes.logs = {"demo-broker-a": []}
-    wanted = logs.Wish(
+    wanted = logs.LogRequest(
         component="broker",
         pods=(),
         everything=False,

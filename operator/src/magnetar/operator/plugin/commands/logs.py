@@ -34,7 +34,7 @@ LOOK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LogRequest:
     """Whose lines, and which."""
 
     component: str | None
@@ -85,7 +85,7 @@ def logs(
     from magnetar.operator.plugin.running import guarded
 
     with guarded():
-        wish = Wish(
+        wish = LogRequest(
             component=component.value if component is not None else None,
             pods=pod or (),
             everything=everything,
@@ -110,7 +110,7 @@ def _seconds(span: str | None) -> int | None:
     return int(span[:-1]) * units[span[-1]]
 
 
-async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: Wish) -> None:
+async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: LogRequest) -> None:
     from magnetar.operator.plugin.collect import see_cluster
     from magnetar.operator.plugin.logs.view import LineDrawing
     from magnetar.operator.plugin.running import console
@@ -126,7 +126,7 @@ async def _logs(kubernetes: Kubernetes, cluster: str | None, wish: Wish) -> None
         await _once(kubernetes, wish, printer, _sources(view, wish, chosen))
 
 
-def _chosen(view: ClusterSummary, wish: Wish, *, quiet: bool) -> list[PodView]:
+def _chosen(view: ClusterSummary, wish: LogRequest, *, quiet: bool) -> list[PodView]:
     from magnetar.core.errors import SettingError
     from magnetar.operator.plugin.logs.choice import hurting
 
@@ -152,7 +152,7 @@ def _chosen(view: ClusterSummary, wish: Wish, *, quiet: bool) -> list[PodView]:
     return [pod for pod, _ in hurt]
 
 
-def _sources(view: ClusterSummary, wish: Wish, pods: Iterable[PodView]) -> list[LogSource]:
+def _sources(view: ClusterSummary, wish: LogRequest, pods: Iterable[PodView]) -> list[LogSource]:
     """The component's own container of each."""
     from magnetar.operator.kubernetes.pods import LogOptions
     from magnetar.operator.plugin.logs.merge import LogSource
@@ -193,7 +193,7 @@ class _Printer:
         self._out.file.flush()
 
 
-async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: Sequence[LogSource]) -> None:
+async def _once(kubernetes: Kubernetes, wish: LogRequest, printer: _Printer, sources: Sequence[LogSource]) -> None:
     from magnetar.core.errors import MagnetarError
     from magnetar.operator.plugin.logs.merge import merged, read_log
 
@@ -215,7 +215,7 @@ async def _once(kubernetes: Kubernetes, wish: Wish, printer: _Printer, sources: 
 
 
 async def _follow(
-    kubernetes: Kubernetes, view: ClusterSummary, wish: Wish, printer: _Printer, first: Sequence[str]
+    kubernetes: Kubernetes, view: ClusterSummary, wish: LogRequest, printer: _Printer, first: Sequence[str]
 ) -> None:
     """Those that were chosen, for as long as they are there; with a component or all of it, also those that come."""
     from magnetar.core.errors import Unavailable
