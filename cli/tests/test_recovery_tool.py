@@ -13,7 +13,7 @@ from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.cli.tools import recovery
 from magnetar.cli.tools.cluster import ClusterAccess
-from magnetar.cli.tools.recovery import RecoveryTotals, RecoveryWish, recover
+from magnetar.cli.tools.recovery import RecoveryRequest, RecoveryTotals, recover
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.bookie_client.v3_query import V3Queries
@@ -65,7 +65,7 @@ async def test_a_ledger_is_locked_while_it_is_recovered(
 ) -> None:
     free = memory.bookies.bookies["bookie-2:3181"]
     free.hang()
-    running = asyncio.ensure_future(recover(cluster_of(memory), RecoveryWish(bookie_ids=frozenset({LOST})), ignore))
+    running = asyncio.ensure_future(recover(cluster_of(memory), RecoveryRequest(bookie_ids=frozenset({LOST})), ignore))
     async with asyncio.timeout(30):
         while not free.add_calls:
             await asyncio.sleep(0.001)
@@ -82,7 +82,7 @@ async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryBookie
     await memory.store.put(cookie, b"")
     metadata = dataclasses.replace(await memory.metadata(ledger_id), state=LedgerState.OPEN, last_entry_id=-1)
     skipped, _ = await memory.client.metadata.create(metadata)
-    wish = RecoveryWish(bookie_ids=frozenset({LOST}), skip_open_ledgers=True, delete_cookies=True)
+    wish = RecoveryRequest(bookie_ids=frozenset({LOST}), skip_open_ledgers=True, delete_cookies=True)
     totals = await recover(cluster_of(memory), wish, ignore)
     assert (totals.planned, list(totals.failed)) == ([ledger_id], [skipped])
     assert await memory.store.exists(cookie)
@@ -94,7 +94,7 @@ async def test_cookies_stay_while_a_ledger_names_the_bookie(memory: MemoryBookie
 async def test_a_ledger_that_another_replicates_is_waited_for_and_named(
     memory: MemoryBookieCluster, ledger_id: int, worker: UnderreplicatedLedgers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wish = RecoveryWish(bookie_ids=frozenset({LOST}))
+    wish = RecoveryRequest(bookie_ids=frozenset({LOST}))
     lock = await worker.lock(ledger_id)
     assert lock is not None
     monkeypatch.setattr(recovery, "LOCK_SECONDS_MAX", 0.01)

@@ -12,7 +12,7 @@ from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import BookieDrainState
-    from magnetar.cli.tools.recovery import RecoveryTotals, RecoveryWish
+    from magnetar.cli.tools.recovery import RecoveryRequest, RecoveryTotals
     from magnetar.process.metadata_settings import MetadataSettings
 
 BLOCKERS_SHOWN_MAX = 20
@@ -52,11 +52,11 @@ def recover(
       magnetar bookie recover 10.0.0.5:3181 10.0.0.6:3181 --yes --bytes-per-second 50000000
     """
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.recovery import RecoveryWish
+    from magnetar.cli.tools.recovery import RecoveryRequest
 
     if not (yes or dry_run):
         typer.confirm(f"Copy everything that {', '.join(bookies)} had to other bookies?", abort=True)
-    wish = RecoveryWish(
+    wish = RecoveryRequest(
         bookie_ids=frozenset(bookies),
         ledger_id=ledger,
         dry_run=dry_run,
@@ -71,7 +71,7 @@ def recover(
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _recover(metadata: MetadataSettings, wish: RecoveryWish) -> RecoveryTotals:
+async def _recover(metadata: MetadataSettings, wish: RecoveryRequest) -> RecoveryTotals:
     from magnetar.cli.tools.cluster import open_cluster
     from magnetar.cli.tools.recovery import recover as run
 

@@ -33,7 +33,7 @@ LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryWish:
+class RecoveryRequest:
     """What to do."""
 
     bookie_ids: frozenset[str]
@@ -62,7 +62,7 @@ class RecoveryTotals:
 
 
 async def recover(
-    cluster: ClusterAccess, wish: RecoveryWish, on_progress: Callable[[RecoveryTotals], None]
+    cluster: ClusterAccess, wish: RecoveryRequest, on_progress: Callable[[RecoveryTotals], None]
 ) -> RecoveryTotals:
     """Give every ledger that names one of the bookies other replicas in their place. Safe to run again, and beside
     AutoRecovery: each ledger is worked on under its lock. `Unavailable`."""
@@ -125,7 +125,7 @@ async def _recover_ledger(
     replicator: LedgerReplicator,
     marks: UnderreplicatedLedgers,
     ledger_id: int,
-    wish: RecoveryWish,
+    wish: RecoveryRequest,
     copied: Callable[[int, int], None],
 ) -> str:
     """Why the ledger is not whole; empty when it is. Under its lock, for else the new bookies' garbage collection might
@@ -152,7 +152,7 @@ async def _lock(marks: UnderreplicatedLedgers, ledger_id: int) -> ReplicationLoc
 
 
 async def _recover_locked(
-    replicator: LedgerReplicator, ledger_id: int, wish: RecoveryWish, copied: Callable[[int, int], None]
+    replicator: LedgerReplicator, ledger_id: int, wish: RecoveryRequest, copied: Callable[[int, int], None]
 ) -> str:
     if not wish.skip_open_ledgers:
         try:
