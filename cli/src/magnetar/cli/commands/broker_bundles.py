@@ -87,7 +87,7 @@ def split(
     """
     from magnetar.cli.commands.running import complete, guarded
     from magnetar.cli.tools.admin_api import open_admin_api
-    from magnetar.cli.tools.brokers import SplitWish, bundle_named
+    from magnetar.cli.tools.brokers import SplitOptions, bundle_named
     from magnetar.cli.tools.brokers import split as run
 
     with guarded():
@@ -99,7 +99,7 @@ def split(
 
     async def work() -> list[str]:
         async with open_admin_api(access) as api:
-            return await run(api, name, SplitWish(algorithm=chosen.value, positions=hashes, unload=unload))
+            return await run(api, name, SplitOptions(algorithm=chosen.value, positions=hashes, unload=unload))
 
     parts = complete(work())
     typer.echo(to_json(parts) if as_json else "\n".join(parts))

@@ -203,7 +203,7 @@ async def transfer(api: AdminCaller, bundle: BundleName, broker: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitWish:
+class SplitOptions:
     """How a bundle is to be cut."""
 
     algorithm: str
@@ -211,7 +211,7 @@ class SplitWish:
     unload: bool = False
 
 
-async def split(api: AdminCaller, bundle: BundleName, wish: SplitWish) -> list[str]:
+async def split(api: AdminCaller, bundle: BundleName, wish: SplitOptions) -> list[str]:
     """Cut a bundle; returns its parts, or itself when there was nothing to cut. `AdminRefused` for one that is none."""
     if str(bundle) not in await _cut(api, bundle):
         raise AdminRefused(NOT_FOUND, f"there is no bundle {bundle}: it may have been split")
