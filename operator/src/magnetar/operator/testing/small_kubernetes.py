@@ -245,7 +245,7 @@ class SmallControls:
         return answers[name]
 
 
-class Told:
+class RecordedEvents:
     """Events in a list."""
 
     def __init__(self) -> None:

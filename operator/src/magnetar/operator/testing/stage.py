@@ -16,7 +16,7 @@ from magnetar.operator.plan.pool.questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
-from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
+from magnetar.operator.testing.small_kubernetes import RecordedEvents, SettableClock, SmallApiServer, SmallControls
 
 BLUE = Key("PulsarCluster", "here", "blue")
 COLD = Key("Bookie", "here", "cold")
@@ -50,7 +50,7 @@ class ReconcilerStage:
         self.api = SmallApiServer()
         self.controls = SmallControls()
         self.clock = SettableClock()
-        self.told = Told()
+        self.told = RecordedEvents()
         self.actions: list[Action] = []
         self.first: Sequence[Action] = ()
         self.groups: list[Sequence[Action]] = []
