@@ -17,7 +17,7 @@ from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import Children, PodFacts, Trouble
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
-from magnetar.operator.plan.warnings import Warned, in_doubt, with_warnings
+from magnetar.operator.plan.warnings import LatestWarning, in_doubt, with_warnings
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 from magnetar.operator.testing.cluster_builders import healthy, told
@@ -156,9 +156,9 @@ def waiting(**facts: Any) -> PodFacts:
     return make_pod("blue-broker-a", "broker", **(usual | facts))
 
 
-def mount(what: str, ago_seconds: float = 5.0) -> Warned:
+def mount(what: str, ago_seconds: float = 5.0) -> LatestWarning:
     words = f'MountVolume.SetUp failed for volume "v" : {what}'
-    return Warned(reason="FailedMount", message=words, told_seconds=NOW - ago_seconds)
+    return LatestWarning(reason="FailedMount", message=words, told_seconds=NOW - ago_seconds)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,12 @@ def test_a_pod_that_waits_for_what_is_not_there_says_for_what(what: str) -> None
         (mount("failed to sync configmap cache: timed out"), 200.0, True),
         (mount('secret "blue-control" not found'), 20.0, False),
         (mount('secret "mine" not found', ago_seconds=3000.0), 4000.0, False),
-        (Warned(reason="Unhealthy", message="not found", told_seconds=NOW), 20.0, False),
+        (LatestWarning(reason="Unhealthy", message="not found", told_seconds=NOW), 20.0, False),
     ],
 )
-def test_what_may_end_by_itself_or_has_ended_is_no_failure_yet(warned: Warned, age_seconds: float, fails: bool) -> None:
+def test_what_may_end_by_itself_or_has_ended_is_no_failure_yet(
+    warned: LatestWarning, age_seconds: float, fails: bool
+) -> None:
     control = {("Secret", "blue-control"): {"metadata": {"name": "blue-control"}}}
     children = Children(pods=[waiting(created_seconds=NOW - age_seconds)], objects=control)
     (pod,) = with_warnings(children, {("Pod", "blue-broker-a"): [warned]}, NOW).pods
@@ -207,7 +209,7 @@ def test_nobody_is_asked_about_pods_that_say_enough(facts: dict[str, Any]) -> No
 def test_an_image_that_cannot_be_had_names_the_secret_for_it() -> None:
     children = Children(pods=[waiting(waiting_reason="ImagePullBackOff", waiting_message="Back-off pulling x")])
     words = "Unable to retrieve some image pull secrets (mine); attempting to pull the image may not succeed."
-    warned = Warned(reason="FailedToRetrieveImagePullSecret", message=words, told_seconds=NOW)
+    warned = LatestWarning(reason="FailedToRetrieveImagePullSecret", message=words, told_seconds=NOW)
     (pod,) = with_warnings(children, {("Pod", "blue-broker-a"): [warned]}, NOW).pods
     assert "image pull secrets (mine)" in trouble(pod)
     assert "imagePullSecrets" in trouble(pod)
@@ -221,7 +223,7 @@ def test_a_claim_without_its_class_is_told_at_once() -> None:
     name = ("PersistentVolumeClaim", "data-blue-zookeeper-0")
     assert [found for found, _ in in_doubt(children, NOW)] == [name]
     words = 'storageclass.storage.k8s.io "fast" not found'
-    warned = Warned(reason="ProvisioningFailed", message=words, told_seconds=NOW)
+    warned = LatestWarning(reason="ProvisioningFailed", message=words, told_seconds=NOW)
     (found,) = with_warnings(children, {name: [warned]}, NOW).pods
     assert failing(found, NOW)
     assert f"claim data-blue-zookeeper-0: {words}" in trouble(found)
@@ -238,7 +240,7 @@ def test_a_pool_whose_pods_are_refused_says_why() -> None:
     pods = [pod for pod in seen.children.pods if pod.ordinal < 2]
     children = replace(seen.children, pods=pods, workloads={name: stateful})
     assert name in [found for found, _ in in_doubt(children, NOW)]
-    warned = Warned(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
+    warned = LatestWarning(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
     plan = plan_pool(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
     said = {one["type"]: one for one in plan.status["conditions"]}
     assert said["Stalled"]["status"] == "True"
@@ -251,7 +253,7 @@ def test_zookeepers_pods_that_are_refused_say_why() -> None:
     stateful = replace(seen.children.workloads[name], replicas=0, ready=0)
     pods = [pod for pod in seen.children.pods if pod.component != "zookeeper"]
     children = replace(seen.children, pods=pods, workloads={**seen.children.workloads, name: stateful})
-    warned = Warned(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
+    warned = LatestWarning(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
     plan = plan_cluster(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
     said = {one["type"]: one for one in plan.status["conditions"]}
     assert (said["Stalled"]["status"], said["Stalled"]["reason"]) == ("True", "PodFailing")
@@ -298,7 +300,7 @@ def test_a_claim_that_does_not_grow_says_why() -> None:
     name = ("PersistentVolumeClaim", "ledgers-blue-bookie-1")
     assert [found for found, _ in in_doubt(children, NOW)] == [name]
     words = "resize volume failed: rpc error: the pool is full"
-    warned = Warned(reason="VolumeResizeFailed", message=words, told_seconds=NOW)
+    warned = LatestWarning(reason="VolumeResizeFailed", message=words, told_seconds=NOW)
     plan = plan_pool(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
     said = {one["type"]: one for one in plan.status["conditions"]}
     assert (said["Stalled"]["status"], said["Stalled"]["reason"]) == ("True", "VolumeNotExpandable")
@@ -314,7 +316,7 @@ def test_a_job_without_pods_says_why() -> None:
     seen = replace(before, status=PulsarClusterStatus(), cluster=cluster)
     children = replace(seen.children, objects={**seen.children.objects, name: made})
     assert (name, "job-uid") in in_doubt(children, NOW)
-    warned = Warned(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
+    warned = LatestWarning(reason="FailedCreate", message=REFUSED_PODS, told_seconds=NOW)
     plan = plan_cluster(replace(seen, children=with_warnings(children, {name: [warned]}, NOW)))
     said = {one["type"]: one for one in plan.status["conditions"]}
     assert said["MetadataReady"]["reason"] == "MetadataInitFailed"

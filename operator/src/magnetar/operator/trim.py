@@ -10,7 +10,7 @@ from magnetar.operator.children.naming import BOOKIE, COMPONENT_LABEL, INSTANCE_
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.conditions import seconds
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, ResourceFacts, WorkloadFacts
-from magnetar.operator.plan.warnings import Warned
+from magnetar.operator.plan.warnings import LatestWarning
 from magnetar.operator.resources.quantities import size_bytes
 
 _STARTS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -95,12 +95,14 @@ def claim_facts(manifest: Manifest) -> ClaimFacts:
     )
 
 
-def warned(event: Manifest) -> Warned:
+def warned(event: Manifest) -> LatestWarning:
     """Of an Event. Those of newer reporters have their time elsewhere."""
     series = event.get("series") or {}
     stamp = event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
     stamp = stamp or (event.get("metadata") or {}).get("creationTimestamp")
-    return Warned(reason=event.get("reason") or "", message=event.get("message") or "", told_seconds=_seconds(stamp))
+    return LatestWarning(
+        reason=event.get("reason") or "", message=event.get("message") or "", told_seconds=_seconds(stamp)
+    )
 
 
 def workload_facts(manifest: Manifest) -> WorkloadFacts:

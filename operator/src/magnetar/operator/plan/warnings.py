@@ -47,7 +47,7 @@ Name: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class LatestWarning:
     """The latest of an object's warnings."""
 
     reason: str
@@ -75,7 +75,7 @@ def in_doubt(children: Children, now_seconds: float) -> list[tuple[Name, str]]:
     return found[:ASKED_MAX]
 
 
-def with_warnings(children: Children, warned: Mapping[Name, Sequence[Warned]], now_seconds: float) -> Children:
+def with_warnings(children: Children, warned: Mapping[Name, Sequence[LatestWarning]], now_seconds: float) -> Children:
     """The children as they are with what Events say of them."""
     known = {name: found for name, told in warned.items() if (found := _latest(children, told, now_seconds))}
     if not known:
@@ -93,7 +93,7 @@ def with_warnings(children: Children, warned: Mapping[Name, Sequence[Warned]], n
     return replace(children, workloads=workloads, pods=pods, claims=claims, warnings=jobs)
 
 
-def _with_warning(pod: PodFacts, claims: Sequence[ClaimFacts], known: Mapping[Name, Warned]) -> PodFacts:
+def _with_warning(pod: PodFacts, claims: Sequence[ClaimFacts], known: Mapping[Name, LatestWarning]) -> PodFacts:
     if (told := known.get(("Pod", pod.name))) is not None:
         if pod.waiting_reason in IMAGE_FAILURES:
             return replace(pod, waiting_message=f"{told.message} {pod.waiting_message}")
@@ -105,7 +105,7 @@ def _with_warning(pod: PodFacts, claims: Sequence[ClaimFacts], known: Mapping[Na
     return pod
 
 
-def _latest(children: Children, told: Sequence[Warned], now_seconds: float) -> Warned | None:
+def _latest(children: Children, told: Sequence[LatestWarning], now_seconds: float) -> LatestWarning | None:
     recent = [
         warned
         for warned in told
