@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.core.errors import SettingError
-from magnetar.metadata.contract import Heard, MetadataStoreContract
+from magnetar.metadata.contract import MetadataStoreContract, RecordedNotifications
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.etcd import EtcdMetadataStore
 from magnetar.metadata.etcd_client import parse_endpoints
@@ -64,7 +64,7 @@ async def test_a_server_that_stops_and_comes_back_keeps_the_session(tmp_path: Pa
         node = await store.get("/e")
         assert node is not None
         assert node.stat.owned_by_this_session
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         await store.put("/f", b"")
         await heard.until(NodeChange.CREATED, "/f")
         await store.close()
@@ -103,7 +103,7 @@ async def test_a_lock_goes_to_the_next_when_its_holder_is_gone(
 ) -> None:
     lock = ResourceLock(other_session, "/locks/x", b"other", lambda _: None)
     await lock.acquire()
-    heard = Heard(store)
+    heard = RecordedNotifications(store)
     await store.get("/locks/x")
     await other_session.close()
     await heard.until(NodeChange.DELETED, "/locks/x")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.metadata.contract import Heard, MetadataStoreContract
+from magnetar.metadata.contract import MetadataStoreContract, RecordedNotifications
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, NodeChange, SessionEvent, StoreUnavailable
 
@@ -31,7 +31,7 @@ async def test_an_expired_session_loses_its_nodes_and_is_told(store: MemoryMetad
     other = store.another_session()
     events: list[SessionEvent] = []
     store.watch_session(events.append)
-    heard = Heard(other)
+    heard = RecordedNotifications(other)
     await store.put("/e", b"", ephemeral=True)
     await store.put("/kept", b"")
     store.expire_session()
@@ -63,7 +63,7 @@ async def test_a_failing_listener_keeps_nobody_from_being_told(
         raise ValueError("listener")
 
     store.watch(fail)
-    heard = Heard(store)
+    heard = RecordedNotifications(store)
     await store.put("/a", b"")
     await heard.until(NodeChange.CREATED, "/a")
     assert "a listener failed" in caplog.text

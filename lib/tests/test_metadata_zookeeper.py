@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata import zookeeper_session
-from magnetar.metadata.contract import PATIENCE_SECONDS, Heard, MetadataStoreContract, value_of
+from magnetar.metadata.contract import PATIENCE_SECONDS, MetadataStoreContract, RecordedNotifications, value_of
 from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
@@ -97,7 +97,7 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
     store: ZookeeperMetadataStore, other_session: MetadataStore, server: ZookeeperServer
 ) -> None:
     events = SessionEvents(store)
-    heard = Heard(other_session)
+    heard = RecordedNotifications(other_session)
     await store.put("/e", b"", ephemeral=True)
     await store.put("/kept", b"1")
     assert await other_session.exists("/e")
@@ -129,7 +129,7 @@ async def test_a_restarted_server_finds_the_same_session(tmp_path: Path) -> None
 
 async def restart_under_a_session(server: ZookeeperServer, store: MetadataStore) -> None:
     events = SessionEvents(store)
-    heard = Heard(store)
+    heard = RecordedNotifications(store)
     await store.put("/a", b"1")
     await store.put("/e", b"", ephemeral=True)
     await store.get("/a")
@@ -192,7 +192,7 @@ async def test_the_oldest_watch_makes_room_and_is_told_as_a_change(
     store: ZookeeperMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zookeeper_session, "WATCHES_MAX", 2)
-    heard = Heard(store)
+    heard = RecordedNotifications(store)
     await store.put("/dir/c", b"")
     await store.exists("/a")
     await store.children("/dir")
@@ -214,7 +214,7 @@ async def test_the_oldest_watch_makes_room_and_is_told_as_a_change(
 async def test_an_unwatched_read_leaves_no_watch(store: ZookeeperMetadataStore, other_session: MetadataStore) -> None:
     for path in ("/a", "/b"):
         await store.put(path, b"")
-    heard = Heard(store)
+    heard = RecordedNotifications(store)
     await store.get("/a", watch=False)
     await store.get("/missing", watch=False)
     assert await store.exists("/a", watch=False)

@@ -48,7 +48,7 @@ async def value_of(store: MetadataStore, path: str) -> bytes | None:
     return None if node is None else node.value
 
 
-class Heard:
+class RecordedNotifications:
     """A listener that keeps what it is told."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -86,7 +86,7 @@ class MetadataStoreContract:
         assert await store.exists("/a", watch=False)
         assert not await store.exists("/b", watch=False)
         assert await store.children("/", watch=False) == await store.children("/")
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         await store.get("/a")
         await store.get("/a", watch=False)
         await store.put("/a", b"two")
@@ -243,7 +243,7 @@ class MetadataStoreContract:
         await other_session.put("/dir/e", b"", ephemeral=True)
         await other_session.put("/dir/s-", b"", ephemeral=True, sequential=True)
         await other_session.put("/dir/kept", b"")
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         assert len(await store.children("/dir")) == 3
         assert await store.exists("/dir/e")
         await other_session.close()
@@ -267,7 +267,7 @@ class MetadataStoreContract:
             await store.put("/e/child", b"")
 
     async def test_a_watcher_hears_of_a_creation(self, store: MetadataStore, other_session: MetadataStore) -> None:
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         await store.put("/w", b"")
         assert not await store.exists("/w/new")
         assert await store.children("/w") == []
@@ -279,7 +279,7 @@ class MetadataStoreContract:
     async def test_a_watcher_hears_of_a_creation_below_no_node(
         self, store: MetadataStore, other_session: MetadataStore
     ) -> None:
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         assert await store.children("/w") == []
         await other_session.put("/w/new", b"1")
         await heard.until(NodeChange.CREATED, "/w")
@@ -289,7 +289,7 @@ class MetadataStoreContract:
         self, store: MetadataStore, other_session: MetadataStore
     ) -> None:
         await store.put("/w", b"0")
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         for value in (b"1", b"2", b"3"):
             await store.get("/w")
             heard.notifications.clear()
@@ -298,7 +298,7 @@ class MetadataStoreContract:
             assert await value_of(store, "/w") == value
 
     async def test_a_watcher_hears_of_its_own_changes_before_they_return(self, store: MetadataStore) -> None:
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         await store.get("/w")
         await store.put("/w", b"1")
         assert Notification(NodeChange.CREATED, "/w") in heard.notifications
@@ -311,7 +311,7 @@ class MetadataStoreContract:
 
     async def test_a_watcher_hears_of_a_deletion(self, store: MetadataStore, other_session: MetadataStore) -> None:
         await store.put("/w/gone", b"")
-        heard = Heard(store)
+        heard = RecordedNotifications(store)
         await store.get("/w/gone")
         await store.children("/w")
         await other_session.delete("/w/gone")
@@ -320,7 +320,7 @@ class MetadataStoreContract:
         assert await store.get("/w/gone") is None
 
     async def test_a_watcher_may_stop(self, store: MetadataStore, other_session: MetadataStore) -> None:
-        stopped, heard = Heard(store), Heard(store)
+        stopped, heard = RecordedNotifications(store), RecordedNotifications(store)
         stopped.stop()
         stopped.stop()
         await store.get("/w")
@@ -330,7 +330,7 @@ class MetadataStoreContract:
 
     async def test_a_large_value_comes_back(self, store: MetadataStore, other_session: MetadataStore) -> None:
         value = bytes(range(256)) * 2800
-        heard = Heard(other_session)
+        heard = RecordedNotifications(other_session)
         assert not await other_session.exists("/large")
         await store.put("/large", value)
         assert await value_of(store, "/large") == value
