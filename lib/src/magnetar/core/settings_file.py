@@ -87,7 +87,7 @@ class SettingNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenSetting:
     """One setting as it was given."""
 
     value: str
@@ -101,7 +101,7 @@ class GivenSettings:
     def __init__(self, known: Collection[str]) -> None:
         """`known` are the names that are no mistake: Apache's, and any of our own."""
         self._known = frozenset(known)
-        self._given: dict[str, Given] = {}
+        self._given: dict[str, GivenSetting] = {}
         self._used: set[str] = set()
         self.repeated: list[str] = []
         """Names that one file gives twice with different values, and where; the last one counts."""
@@ -110,7 +110,7 @@ class GivenSettings:
         """Take one. `SettingError` for a name that nobody knows."""
         if name not in self._known:
             raise SettingError(f"{where}: there is no setting {name!r}{_suggestion(name, self._known)}")
-        self._given[name] = Given(value.strip(), where)
+        self._given[name] = GivenSetting(value.strip(), where)
 
     def add_file(self, path: Path) -> None:
         """Take all settings of a properties file. `SettingError`, also when it cannot be read."""
