@@ -157,11 +157,11 @@ class MemoryBookie:
         return found
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
-        """See `EntryGiver.read_run`."""
+        """See `ReadOnlyBookie.read_run`."""
         return run_of(await self.read_entries(ledger_id, first_entry_id, count_max, size_bytes_max))
 
     async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
-        """See `EntryGiver.read_each`."""
+        """See `ReadOnlyBookie.read_each`."""
         results: list[bytes | BookieError] = []
         for entry_id in entry_ids:
             try:

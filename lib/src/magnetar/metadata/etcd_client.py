@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from magnetar.core.errors import SettingError
 from magnetar.metadata.generated import etcd_pb2 as pb
-from magnetar.metadata.patience import SilenceLimit
+from magnetar.metadata.silence_limit import SilenceLimit
 from magnetar.metadata.store import StoreClosed, StoreUnavailable
 
 logger: Final = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ _DEFAULT_SETTINGS: Final = TcpBookieSettings()
 
 
 class AddressedBookies:
-    """An `EntryGivers` over TCP. Asks nobody where bookies are, and so does not hear when they move."""
+    """A `ReadOnlyBookies` over TCP. Asks nobody where bookies are, and so does not hear when they move."""
 
     def __init__(
         self,

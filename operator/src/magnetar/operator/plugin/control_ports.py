@@ -38,7 +38,7 @@ class ControlPorts:
 
     @classmethod
     async def of(cls, kubernetes: Kubernetes, namespace: str, cluster: str) -> ControlPorts:
-        """With the cluster's token, which the user must be allowed to read. `NotAllowed`, `Unavailable`."""
+        """With the cluster's token, which the user must be allowed to read. `NotPermitted`, `Unavailable`."""
         secret = await kubernetes.get("Secret", namespace, token_secret_name(cluster))
         if secret is None:
             raise Unavailable(f"there is no Secret {token_secret_name(cluster)}: the operator has not made it yet")

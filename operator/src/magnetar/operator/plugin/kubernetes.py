@@ -11,7 +11,7 @@ from magnetar.operator.kubernetes.pods import LogOptions, PodStream
 
 
 class Kubernetes(Protocol):
-    """All calls of the plugin. Each may raise `NotAllowed`, `Refused`, `ServerUnavailable`."""
+    """All calls of the plugin. Each may raise `NotPermitted`, `Refused`, `ServerUnavailable`."""
 
     @property
     def namespace(self) -> str:

@@ -47,7 +47,7 @@ ANSWER_SECONDS: Final = 5.0
 BOOKIE_SETTINGS: Final = TcpBookieSettings(connect_timeout_seconds=5.0)
 
 Addresses = dict[str, tuple[str, int]]
-CompactedInto: TypeAlias = "tuple[Compaction, TopicLedger]"
+CompactedInto: TypeAlias = "tuple[CompactedLedger, TopicLedger]"
 
 
 class InternalConfiguration(Protocol):

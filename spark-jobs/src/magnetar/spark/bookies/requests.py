@@ -46,7 +46,7 @@ class BookieFailure:
     text: str
 
 
-Got: TypeAlias = "tuple[list[bytes], list[Reason]]"
+Got: TypeAlias = "tuple[list[bytes], list[BookieFailure]]"
 """Payloads from the wanted entry on, at least one; or none, and why: one reason for each bookie of its write set."""
 
 

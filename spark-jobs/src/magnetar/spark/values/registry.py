@@ -29,7 +29,7 @@ BYTES_DEFINITION: Final = SchemaDefinition(type=SchemaType.NONE, name="Bytes")
 def decoder_for(definition: SchemaDefinition | None, versions: SchemaVersions | None = None) -> SchemaDecoder:
     """The decoder of a table whose schema is this; None: payloads as they are.
 
-    `versions`: where the schemas of other messages come from. Raises `SchemaUnreadable` for a schema that has no columns:
+    `versions`: where the schemas of other messages come from. Raises `SchemaUnreadable` for a schema without columns:
     one that contains itself, or is none. Such a topic can still be read with `definition` None.
     """
     return SchemaDecoder(definition or BYTES_DEFINITION, versions or SchemaVersions())

@@ -85,7 +85,7 @@ SortOption = Annotated[
 ]
 CountOption = Annotated[int | None, typer.Option("--count", "-c", min=1, help="Only so many rows.")]
 
-Rows = Callable[["Kubernetes", "ClusterView", "Asked"], Awaitable[Sequence[Any]]]
+Rows = Callable[["Kubernetes", "ClusterSummary", "ControlQueries"], Awaitable[Sequence[Any]]]
 
 
 class ControlQueries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.metadata.patience import LOOK_SECONDS, SilenceLimit
+from magnetar.metadata.silence_limit import LOOK_SECONDS, SilenceLimit
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
