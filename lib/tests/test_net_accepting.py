@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 import uvloop
-from magnetar.net import accepting, arrivals, endpoints, seldom
+from magnetar.net import accepting, arrivals, endpoints, throttled_report
 from magnetar.net.accepting import ENOUGH, Acceptor, bound
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import listen

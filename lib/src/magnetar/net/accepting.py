@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeAlias
 from magnetar.net.arrivals import PendingHandshakes
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.refused_connections import LimitKind
-from magnetar.net.seldom import ThrottledReport
+from magnetar.net.throttled_report import ThrottledReport
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 logger: Final = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.seldom import ThrottledReport, connections
+from magnetar.net.throttled_report import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
 

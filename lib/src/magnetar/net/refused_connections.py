@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from magnetar.net.seldom import CallLater, ThrottledReport, connections
+from magnetar.net.throttled_report import CallLater, ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.net.seldom import BURST_SECONDS, TOLD_SECONDS, ThrottledReport, connections
+from magnetar.net.throttled_report import BURST_SECONDS, TOLD_SECONDS, ThrottledReport, connections
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
