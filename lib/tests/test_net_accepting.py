@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 import uvloop
-from magnetar.net import accepting, arrivals, endpoints, throttled_report
+from magnetar.net import accepting, endpoints, pending_handshakes, throttled_report
 from magnetar.net.accepting import ENOUGH, Acceptor, bound
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import listen

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from magnetar.net.arrivals import PendingHandshakes
 from magnetar.net.descriptors import handshakes_max
+from magnetar.net.pending_handshakes import PendingHandshakes
 from magnetar.net.refused_connections import LimitKind
 from magnetar.net.throttled_report import ThrottledReport
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX

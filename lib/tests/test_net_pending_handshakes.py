@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from magnetar.net import descriptors
-from magnetar.net.arrivals import PATIENCE_SECONDS, PATIENCE_SECONDS_MAX, PendingHandshakes
 from magnetar.net.descriptors import HANDSHAKES_MAX, HANDSHAKES_MIN, handshakes_max
+from magnetar.net.pending_handshakes import PATIENCE_SECONDS, PATIENCE_SECONDS_MAX, PendingHandshakes
 from magnetar.net.refused_connections import LimitKind
 
 MANY = 1 << 20
