@@ -30,7 +30,7 @@ from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
-from magnetar.ledger.places import BookieTopology, decode_places
+from magnetar.ledger.topology import BookieTopology, decode_places
 from magnetar.metadata.store import MetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError

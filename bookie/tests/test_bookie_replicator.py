@@ -16,7 +16,7 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.placement import Adherence
-from magnetar.ledger.places import BookieTopology
+from magnetar.ledger.topology import BookieTopology
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode

@@ -14,9 +14,9 @@ from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ensemble_change import CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.placement import PlacementSettings
-from magnetar.ledger.places import BookieTopology
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, RecordingListener
+from magnetar.ledger.topology import BookieTopology
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Stat
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop

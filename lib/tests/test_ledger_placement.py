@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.placement import Adherence, EnsemblePlacer, PlacementSettings, isolated_candidates, isolation_of
-from magnetar.ledger.places import BookieTopology
+from magnetar.ledger.topology import BookieTopology
 
 CANDIDATES = ["a", "b", "c", "d"]
 FLAT = PlacementSettings(rack_aware=False)

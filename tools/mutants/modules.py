@@ -49,7 +49,7 @@ _SPARK: Final = "spark-jobs/src/magnetar/spark"
 
 _LEDGER_TESTS: Final = _files(
     "lib/tests",
-    *("ledger_striping", "ledger_places", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
+    *("ledger_striping", "ledger_topology", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
     *(
         "ledger_placement",
         "ledger_recovery",

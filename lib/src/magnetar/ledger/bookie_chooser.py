@@ -16,7 +16,7 @@ from magnetar.ledger.placement import (
     isolated_candidates,
     isolation_of,
 )
-from magnetar.ledger.places import BookieTopology
+from magnetar.ledger.topology import BookieTopology
 
 _DEFAULT_SETTINGS: Final = PlacementSettings()
 _NOTHING_KNOWN: Final = BookieTopology()

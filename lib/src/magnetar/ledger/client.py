@@ -13,10 +13,10 @@ from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
-from magnetar.ledger.places import BookieTopology
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.topology import BookieTopology
 from magnetar.ledger.writer import LedgerParts, OpenLedgerWriter
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState

@@ -19,7 +19,7 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import NotEnoughBookies
-from magnetar.ledger.places import UNKNOWN_RACK, BookieTopology
+from magnetar.ledger.topology import UNKNOWN_RACK, BookieTopology
 
 ATTEMPTS_MAX: Final = 20
 """Random orders that are tried before an enforced rule is called impossible. Choosing place by place may run into a

@@ -10,7 +10,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from magnetar.ledger.places import PLACES_PATH, BookieTopology, decode_places
+from magnetar.ledger.topology import PLACES_PATH, BookieTopology, decode_places
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
 

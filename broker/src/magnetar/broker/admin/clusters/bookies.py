@@ -14,7 +14,7 @@ from magnetar.broker.admin.web.shapes import Shape, required_body, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
-from magnetar.ledger.places import PLACES_PATH
+from magnetar.ledger.topology import PLACES_PATH
 from magnetar.metadata.store import NodeNotFound
 
 BASE: Final = "/admin/v2/bookies"

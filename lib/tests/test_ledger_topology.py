@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from magnetar.core.errors import PeerError
-from magnetar.ledger.places import UNKNOWN_RACK, UNKNOWN_REGION, decode_places
+from magnetar.ledger.topology import UNKNOWN_RACK, UNKNOWN_REGION, decode_places
 
 WRITTEN_BY_PULSAR_ADMIN = (
     b'{"default":{"10.0.0.1:3181":{"rack":"/east/rack-1","hostname":"one"},"10.0.0.2:3181":{"rack":"rack-2",'
