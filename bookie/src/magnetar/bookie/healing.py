@@ -12,8 +12,8 @@ from typing import Final
 
 from magnetar.bookie.app import RunningBookie
 from magnetar.bookie.autorecovery.fragments import segments_of
-from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, Reading, SegmentReader
 from magnetar.bookie.autorecovery.replication.replicator import open_segment_is_bad
+from magnetar.bookie.autorecovery.replication.segment_reader import EntriesUnreadable, Reading, SegmentReader
 from magnetar.bookie.integrity.limbo import LimboStage, Unhealed, ledgers_in_limbo
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB

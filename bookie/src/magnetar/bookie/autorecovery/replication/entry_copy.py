@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from magnetar.bookie.autorecovery.fragments import EnsembleRepair
-from magnetar.bookie.autorecovery.replication.entry_source import SegmentReader
+from magnetar.bookie.autorecovery.replication.segment_reader import SegmentReader
 from magnetar.bookie.autorecovery.replication.settings import ReplicationSettings
 from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
 from magnetar.bookie.counters import RecoveryCounters

@@ -28,9 +28,9 @@ from magnetar.bookie.autorecovery.fragments import (
     with_move,
 )
 from magnetar.bookie.autorecovery.replication.entry_copy import EntryCopier, OnProgress, TargetFailed
-from magnetar.bookie.autorecovery.replication.entry_source import EntriesUnreadable, SegmentReader
 from magnetar.bookie.autorecovery.replication.result import OpenDamage, Problem, ProblemKind, ReplicationScope
 from magnetar.bookie.autorecovery.replication.result import ReplicationResult as ReplicationResult
+from magnetar.bookie.autorecovery.replication.segment_reader import EntriesUnreadable, SegmentReader
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.bookie.autorecovery.replication.target_choice import TargetChoice
 from magnetar.bookie.autorecovery.replication.throttle import ReplicationThrottle
