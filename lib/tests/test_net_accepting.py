@@ -117,7 +117,7 @@ def test_half_handshakes_make_room(
     make_loop: Callable[[], asyncio.AbstractEventLoop], certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "handshakes_max", lambda: 8)
-    monkeypatch.setattr(arrivals, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(pending_handshakes, "PATIENCE_SECONDS", 0.01)
 
     async def test() -> None:
         listener = await listen("127.0.0.1", 0, Hello, tls=tls_of(certificate))
@@ -239,7 +239,7 @@ async def test_without_files_there_is_a_pause_and_a_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(accepting, "PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(seldom, "BURST_SECONDS", 0.05)
+    monkeypatch.setattr(throttled_report, "BURST_SECONDS", 0.05)
     [plain] = await bound("127.0.0.1", 0)
     listening = Exhausted(fileno=plain.detach())
     listening.times = 5

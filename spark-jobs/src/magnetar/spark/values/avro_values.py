@@ -39,7 +39,7 @@ class AvroPayloads:
     """Decodes payloads of one writer's version. Bytes behind the record are ignored, as Java's client does."""
 
     def __init__(self, table: AvroDefinition, writer: AvroDefinition) -> None:
-        """Raises `SchemaUnreadable` for an unusable schema of the writer; what cannot be resolved shows with the rows."""
+        """Raises `SchemaUnreadable` for an unusable schema of the writer; what cannot be resolved shows by row."""
         self._shape = table.shape
         self._fields = fields_of(table.shape)
         self._named = table.shape.has_unions
