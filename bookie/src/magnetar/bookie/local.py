@@ -29,7 +29,8 @@ class LocalBookieConnection:
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
     ) -> bytes:
-        """See `BookieConnection.read_entry`."""
+        """One whole entry. Raises `BookieError` with the code. With READ_FLAG_FENCE the ledger is fenced, durably,
+        before the answer (also when that is an error such as ENOENTRY)."""
         self._check_open()
         if flags & READ_FLAG_FENCE:
             await self._bookie.fence(ledger_id, master_key)
@@ -42,12 +43,13 @@ class LocalBookieConnection:
     async def read_entries(
         self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
     ) -> list[bytes]:
-        """See `BookieConnection.read_entries`."""
+        """Consecutive whole entries from the first one; stops early at the first missing entry or at the size. At least
+        one entry is returned when the first exists, whatever its size. Raises `BookieError`."""
         self._check_open()
         return await self._bookie.read_run(ledger_id, first_entry_id, count_max, size_bytes_max)
 
     async def close(self) -> None:
-        """See `BookieConnection.close`. The bookie itself runs on."""
+        """Let go of the connection; outstanding requests answer `BookieCode.UNREACHABLE`. The bookie itself runs on."""
         self._adds.close()
 
     def leads_to(self, bookie: Bookie) -> bool:

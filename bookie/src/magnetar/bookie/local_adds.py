@@ -35,7 +35,8 @@ class LocalAdds:
         flags: int,
         done: AddCallback,
     ) -> None:
-        """See `BookieConnection.add_entries`. After `close`: answered UNREACHABLE."""
+        """Store whole entries. Never waits: every entry id is answered exactly once, never from inside this call. After
+        `close` the answer is UNREACHABLE."""
         if not entry_ids:
             return
         if self.closed:

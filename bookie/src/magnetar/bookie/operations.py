@@ -263,7 +263,7 @@ class StateOperations(Protocol):
 
     @property
     def bookie_id(self) -> str:
-        """As registered."""
+        """The id under which the bookie is registered."""
         ...
 
     @property
@@ -272,7 +272,7 @@ class StateOperations(Protocol):
         ...
 
     def state(self) -> BookieState:
-        """Whether it works."""
+        """Whether it serves, and takes writes."""
         ...
 
     def limbo(self) -> LimboState:
@@ -360,7 +360,7 @@ class ClusterOperations(Protocol):
         ...
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """`LedgerNotFound`."""
+        """The metadata of a ledger, as the store has it. `LedgerNotFound`."""
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -450,7 +450,7 @@ class DrainOperations(Protocol):
         ...
 
     def drain(self) -> BookieDrainState:
-        """How far it is."""
+        """How far the drain of this bookie has come."""
         ...
 
     async def cancel_drain(self) -> BookieDrainState:

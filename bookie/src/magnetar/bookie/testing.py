@@ -36,7 +36,7 @@ class DiskIndexes:
         self._disk = disk
 
     def open(self, directory: Path, block_cache_bytes: int, *, create: bool) -> DiskIndex:
-        """See `OpenIndex`; an index that is missing is made."""
+        """Open the index of a ledger directory; one that is missing is made."""
         del block_cache_bytes, create
         return DiskIndex(self._disk, directory)
 
@@ -106,34 +106,34 @@ class DiskIndex:
         self._position = len(content)
 
     def ledger(self, ledger_id: int) -> bytes | None:
-        """See `LedgerIndex.ledger`."""
+        """The encoded state of a ledger, or None."""
         return self._ledgers.get(ledger_id)
 
     def put_ledgers(self, states: Sequence[tuple[int, bytes]]) -> None:
-        """See `LedgerIndex.put_ledgers`."""
+        """Store states; durable on return."""
         if states:
             self._write([_STATE.pack(_PUT_STATE, ledger_id) + value for ledger_id, value in states])
             self._file.sync()
 
     def ledger_ids(self) -> Iterator[int]:
-        """See `LedgerIndex.ledger_ids`."""
+        """All ledgers with a state, ascending."""
         return iter(sorted(self._ledgers))
 
     def put_locations(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
-        """See `LedgerIndex.put_locations`."""
+        """Store the places of entries of one ledger. Durable after `sync`."""
         places = zip(entry_ids, locations, strict=True)
         self._write([_PLACE.pack(_PUT_PLACE, ledger_id, entry_id, location) for entry_id, location in places])
 
     def sync(self) -> None:
-        """See `LedgerIndex.sync`."""
+        """Make every `put_locations` so far durable."""
         self._file.sync()
 
     def location(self, ledger_id: int, entry_id: int) -> int | None:
-        """See `LedgerIndex.location`."""
+        """Where an entry is, or None."""
         return self._places.get(ledger_id, {}).get(entry_id)
 
     def locations(self, ledger_id: int, first_entry_id: int, count_max: int) -> list[int]:
-        """See `LedgerIndex.locations`."""
+        """Where consecutive entries are, from the first one to the first missing one."""
         places = self._places.get(ledger_id, {})
         found: list[int] = []
         while len(found) < count_max and (location := places.get(first_entry_id + len(found))) is not None:
@@ -141,27 +141,29 @@ class DiskIndex:
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """See `LedgerIndex.last_entry_id`."""
+        """The greatest entry id of a ledger, or -1."""
         return max(self._places.get(ledger_id, ()), default=-1)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        """See `LedgerIndex.entry_ids`."""
+        """All entry ids of a ledger, ascending."""
         return sorted(self._places.get(ledger_id, ()))
 
     def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
-        """See `LedgerIndex.stored_ledger_ids`."""
+        """Ledgers that have a state or any place, ascending, from `first_ledger_id` on; fewer than asked for only when
+        there are no more."""
         stored = sorted(self._ledgers.keys() | self._places.keys())
         begin = bisect_left(stored, first_ledger_id)
         return stored[begin : begin + count_max]
 
     def locations_of(self, entries: Sequence[tuple[int, int]]) -> list[int | None]:
-        """See `LedgerIndex.locations_of`."""
+        """(ledger id, entry id) → where each is, or None."""
         return [self.location(ledger_id, entry_id) for ledger_id, entry_id in entries]
 
     def places(
         self, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.places`."""
+        """The next `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one):
+        (ledger id, entry id, location), ascending. And where to go on; None at the end."""
         behind = sorted(
             (ledger_id, entry_id, location)
             for ledger_id, places in self._places.items()
@@ -172,7 +174,7 @@ class DiskIndex:
         return found, found[-1][:2] if len(behind) >= count_max > 0 else None
 
     def forget_places(self, entries: Sequence[tuple[int, int]]) -> None:
-        """See `LedgerIndex.forget_places`."""
+        """Forget where these entries are (ledger id, entry id); durable on return."""
         if entries:
             self._write([_PLACE.pack(_PUT_PLACE, ledger_id, entry_id, _NOWHERE) for ledger_id, entry_id in entries])
             self._file.sync()
@@ -180,12 +182,14 @@ class DiskIndex:
     def locations_in_log(
         self, log_id: int, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.locations_in_log`."""
+        """Looks at `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one) for
+        those that are in a log: (ledger id, entry id, location). And where to go on; None at the end."""
         looked_at, behind = self.places(after, count_max)
         return [place for place in looked_at if place[2] >> 32 == log_id], behind
 
     def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
-        """See `LedgerIndex.move_locations`."""
+        """(ledger id, entry id, location) become the places of entries that still are in the old log; others stay as
+        they are, whatever `put_locations` does at the same time. Durable after `sync`. How many were moved."""
         moved = [
             _PLACE.pack(_PUT_PLACE, ledger_id, entry_id, location)
             for ledger_id, entry_id, location in places
@@ -195,28 +199,30 @@ class DiskIndex:
         return len(moved)
 
     def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        """See `LedgerIndex.delete_ledgers`."""
+        """Forget states and places of these ledgers; durable on return. After a crash meanwhile `stored_ledger_ids`
+        still has those that are not wholly gone."""
         if ledger_ids:
             self._write([_STATE.pack(_DELETE, ledger_id) for ledger_id in ledger_ids])
             self._file.sync()
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """See `LedgerIndex.was_deleted`."""
+        """Whether a ledger is one of the last `DELETED_LEDGERS_MAX` that `delete_ledgers` was given, also before a
+        restart."""
         return ledger_id in self._contents.deleted
 
     def greatest_ledger_id(self) -> int:
-        """See `LedgerIndex.greatest_ledger_id`."""
+        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
         return max((*self._ledgers, *self._places, *self._contents.deleted), default=-1)
 
     def estimated_counts(self) -> tuple[int, int]:
-        """See `LedgerIndex.estimated_counts`."""
+        """(ledgers, entries), near enough for metrics; in memory, so that anybody may ask at any time."""
         return len(self._ledgers), sum(map(len, self._places.values()))
 
     def compact_locations(self) -> None:
-        """See `LedgerIndex.compact_locations`; there is nothing to give back."""
+        """Do nothing: in memory there is no space to give back."""
 
     def close(self) -> None:
-        """See `LedgerIndex.close`."""
+        """Let go of everything. What was made durable stays."""
         self._file.close()
 
     def _write(self, records: Sequence[bytes]) -> None:
@@ -240,11 +246,12 @@ class ExecutorJournalWorker:
         self._finished = asyncio.Event()
 
     def start(self, run_group: Callable[[bool], bool]) -> None:
-        """See `JournalWorker.start`."""
+        """Begin. `run_group(True)` blocks until something was appended and writes one group; `run_group(False)` writes
+        all that is there and never waits for more. They answer False once the journal is closed and all is written."""
         self._run_group = run_group
 
     def wake(self) -> None:
-        """See `JournalWorker.wake`."""
+        """Something was appended, or the journal was closed: `run_group` has work. On the event loop, never waits."""
         self._woken = True
         if self._running is None:
             self._woken = False
@@ -253,7 +260,7 @@ class ExecutorJournalWorker:
             self._running.add_done_callback(self._ran)
 
     async def join(self) -> None:
-        """See `JournalWorker.join`."""
+        """Wait until `run_group` has answered False."""
         await self._finished.wait()
 
     def _ran(self, running: asyncio.Future[bool]) -> None:

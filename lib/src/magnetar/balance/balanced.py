@@ -67,7 +67,7 @@ class BalancedShedder:
         """Brokers that moves go on for until they have settled, in order."""
 
     def shed(self, deciding: Round) -> list[Split]:
-        """See `Shedder`."""
+        """Decide moves by the round's methods, and answer bundles that would have to be split first."""
         self._relieve_overloaded(deciding)
         self._find_skewed(deciding)
         self._settle(deciding)

@@ -46,7 +46,7 @@ class LeastLoad:
         self._evenly = settings.distribute_bundles_evenly
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """See `Placer`."""
+        """One of the candidates, of which there is at least one, and why, with the numbers."""
         calm = [broker for broker in candidates if broker.usage <= self._overloaded_percent] or list(candidates)
         least = min(broker.weight for broker in calm)
         most = max(broker.weight for broker in calm)
@@ -68,7 +68,7 @@ class LeastLongTermMessageRate:
         self._overloaded_percent = settings.overloaded_percent
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """See `Placer`."""
+        """One of the candidates, of which there is at least one, and why, with the numbers."""
         rates = {broker.broker_id: self._score(broker) for broker in candidates}
         least = min(rates.values())
         chosen = spread(bundle, [broker for broker in candidates if rates[broker.broker_id] == least])
@@ -88,7 +88,7 @@ class LeastResourceUsageWithWeight:
         self._difference_percent = settings.usage_difference_percent
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """See `Placer`."""
+        """One of the candidates, of which there is at least one, and why, with the numbers."""
         average = sum(broker.usage for broker in candidates) / len(candidates)
         best = [broker for broker in candidates if broker.usage + self._difference_percent <= average]
         chosen = spread(bundle, best or list(candidates))
@@ -105,7 +105,7 @@ class RoundRobin:
         self._count = 0
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """See `Placer`."""
+        """One of the candidates, of which there is at least one, and why, with the numbers."""
         chosen = candidates[self._count % len(candidates)]
         self._count += 1
         return chosen, f"next in turn of {len(candidates)} brokers"

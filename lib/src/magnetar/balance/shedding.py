@@ -40,7 +40,7 @@ class ThresholdShedder:
     """Brokers whose smoothed usage is above the average by a threshold give their busiest bundles."""
 
     def shed(self, deciding: Round) -> list[Split]:
-        """See `Shedder`."""
+        """Decide moves by the round's methods, and answer bundles that would have to be split first."""
         settings = deciding.settings.threshold
         brokers = list(deciding.view)
         if not brokers:
@@ -72,7 +72,7 @@ class OverloadShedder:
     """Brokers above a fixed usage give their busiest bundles; others are not looked at."""
 
     def shed(self, deciding: Round) -> list[Split]:
-        """See `Shedder`."""
+        """Decide moves by the round's methods, and answer bundles that would have to be split first."""
         limit = deciding.settings.overloaded_percent
         for broker in list(deciding.view):
             usage = usage_of(broker.load.usages, _OVERLOAD_WEIGHTS)
@@ -86,7 +86,7 @@ class UniformLoadShedder:
     """The busiest broker gives part of what it has more than the idlest, by message rate or else by throughput."""
 
     def shed(self, deciding: Round) -> list[Split]:
-        """See `Shedder`."""
+        """Decide moves by the round's methods, and answer bundles that would have to be split first."""
         settings = deciding.settings.uniform
         brokers = list(deciding.view)
         if len(brokers) < 2:

@@ -127,11 +127,12 @@ class SystemFile:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """See `DiskFile.pread`."""
+        """Up to that many bytes; fewer only at the file's end."""
         return os.pread(self._descriptor, size_bytes, position)
 
     def pwritev(self, parts: Sequence[bytes], position: int, *, durable: bool = False) -> int:
-        """See `DiskFile.pwritev`."""
+        """Write the parts in a row; how many bytes were written, which may be fewer than given. With `durable` what was
+        written is on the disk on return, together with the file's size."""
         if not durable:
             return os.pwritev(self._descriptor, parts, position)
         if _DURABLE_WRITE:
@@ -141,23 +142,23 @@ class SystemFile:
         return written
 
     def allocate(self, position: int, size_bytes: int) -> None:
-        """See `DiskFile.allocate`."""
+        """Have room from the position on, reading as zeros. ENOSPC when there is none."""
         os.posix_fallocate(self._descriptor, position, size_bytes)
 
     def sync(self) -> None:
-        """See `DiskFile.sync`."""
+        """Make what was written so far durable, together with the file's size."""
         os.fdatasync(self._descriptor)
 
     def truncate(self, size_bytes: int) -> None:
-        """See `DiskFile.truncate`."""
+        """Cut the file off."""
         os.ftruncate(self._descriptor, size_bytes)
 
     def size_bytes(self) -> int:
-        """See `DiskFile.size_bytes`."""
+        """How long the file is."""
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        """See `DiskFile.close`."""
+        """Let go of the file. Nothing becomes durable by it."""
         os.close(self._descriptor)
 
 
@@ -165,26 +166,26 @@ class SystemDisk:
     """The machine's own file systems."""
 
     def create(self, path: Path) -> SystemFile:
-        """See `Disk.create`."""
+        """A new, empty file, for reading and writing. FileExistsError. Its name is durable after `sync_directory`."""
         return SystemFile(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
 
     def open(self, path: Path, *, writable: bool = False) -> SystemFile:
-        """See `Disk.open`."""
+        """A file that is there. FileNotFoundError."""
         return SystemFile(path, os.O_RDWR if writable else os.O_RDONLY)
 
     def list_names(self, directory: Path) -> list[str]:
-        """See `Disk.list_names`."""
+        """Names in a directory, in no order. FileNotFoundError."""
         return os.listdir(directory)
 
     def read_whole(self, path: Path) -> bytes | None:
-        """See `Disk.read_whole`."""
+        """A small file's content, or None when there is none."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def replace_whole(self, path: Path, content: bytes) -> None:
-        """See `Disk.replace_whole`."""
+        """Replace a small file, durably: after a crash there is the old content or the new one."""
         temporary = path.with_name(path.name + ".tmp")
         file = SystemFile(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
@@ -196,24 +197,25 @@ class SystemDisk:
         self.sync_directory(path.parent)
 
     def delete(self, path: Path) -> None:
-        """See `Disk.delete`."""
+        """Remove a file; a missing one is no error. Not durable before `sync_directory`: it may come back."""
         path.unlink(missing_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Disk.rename`."""
+        """Give a file another name, replacing what had it. Not durable before `sync_directory`."""
         os.replace(source, target)
 
     def link(self, path: Path, another: Path) -> None:
-        """See `Disk.link`."""
+        """Give a file a second name; it goes when both are deleted. A name that is there already is no error (and is
+        not looked at). Not durable before `sync_directory`. OSError also where file systems cannot do it."""
         with contextlib.suppress(FileExistsError):
             os.link(path, another)
 
     def make_directory(self, path: Path) -> None:
-        """See `Disk.make_directory`."""
+        """A directory and its parents, durably; one that is there is no error."""
         make_directory(path)
 
     def sync_directory(self, directory: Path) -> None:
-        """See `Disk.sync_directory`."""
+        """Make the names in a directory durable."""
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -221,7 +223,7 @@ class SystemDisk:
             os.close(descriptor)
 
     def usage_bytes(self, directory: Path) -> tuple[int, int]:
-        """See `Disk.usage_bytes`."""
+        """(total, free) bytes of the file system that the directory is on."""
         usage = shutil.disk_usage(directory)
         return usage.total, usage.free
 

@@ -27,7 +27,7 @@ class AlikeFilter(logging.Filter):
         """By logger and text: when the period began, and how many there were in it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`. Under the handler's lock."""
+        """Whether a record is logged. Called under the handler's lock."""
         if record.levelno < logging.WARNING:
             return True
         key = (record.name, str(record.msg))

@@ -90,7 +90,7 @@ class MemoryBookie:
         flags: int,
         done: AddCallback,
     ) -> None:
-        """As the Protocol says; answered on the next turn of the loop."""
+        """Store whole entries. Each entry id is answered exactly once, on the next turn of the loop."""
         self.add_calls += 1
         add = (ledger_id, master_key, list(entry_ids), list(entries), flags, done)
         asyncio.get_running_loop().call_soon(self._serve, add)
@@ -125,7 +125,8 @@ class MemoryBookie:
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
     ) -> bytes:
-        """As the Protocol says."""
+        """One whole entry. Raises `BookieError` with the code. With READ_FLAG_FENCE the ledger is fenced, durably,
+        before the answer (also when that is an error such as ENOENTRY)."""
         await self._reachable()
         if flags & READ_FLAG_FENCE:
             ledger = self.ledgers.setdefault(ledger_id, MemoryLedger(master_key))
@@ -141,7 +142,8 @@ class MemoryBookie:
     async def read_entries(
         self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
     ) -> list[bytes]:
-        """As the Protocol says."""
+        """Consecutive whole entries from the first one; stops early at the first missing entry or at the size. At least
+        one entry is returned when the first exists, whatever its size. Raises `BookieError`."""
         await self._reachable()
         entries = self._entries(ledger_id)
         found: list[bytes] = []
@@ -157,11 +159,12 @@ class MemoryBookie:
         return found
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
-        """See `ReadOnlyBookie.read_run`."""
+        """Entries that follow one another, not copied yet; at least the first one, or its error."""
         return run_of(await self.read_entries(ledger_id, first_entry_id, count_max, size_bytes_max))
 
     async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:
-        """See `ReadOnlyBookie.read_each`."""
+        """Whole entries that need not be neighbours, each or why there is none. All are asked for at once, so their
+        number is the caller's to bound."""
         results: list[bytes | BookieError] = []
         for entry_id in entry_ids:
             try:
@@ -171,7 +174,8 @@ class MemoryBookie:
         return results
 
     async def close(self) -> None:
-        """As the Protocol says: the same as being stopped."""
+        """Let go of the connection, as if the bookie had stopped: outstanding requests answer
+        `BookieCode.UNREACHABLE`."""
         self.stop()
 
     def _entries(self, ledger_id: int) -> dict[int, bytes]:

@@ -131,7 +131,8 @@ class AppendPath:
         return self._writer
 
     def append(self, payloads: Sequence[bytes], done: AppendCallback, context: object) -> None:
-        """See `ManagedLedger.append`."""
+        """Store a batch: consecutive entries of one ledger. Never waits, and never calls `done` from inside. `done`
+        hears once per call, in the order of the calls. When a ledger fails, the batch goes to the next one."""
         assert payloads
         pending = self._pending
         if pending is None:

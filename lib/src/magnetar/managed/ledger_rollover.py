@@ -43,7 +43,7 @@ class LedgerRollover:
         appends.rolled_over_by(self)
 
     def start(self, *, stay_closed: bool) -> None:
-        """See `Rollover.start`."""
+        """Begin, unless it is under way. With `stay_closed` the next ledger is only made when an append waits."""
         if self._task is None:
             self._task = self._shared.start(self._roll(stay_closed))
 
@@ -91,7 +91,7 @@ class LedgerRollover:
         await self._wait()
 
     async def terminate(self) -> Position:
-        """See `ManagedLedger.terminate`."""
+        """Take no more entries, for ever; returns the last one's position. What was appended before is confirmed."""
         appends = self._appends
         await self._wait()
         if appends.terminated_at is not None:

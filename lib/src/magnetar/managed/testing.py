@@ -141,7 +141,7 @@ class MemoryLedgers:
         self._next_id: int = 0
 
     async def create(self, options: LedgerOptions, listener: LedgerListener) -> MemoryWriter:
-        """See `LedgerClient.create`."""
+        """A new, empty, open ledger. `NotEnoughBookies`, `Unavailable`."""
         await asyncio.sleep(0)
         if self.unreachable:
             raise NotEnoughBookies("0 of 1")
@@ -152,7 +152,7 @@ class MemoryLedgers:
         return MemoryWriter(self, ledger_id, listener)
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> MemoryReader:
-        """See `LedgerClient.open`."""
+        """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only."""
         await asyncio.sleep(0)
         stored = self.find(ledger_id)
         if stored.options.password != password:
@@ -164,7 +164,7 @@ class MemoryLedgers:
         return MemoryReader(self, ledger_id, stored.closed)
 
     async def delete(self, ledger_id: int) -> None:
-        """See `LedgerClient.delete`."""
+        """Remove the ledger's metadata; bookies collect the entries. A missing ledger is no error."""
         await asyncio.sleep(0)
         self.stored.pop(ledger_id, None)
 
@@ -230,7 +230,8 @@ class MemoryWriter:
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
 
     def append(self, payloads: Sequence[bytes]) -> int:
-        """See `LedgerWriter.append`."""
+        """Send entries on their way; returns the first one's id, the rest follow. The listener hears the outcome.
+        Raises `LedgerClosed` or `LedgerFenced` if the ledger takes no more."""
         if self._closed:
             raise LedgerClosed(f"ledger {self.ledger_id}")
         first = self.last_add_pushed + 1
@@ -249,11 +250,11 @@ class MemoryWriter:
                 self._loop.call_soon(self._confirm)
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
-        """See `LedgerWriter.read`."""
+        """Payloads of entries first..last (both confirmed), digests checked."""
         return await self._ledgers.payloads(self.ledger_id, first_entry_id, last_entry_id)
 
     async def close(self) -> None:
-        """See `LedgerWriter.close`."""
+        """Wait for what is outstanding, then write the closed state. Closing twice is no error."""
         if self._pushed and not self._closed:
             self._drained = asyncio.Event()
             await self._drained.wait()
@@ -265,7 +266,7 @@ class MemoryWriter:
         self._stored.closed = True
 
     async def abandon(self) -> None:
-        """See `LedgerWriter.abandon`."""
+        """Let go without writing anything; the next owner recovers the ledger."""
         self._closed = True
         self._pushed = []
 
@@ -320,7 +321,8 @@ class MemoryReader:
         self._ledgers: MemoryLedgers = ledgers
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
-        """See `LedgerReader.read`."""
+        """Payloads of entries first..last, digests checked; fewer, at least one, when a later one cannot be had.
+        `EntryNotFound` beyond the last confirmed one, `EntryUnreadable`, `LedgerUnavailable`."""
         return await self._ledgers.payloads(self.ledger_id, first_entry_id, last_entry_id)
 
     async def close(self) -> None:

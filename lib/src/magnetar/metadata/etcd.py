@@ -79,7 +79,9 @@ class EtcdMetadataStore:
         return store
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
-        """See `MetadataStore.get`; whoever listens hears of this node in any case."""
+        """The node, or None when there is none. Reads see every write this client has finished. Without `watch` this
+        read promises no notification: for whoever reads more nodes than could be watched. Whoever listens hears of this
+        node in any case."""
         check_path(path)
         if path == ROOT:
             self._client.check_open()
@@ -88,7 +90,7 @@ class EtcdMetadataStore:
         return self._node(path, found[0]) if found else None
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
-        """See `MetadataStore.exists`."""
+        """Whether there is a node at the path. `watch` as for `get`."""
         check_path(path)
         if path == ROOT:
             self._client.check_open()
@@ -96,7 +98,8 @@ class EtcdMetadataStore:
         return bool((await self._client.range(pb.RangeRequest(key=path.encode(), keys_only=True))).kvs)
 
     async def children(self, path: str, *, watch: bool = True) -> list[str]:
-        """See `MetadataStore.children`. Whole subtrees below a child are passed over, not read."""
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`.
+        Whole subtrees below a child are passed over, not read."""
         check_path(path)
         first, end = below(path)
         names: set[str] = set()
@@ -118,7 +121,8 @@ class EtcdMetadataStore:
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Stat:
-        """See `MetadataStore.put`."""
+        """Create or replace. With a version: compare and set, `VersionConflict` otherwise. A sequential put always
+        creates; ten decimal digits are appended to the path (see `Stat.path`)."""
         if sequential:
             check_node(path + "0", value)
             if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
@@ -140,7 +144,7 @@ class EtcdMetadataStore:
         raise StoreUnavailable(f"the parent of {path} vanished under {_ATTEMPTS_MAX} attempts to write")
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """See `MetadataStore.delete`."""
+        """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
         check_path(path)
         if path == ROOT:
             raise Misuse("the root cannot be deleted")
@@ -158,7 +162,7 @@ class EtcdMetadataStore:
         raise VersionConflict(f"{path} changed while it was being deleted")
 
     async def delete_recursively(self, path: str) -> None:
-        """See `MetadataStore.delete_recursively`."""
+        """Remove the node and all below it; nothing there is no error."""
         check_path(path)
         gone = [] if path == ROOT else [path]
         first, end = below(path)
@@ -174,19 +178,21 @@ class EtcdMetadataStore:
         await self._tell_deleted(gone)
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
+        """Be told of changes under every path that this store has read or listed; returns the way to stop."""
         return self._changes.add(listener)
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`."""
+        """Be told how the session fares; returns the way to stop."""
         return self._session_events.add(listener)
 
     def limit_waiting(self, seconds: float) -> None:
-        """See `MetadataStore.limit_waiting`."""
+        """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
+        process that stops: it waits once, and not in each step."""
         self._client.limit_waiting(seconds)
 
     async def close(self) -> None:
-        """See `MetadataStore.close`; may be called twice."""
+        """End the session; its ephemeral nodes vanish at once, or by its timeout if the server does not answer. May be
+        called twice."""
         if self._closed:
             return
         self._closed = True

@@ -138,7 +138,8 @@ class EtcdClient:
             call.cancel()
 
     def limit_waiting(self, seconds: float) -> None:
-        """See `MetadataStore.limit_waiting`."""
+        """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
+        process that stops: it waits once, and not in each step."""
         self._patience.limit(seconds)
 
     async def close(self) -> None:

@@ -70,15 +70,16 @@ class FaultyStore:
         self._ended = True
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
-        """See `MetadataStore.get`."""
+        """The node, or None when there is none. Reads see every write this client has finished. Without `watch` this
+        read promises no notification: for whoever reads more nodes than could be watched."""
         return await self._read("get", path, lambda store: store.get(path, watch=watch))
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
-        """See `MetadataStore.exists`."""
+        """Whether there is a node at the path. `watch` as for `get`."""
         return await self._read("exists", path, lambda store: store.exists(path, watch=watch))
 
     async def children(self, path: str, *, watch: bool = True) -> list[str]:
-        """See `MetadataStore.children`."""
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`."""
         return await self._read("children", path, lambda store: store.children(path, watch=watch))
 
     async def put(
@@ -90,7 +91,8 @@ class FaultyStore:
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Stat:
-        """See `MetadataStore.put`."""
+        """Create or replace. With a version: compare and set, `VersionConflict` otherwise. A sequential put always
+        creates; ten decimal digits are appended to the path (see `Stat.path`)."""
         return await self._write(
             "put",
             path,
@@ -98,27 +100,28 @@ class FaultyStore:
         )
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """See `MetadataStore.delete`."""
+        """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
         await self._write("delete", path, lambda store: store.delete(path, expected_version))
 
     async def delete_recursively(self, path: str) -> None:
-        """See `MetadataStore.delete_recursively`."""
+        """Remove the node and all below it; nothing there is no error."""
         await self._write("delete_recursively", path, lambda store: store.delete_recursively(path))
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
+        """Be told of changes under every path that this store has read or listed; returns the way to stop."""
         return self._store.watch(listener)
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`."""
+        """Be told how the session fares; returns the way to stop."""
         return self._store.watch_session(listener)
 
     def limit_waiting(self, seconds: float) -> None:
-        """See `MetadataStore.limit_waiting`."""
+        """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
+        process that stops: it waits once, and not in each step."""
         self._store.limit_waiting(seconds)
 
     async def close(self) -> None:
-        """See `MetadataStore.close`."""
+        """End the session; its ephemeral nodes vanish at once, or by its timeout if the server does not answer."""
         await self._catch_up()
         await self._store.close()
 

@@ -98,7 +98,9 @@ class LocalStore:
         return self._closed
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
-        """See `MetadataStore.get`; whoever listens hears of this node in any case."""
+        """The node, or None when there is none. Reads see every write this client has finished. Without `watch` this
+        read promises no notification: for whoever reads more nodes than could be watched. Whoever listens hears of this
+        node in any case."""
         await self._settled(path)
         return self._tree.rules.get(path, self._session)
 
@@ -121,7 +123,8 @@ class LocalStore:
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Stat:
-        """See `MetadataStore.put`."""
+        """Create or replace. With a version: compare and set, `VersionConflict` otherwise. A sequential put always
+        creates; ten decimal digits are appended to the path (see `Stat.path`)."""
         self._check_usable()
         outcome = self._tree.rules.put(
             path, value, expected_version, self._session, ephemeral=ephemeral, sequential=sequential
@@ -131,34 +134,34 @@ class LocalStore:
         return outcome.stat
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """See `MetadataStore.delete`."""
+        """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
         self._check_usable()
         await self._commit(self._tree.rules.delete(path, expected_version))
 
     async def delete_recursively(self, path: str) -> None:
-        """See `MetadataStore.delete_recursively`."""
+        """Remove the node and all below it; nothing there is no error."""
         self._check_usable()
         await self._commit(self._tree.rules.delete_recursively(path))
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
-        """See `MetadataStore.exists`."""
+        """Whether there is a node at the path. `watch` as for `get`."""
         return await self.get(path) is not None
 
     async def children(self, path: str, *, watch: bool = True) -> list[str]:
-        """See `MetadataStore.children`."""
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`."""
         await self._settled(path)
         return self._tree.rules.children(path)
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`; here listeners are told of every change in the tree."""
+        """Be told of every change in the tree; returns the way to stop."""
         return self.changes.add(listener)
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`; a local session never fares badly by itself."""
+        """Be told how the session fares; returns the way to stop. A local session ends by `close` alone."""
         return self._session_events.add(listener)
 
     def limit_waiting(self, seconds: float) -> None:
-        """See `MetadataStore.limit_waiting`; here nobody ever waits for a server."""
+        """Do nothing: nobody ever waits for a server here."""
 
     def expire_session(self) -> None:
         """Lose the session as a remote store may: ephemeral nodes vanish, listeners are told, a new session stands."""
@@ -187,7 +190,7 @@ class LocalStore:
             self._session_events.tell([SessionEvent.RECONNECTED])
 
     async def close(self) -> None:
-        """See `MetadataStore.close`; may be called twice."""
+        """End the session; its ephemeral nodes vanish at once. May be called twice."""
         if self._closed:
             return
         self._closed = True

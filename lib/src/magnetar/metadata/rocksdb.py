@@ -254,7 +254,7 @@ class RocksdbTree(LocalTree):
         return group.done
 
     def check(self) -> None:
-        """See `LocalTree.check`."""
+        """`StoreUnavailable` while the tree can be neither read nor written."""
         if self._failure is not None:
             raise StoreUnavailable(self._failure)
 

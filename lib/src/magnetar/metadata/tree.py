@@ -96,13 +96,14 @@ class TreeRules:
         self._clock = clock
 
     def get(self, path: str, session: int) -> Node | None:
-        """See `MetadataStore.get`."""
+        """The node, or None when there is none. Reads see every write this client has finished. Without `watch` this
+        read promises no notification: for whoever reads more nodes than could be watched."""
         check_path(path)
         record = self._load(path)
         return None if record is None else Node(record.value, _stat(path, record, session))
 
     def children(self, path: str) -> list[str]:
-        """See `MetadataStore.children`."""
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`."""
         check_path(path)
         return self._table.child_names(path)
 
@@ -114,7 +115,8 @@ class TreeRules:
     def put(
         self, path: str, value: bytes, expected_version: int | None, session: int, *, ephemeral: bool, sequential: bool
     ) -> Outcome:
-        """See `MetadataStore.put`. A node that is replaced stays what it was, ephemeral or not."""
+        """Create or replace. With a version: compare and set, `VersionConflict` otherwise. A node that is replaced
+        stays what it was, ephemeral or not."""
         outcome = Outcome()
         if sequential:
             path = self._number(path, expected_version, outcome)
@@ -138,7 +140,7 @@ class TreeRules:
         return outcome
 
     def delete(self, path: str, expected_version: int | None) -> Outcome:
-        """See `MetadataStore.delete`."""
+        """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
         check_path(path)
         _check_not_root(path)
         record = self._table.load(path)
@@ -152,7 +154,7 @@ class TreeRules:
         return outcome
 
     def delete_recursively(self, path: str) -> Outcome:
-        """See `MetadataStore.delete_recursively`; children go before their parents."""
+        """Remove the node and all below it; nothing there is no error. Children go before their parents."""
         check_path(path)
         _check_not_root(path)
         outcome = Outcome()

@@ -102,7 +102,8 @@ class ZookeeperMetadataStore:
         return store
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
-        """See `MetadataStore.get`."""
+        """The node, or None when there is none. Reads see every write this client has finished. Without `watch` this
+        read promises no notification: for whoever reads more nodes than could be watched."""
         full = self._full(path)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -118,11 +119,11 @@ class ZookeeperMetadataStore:
         raise _contended(path)
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
-        """See `MetadataStore.exists`."""
+        """Whether there is a node at the path. `watch` as for `get`."""
         return await self._read("exists_async", self._full(path), WatchKind.DATA if watch else None) is not None
 
     async def children(self, path: str, *, watch: bool = True) -> list[str]:
-        """See `MetadataStore.children`."""
+        """Names (not paths) of the direct children, sorted; empty when there is no such node. `watch` as for `get`."""
         full = self._full(path)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -145,7 +146,8 @@ class ZookeeperMetadataStore:
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> Stat:
-        """See `MetadataStore.put`. When the connection fails, only a put with `ANY_VERSION` is tried again."""
+        """Create or replace. With a version: compare and set, `VersionConflict` otherwise. When the connection fails,
+        only a put with `ANY_VERSION` is tried again."""
         if sequential:
             if expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
                 raise Misuse("a sequential put always creates: there is no version to expect")
@@ -162,7 +164,7 @@ class ZookeeperMetadataStore:
             raise VersionConflict(f"{path}: version {expected_version} was expected ({_said(error)})") from error
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """See `MetadataStore.delete`."""
+        """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
         full = self._full(path)
         _check_not_root(path)
         version = -1 if expected_version is ANY_VERSION else expected_version
@@ -176,25 +178,28 @@ class ZookeeperMetadataStore:
             raise NodeHasChildren(path) from error
 
     async def delete_recursively(self, path: str) -> None:
-        """See `MetadataStore.delete_recursively`; children go before their parents."""
+        """Remove the node and all below it; nothing there is no error. Children go before their parents."""
         full = self._full(path)
         _check_not_root(path)
         await self._delete_tree(full)
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`, and the class about changes that may be none."""
+        """Be told of changes under every path that this store has read or listed; returns the way to stop. Some changes
+        may be none: see the class."""
         return self._changes.add(listener)
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`."""
+        """Be told how the session fares; returns the way to stop."""
         return self._session_events.add(listener)
 
     def limit_waiting(self, seconds: float) -> None:
-        """See `MetadataStore.limit_waiting`."""
+        """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
+        process that stops: it waits once, and not in each step."""
         self._session.limit_waiting(seconds)
 
     async def close(self) -> None:
-        """See `MetadataStore.close`; may be called twice."""
+        """End the session; its ephemeral nodes vanish at once, or by its timeout if the server does not answer. May be
+        called twice."""
         if self._closed:
             return
         self._closed = True

@@ -198,13 +198,14 @@ class SimulatedFile:
         self._closed = False
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """See `DiskFile.pread`."""
+        """Up to that many bytes; fewer only at the file's end."""
         self._begin(self._disk.settings.read_seconds, changes=False)
         self._disk.may_fail_to_read()
         return self._inode.read(size_bytes, position)
 
     def pwritev(self, parts: Sequence[bytes], position: int, *, durable: bool = False) -> int:
-        """See `DiskFile.pwritev`."""
+        """Write the parts in a row; how many bytes were written, which may be fewer than given. With `durable` what was
+        written is on the disk on return, together with the file's size."""
         disk = self._disk
         size = sum(map(len, parts))
         seconds = disk.settings.write_seconds
@@ -226,7 +227,7 @@ class SimulatedFile:
         return size
 
     def allocate(self, position: int, size_bytes: int) -> None:
-        """See `DiskFile.allocate`."""
+        """Have room from the position on, reading as zeros. ENOSPC when there is none."""
         self._begin(self._disk.settings.write_seconds, changes=True)
         end = position + size_bytes
         if end - self._inode.size_bytes > self._disk.free_bytes():
@@ -235,24 +236,24 @@ class SimulatedFile:
             self._inode.resize(end)
 
     def sync(self) -> None:
-        """See `DiskFile.sync`."""
+        """Make what was written so far durable, together with the file's size."""
         self._begin(self._disk.sync_seconds(), changes=True)
         self._inode.sync()
         self._disk.note(f"synced {self._path.name}")
         self._disk.content_settled(self._path, self._inode)
 
     def truncate(self, size_bytes: int) -> None:
-        """See `DiskFile.truncate`."""
+        """Cut the file off."""
         self._begin(self._disk.settings.write_seconds, changes=True)
         self._inode.resize(size_bytes)
 
     def size_bytes(self) -> int:
-        """See `DiskFile.size_bytes`."""
+        """How long the file is."""
         self._begin(0.0, changes=False)
         return self._inode.size_bytes
 
     def close(self) -> None:
-        """See `DiskFile.close`."""
+        """Let go of the file. Nothing becomes durable by it."""
         self._closed = True
 
     def _begin(self, seconds: float, *, changes: bool, torn: tuple[Sequence[bytes], int] | None = None) -> None:
@@ -321,7 +322,7 @@ class SimulatedDisk:
         self._platter.content_settled(path, inode)
 
     def create(self, path: Path) -> SimulatedFile:
-        """See `Disk.create`."""
+        """A new, empty file, for reading and writing. FileExistsError. Its name is durable after `sync_directory`."""
         self._change()
         names = self._platter.directory(path.parent)
         if path.name in names:
@@ -332,7 +333,7 @@ class SimulatedDisk:
         return SimulatedFile(self, path, inode)
 
     def open(self, path: Path, *, writable: bool = False) -> SimulatedFile:
-        """See `Disk.open`."""
+        """A file that is there. FileNotFoundError."""
         del writable
         self.begin(self.settings.read_seconds, changes=False)
         inode = self._platter.find(path)
@@ -341,20 +342,20 @@ class SimulatedDisk:
         return SimulatedFile(self, path, inode)
 
     def list_names(self, directory: Path) -> list[str]:
-        """See `Disk.list_names`; in an order of chance."""
+        """Names in a directory, in an order of chance. FileNotFoundError."""
         self.begin(self.settings.read_seconds, changes=False)
         names = sorted(self._platter.directory(directory))
         self._platter.rng.shuffle(names)
         return names
 
     def read_whole(self, path: Path) -> bytes | None:
-        """See `Disk.read_whole`."""
+        """A small file's content, or None when there is none."""
         self.begin(self.settings.read_seconds, changes=False)
         inode = self._platter.find(path)
         return None if inode is None else inode.read(inode.size_bytes, 0)
 
     def replace_whole(self, path: Path, content: bytes) -> None:
-        """See `Disk.replace_whole`."""
+        """Replace a small file, durably: after a crash there is the old content or the new one."""
         self._change(self.sync_seconds())
         self._platter.directory(path.parent)
         if self.free_bytes() < FILE_OVERHEAD_BYTES + len(content):
@@ -365,13 +366,13 @@ class SimulatedDisk:
         self.note(f"replaced {path.name}")
 
     def delete(self, path: Path) -> None:
-        """See `Disk.delete`."""
+        """Remove a file; a missing one is no error. Not durable before `sync_directory`: it may come back."""
         self._change()
         self._platter.directory(path.parent).pop(path.name, None)
         self._platter.names_settled()
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Disk.rename`."""
+        """Give a file another name, replacing what had it. Not durable before `sync_directory`."""
         self._change()
         names = self._platter.directory(source.parent)
         if source.name not in names:
@@ -380,7 +381,8 @@ class SimulatedDisk:
         self._platter.names_settled()
 
     def link(self, path: Path, another: Path) -> None:
-        """See `Disk.link`."""
+        """Give a file a second name; it goes when both are deleted. A name that is there already is no error (and is
+        not looked at). Not durable before `sync_directory`. OSError also where file systems cannot do it."""
         self._change()
         inode = self._platter.find(path)
         if inode is None:
@@ -388,17 +390,17 @@ class SimulatedDisk:
         self._platter.directory(another.parent).setdefault(another.name, inode)
 
     def make_directory(self, path: Path) -> None:
-        """See `Disk.make_directory`."""
+        """A directory and its parents, durably; one that is there is no error."""
         self._change()
         self._platter.make_directory(path)
 
     def sync_directory(self, directory: Path) -> None:
-        """See `Disk.sync_directory`."""
+        """Make the names in a directory durable."""
         self._change(self.sync_seconds())
         self._platter.sync_directory(directory)
 
     def usage_bytes(self, directory: Path) -> tuple[int, int]:
-        """See `Disk.usage_bytes`."""
+        """(total, free) bytes of the file system that the directory is on."""
         del directory
         self.begin(0.0, changes=False)
         return self._platter.capacity_bytes, self.free_bytes()

@@ -80,7 +80,7 @@ class BookieControlService(BookieServicer):
         return drain(await self._operations.drains.start_drain())
 
     async def GetDrain(self, request: messages.GetDrainRequest, context: object) -> messages.Drain:
-        """How far it is."""
+        """How far the drain has come."""
         del request, context
         return drain(self._operations.drains.drain())
 

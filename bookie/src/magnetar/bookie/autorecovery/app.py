@@ -26,7 +26,7 @@ class RunningAutoRecovery:
         self.connections = connections
 
     def progress(self) -> RecoveryProgress:
-        """See `AutoRecoveryDaemon.progress`."""
+        """This process's part as it is, the cluster's part as of the last `refresh`."""
         return self.daemon.progress()
 
     async def wait_until_died(self) -> AutoRecoveryDied:

@@ -104,11 +104,11 @@ class VoteElection:
         self._keeper = NodeKeeper(store, paths.VOTES, self._settle, self._doubt)
 
     async def start(self) -> None:
-        """See `Election.start`."""
+        """Take part from now on. `StoreUnavailable` if the store cannot be reached."""
         await self._keeper.start()
 
     async def close(self) -> None:
-        """See `Election.close`; the vote is withdrawn."""
+        """Take part no more. The vote is withdrawn."""
         await self._keeper.stop()
         self._become(leading=False)
         try:
@@ -168,11 +168,11 @@ class LeaderNodeElection:
         self._election = LeaderElection(store, paths.LEADER, value, self._state_changed)
 
     async def start(self) -> None:
-        """See `Election.start`."""
+        """Take part from now on. `StoreUnavailable` if the store cannot be reached."""
         await self._election.start()
 
     async def close(self) -> None:
-        """See `Election.close`."""
+        """Take part no more."""
         await self._election.close()
 
     def _state_changed(self, state: LeaderState) -> None:
@@ -197,12 +197,12 @@ class DoubleElection:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See `Election.start`."""
+        """Take part from now on. `StoreUnavailable` if the store cannot be reached."""
         await self._votes.start()
         self._task = asyncio.create_task(self._run(), name="auditor election")
 
     async def close(self) -> None:
-        """See `Election.close`."""
+        """Take part no more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -105,7 +105,8 @@ class LockTable:
         return None if node is None else decode_lock(node.value)
 
     async def release(self, lock: ReplicationLock) -> None:
-        """See `ReplicationLock.release`."""
+        """Give it back. Releasing twice, or a lost one, is no error; nor is a store that cannot be reached: the table
+        tries again later, and the end of the session does the rest."""
         if self._held.get(lock.ledger_id) is lock:
             del self._held[lock.ledger_id]
             self._leftovers.add(lock.ledger_id)

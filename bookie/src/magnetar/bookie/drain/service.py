@@ -25,7 +25,7 @@ class ModeSwitch:
         self._mode = mode
 
     def set_draining(self, draining: bool) -> None:
-        """See `BookieSwitch`."""
+        """Turn read-only because of a drain, or take that reason back. It registers accordingly, soon."""
         if draining:
             self._mode.add_reason(REASON_DRAIN)
         else:
@@ -50,7 +50,7 @@ class DrainService:
             self._begin()
 
     async def start_drain(self) -> BookieDrainState:
-        """See `DrainOperations`."""
+        """Begin, or go on with, the drain of this bookie; one that runs is no error."""
         try:
             await self._drain.start()
         except Unavailable:
@@ -61,11 +61,11 @@ class DrainService:
         return self._drain.progress()
 
     def drain(self) -> BookieDrainState:
-        """See `DrainOperations`."""
+        """How far the drain of this bookie has come."""
         return self._drain.progress()
 
     async def cancel_drain(self) -> BookieDrainState:
-        """See `DrainOperations`."""
+        """Stop it and take writes again. Refused once the cookie is removed."""
         await self._drain.cancel()
         await self.close()
         # A round that was cut off may have set it again.

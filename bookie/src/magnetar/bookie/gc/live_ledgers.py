@@ -72,10 +72,10 @@ class StoredLiveLedgers:
         self._metadata = LedgerMetadataOps(store)
 
     async def catch_up(self) -> None:
-        """See `LiveLedgers.catch_up`. `Unavailable` too when the store does not know this bookie or has its ledgers
-        in an order of paths that we do not know: its listing would say nothing about ours.
-
-        A write does it: the server that answers has then applied everything before it, even one that lags behind."""
+        """After this, every answer knows all metadata that anybody wrote before the call. `Unavailable` too when the
+        store does not know this bookie or has its ledgers in an order of paths that we do not know: its listing would
+        say nothing about ours. A write does it: the server that answers has then applied everything before it, even one
+        that lags behind."""
         await self._store.put(f"{LAST_COLLECTION_ROOT}/{self._bookie_id}", b"")
         layout = await self._store.get(LAYOUT_PATH)
         if layout is not None and not _is_known(layout.value):
@@ -86,15 +86,16 @@ class StoredLiveLedgers:
             raise Unavailable(f"there is no {LEDGERS_ROOT} in the metadata store")
 
     def ledger_ids(self) -> AsyncIterator[int]:
-        """See `LiveLedgers.ledger_ids`."""
+        """All ledgers, ascending."""
         return self._metadata.ledger_ids()
 
     async def exists(self, ledger_id: int) -> bool:
-        """See `LiveLedgers.exists`."""
+        """Whether there is metadata of a ledger."""
         return await self._store.get(ledger_path(ledger_id), watch=False) is not None
 
     async def belongs_to(self, ledger_id: int, bookie_id: str) -> bool | None:
-        """See `LiveLedgers.belongs_to`."""
+        """Whether any segment of a ledger names the bookie; None when that may change, because the ledger is open or in
+        recovery, or when there is no such ledger."""
         try:
             metadata, _ = await self._metadata.read(ledger_id)
         except LedgerNotFound:

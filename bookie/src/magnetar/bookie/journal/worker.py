@@ -39,7 +39,8 @@ class ThreadJournalWorker:
         self._thread: threading.Thread | None = None
 
     def start(self, run_group: Callable[[bool], bool]) -> None:
-        """See `JournalWorker.start`."""
+        """Begin. `run_group(True)` blocks until something was appended and writes one group; `run_group(False)` writes
+        all that is there and never waits for more. They answer False once the journal is closed and all is written."""
 
         def run() -> None:
             while run_group(True):
@@ -49,10 +50,10 @@ class ThreadJournalWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        """See `JournalWorker.wake`."""
+        """Something was appended, or the journal was closed: `run_group` has work. On the event loop, never waits."""
 
     async def join(self) -> None:
-        """See `JournalWorker.join`."""
+        """Wait until `run_group` has answered False."""
         loop = asyncio.get_running_loop()
         thread = self._thread
         while thread is not None and thread.is_alive():

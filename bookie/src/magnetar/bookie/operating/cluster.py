@@ -40,23 +40,24 @@ class ClusterClient:
         self._queries = queries
 
     async def ledger_ids(self) -> AsyncIterator[int]:
-        """See `ClusterOperations`."""
+        """All ledgers of the cluster, ascending."""
         async for ledger_id in self._client.metadata.ledger_ids():
             yield ledger_id
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """See `ClusterOperations`."""
+        """The metadata of a ledger, as the store has it. `LedgerNotFound`."""
         metadata, _ = await self._client.metadata.read(ledger_id)
         return metadata
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """See `ClusterOperations`; a missing ledger is no error."""
+        """Remove a ledger for good. `LedgerNotFound`. A missing ledger is no error."""
         await self._client.delete(ledger_id)
 
     async def read_entries(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int
     ) -> AsyncIterator[tuple[int, bytes]]:
-        """See `ClusterOperations`. The password is the metadata's own, as whoever may read that may read the ledger."""
+        """(entry id, payload) of a ledger, ascending, opened without recovery; last -1: to its last one.
+        `LedgerNotFound`. The password is the metadata's own: whoever may read that may read the ledger."""
         metadata, _ = await self._client.metadata.read(ledger_id)
         reader = await self._client.open(ledger_id, password=metadata.password, recover=False)
         try:
@@ -70,23 +71,23 @@ class ClusterClient:
             await reader.close()
 
     async def bookie_ids(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `ClusterOperations`."""
+        """(writable, read-only) bookies that are up."""
         writable = [name for name in await self._store.children(AVAILABLE_PATH) if name != READ_ONLY_NAME]
         return sorted(writable), sorted(await self._store.children(READ_ONLY_PATH))
 
     async def all_bookie_ids(self) -> Sequence[str]:
-        """See `ClusterOperations`."""
+        """Every bookie that has a cookie, up or not."""
         return sorted(await known_bookies(self._store))
 
     async def bookie_host(self, bookie_id: str) -> str:
-        """See `ClusterOperations`."""
+        """The host at which a bookie serves. `Unavailable` when it is not registered."""
         address = self._connections.address(bookie_id)
         if address is None:
             raise Unavailable(f"nobody knows where {bookie_id} is: it is not registered")
         return address[0]
 
     async def bookie_spaces(self) -> Sequence[BookieSpace]:
-        """See `ClusterOperations`."""
+        """Disks of the bookies that are up and answer."""
         bookie_ids = [bookie_id for some in await self.bookie_ids() for bookie_id in some]
         turns = asyncio.Semaphore(SPACES_AT_ONCE)
 

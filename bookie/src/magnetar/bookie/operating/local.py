@@ -101,16 +101,16 @@ class LocalOperations:
 
     @property
     def bookie_id(self) -> str:
-        """See `StateOperations`."""
+        """The id under which the bookie is registered."""
         return self._parts.bookie_id
 
     @property
     def address(self) -> str:
-        """See `StateOperations`."""
+        """`host:port` where clients reach this bookie."""
         return self._parts.address
 
     def state(self) -> BookieState:
-        """See `StateOperations`."""
+        """Whether it serves, and takes writes."""
         mode = self._parts.mode
         return BookieState(
             running=not self.stopping,
@@ -123,11 +123,11 @@ class LocalOperations:
         )
 
     def limbo(self) -> LimboState:
-        """See `StateOperations`."""
+        """What it has lost and gets back."""
         return self._parts.limbo.state()
 
     async def set_read_only(self, *, read_only: bool) -> None:
-        """See `StateOperations`."""
+        """Switch, and keep that over a restart. Refused when a full disk, a drain or a setting wants otherwise."""
         switch, mode = self._parts.switch, self._parts.mode
         if read_only:
             await switch.set_read_only(REASON_MANUAL, manual=True)
@@ -140,25 +140,25 @@ class LocalOperations:
             )
 
     async def sanity_test(self) -> bool:
-        """See `StateOperations`."""
+        """Write a ledger to this bookie alone, read it back, delete it. Whether that worked."""
         if self._parts.sanity_test is None:
             raise OperationRefused("this bookie has no client to test itself with: run `magnetar bookie sanity-test`")
         return await self._parts.sanity_test()
 
     def settings(self) -> Mapping[str, str]:
-        """See `StateOperations`."""
+        """The settings in force under BookKeeper's names, without secrets."""
         return self._shown_settings
 
     def change_settings(self, changes: Mapping[str, str]) -> None:
-        """See `StateOperations`. None of ours can change while the bookie runs, nor has any of BookKeeper's that its
-        HTTP server is given an effect before a restart: they are shown, no more."""
+        """Keep new settings (BookKeeper's names) so that they are shown. None of them has an effect before a restart,
+        as little as any that BookKeeper's own HTTP server is given."""
         self._shown_settings.update(changes)
         logger.warning("settings were changed over HTTP, without effect: %s", ", ".join(sorted(changes)))
 
     # StorageOperations.
 
     def directories(self) -> Sequence[DirectoryUsage]:
-        """See `StorageOperations`."""
+        """Each directory and its file system now. OSError."""
         directories = self._parts.directories
         kinds = (("ledgers", directories.ledgers), ("journal", directories.journals), ("index", directories.indexes))
         found: dict[Path, str] = {}
@@ -173,7 +173,7 @@ class LocalOperations:
         return DirectoryUsage(directory=str(path), kind=kind, total_bytes=total, free_bytes=free, writable=writable)
 
     def totals(self) -> StorageTotals:
-        """See `StorageOperations`. Ledgers and entries are RocksDB's estimates and lack what only memory has."""
+        """What the bookie holds. Ledgers and entries are RocksDB's estimates and lack what only memory has."""
         measures = self.storage_measures()
         return StorageTotals(
             ledgers=sum(measure.ledgers for measure in measures),
@@ -185,12 +185,12 @@ class LocalOperations:
         )
 
     def last_marks(self) -> Sequence[JournalMark]:
-        """See `StorageOperations`."""
+        """Of each journal, as last stored."""
         marks = self._parts.directories.read_last_marks()
         return [JournalMark(file_id=file_id, offset=offset) for file_id, offset in marks]
 
     async def disk_files(self) -> DiskFiles:
-        """See `StorageOperations`."""
+        """What stands in the directories."""
         return await asyncio.get_running_loop().run_in_executor(None, self._list_files)
 
     def _list_files(self) -> DiskFiles:
@@ -208,7 +208,7 @@ class LocalOperations:
         return DiskFiles(journal=tuple(sorted(journals)), entry_logs=tuple(sorted(logs)), index=())
 
     async def expand_storage(self) -> None:
-        """See `StorageOperations`."""
+        """Take newly set, empty ledger directories into the cookie."""
         if self._parts.expand is None:
             raise OperationRefused(
                 "the number of directories cannot change, as a ledger's directory follows from it: start another "
@@ -217,7 +217,7 @@ class LocalOperations:
         await self._parts.expand()
 
     async def stored_ledgers(self, after_ledger_id: int, count_max: int) -> AsyncIterator[StoredLedger]:
-        """See `StorageOperations`."""
+        """Ledgers of which this bookie holds entries, ascending, from the one after `after_ledger_id` (-1: all)."""
         loop = asyncio.get_running_loop()
         found: set[int] = set()
         for directory in self._parts.storage.directories:
@@ -246,13 +246,13 @@ class LocalOperations:
         return StoredLedger(ledger_id=ledger_id, fenced=known is not None and known.fenced, last_entry_id=last_entry_id)
 
     def location_databases(self) -> Mapping[str, bool]:
-        """See `StorageOperations`."""
+        """Path of each locations database → whether RocksDB compacts it right now at our request."""
         compacting = [collector.status().locations_compacting for collector in self._parts.collectors]
         paths = [str(directory / LOCATIONS) for directory in self._parts.directories.indexes]
         return dict(zip(paths, compacting or [False] * len(paths), strict=True))
 
     async def compact_locations(self, paths: Sequence[str]) -> None:
-        """See `StorageOperations`."""
+        """Have RocksDB compact these locations databases; returns once it has begun."""
         collectors = dict(zip(self.location_databases(), self._parts.collectors, strict=False))
         for path in paths:
             collector = collectors.get(path)
@@ -273,21 +273,21 @@ class LocalOperations:
     # CollectionOperations.
 
     def collections(self) -> Sequence[CollectionState]:
-        """See `CollectionOperations`."""
+        """One of each ledger directory."""
         return [collector.state() for collector in self._parts.collectors]
 
     def trigger_collection(self, *, force_major: bool | None = None, force_minor: bool | None = None) -> None:
-        """See `CollectionOperations`."""
+        """Have every directory collected soon; None: compact unless that is suspended."""
         for collector in self._collectors():
             collector.trigger(force_major=force_major, force_minor=force_minor)
 
     def suspend_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """See `CollectionOperations`."""
+        """No more compactions of the kinds named, until resumed."""
         for collector in self._collectors():
             collector.suspend_compaction(major=major, minor=minor)
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """See `CollectionOperations`."""
+        """Undo `suspend_compaction`."""
         for collector in self._collectors():
             collector.resume_compaction(major=major, minor=minor)
 
@@ -300,16 +300,16 @@ class LocalOperations:
 
     @property
     def counters(self) -> BookieCounters:
-        """See `MeasureOperations`."""
+        """What this bookie counts."""
         return self._parts.counters
 
     @property
     def recovery_counters(self) -> RecoveryCounters | None:
-        """See `MeasureOperations`."""
+        """What AutoRecovery counts; None when it does not run in this process."""
         return self._parts.recovery_counters
 
     def storage_measures(self) -> Sequence[StorageMeasures]:
-        """See `MeasureOperations`."""
+        """One of each ledger directory."""
         collectors: Sequence[GarbageCollector | None] = self._parts.collectors or (
             [None] * len(self._parts.storage.directories)
         )
@@ -317,7 +317,7 @@ class LocalOperations:
         return [_measure(storage, index_path, collector) for storage, index_path, collector in places]
 
     def journal_measures(self) -> Sequence[JournalMeasures]:
-        """See `MeasureOperations`."""
+        """One of each journal, in the order of `counters.journals`."""
         bytes_max = self._parts.settings.journal.queue_bytes_max
         return [
             JournalMeasures(

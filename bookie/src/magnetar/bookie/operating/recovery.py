@@ -59,7 +59,7 @@ class RecoveryAdmin:
             await self._lost.close()
 
     async def auto_recovery(self) -> AutoRecoveryState:
-        """See `RecoveryOperations`."""
+        """What it does now; walks the marked ledgers to count them."""
         if self._daemon is None:
             return AutoRecoveryState(
                 enabled=await self.auto_recovery_enabled(),
@@ -81,48 +81,49 @@ class RecoveryAdmin:
         )
 
     async def auto_recovery_enabled(self) -> bool:
-        """See `RecoveryOperations`."""
+        """In the whole cluster."""
         return await self._underreplicated.enabled()
 
     async def auditor_bookie_id(self) -> str:
-        """See `RecoveryOperations`."""
+        """Who holds the auditor's lock; empty while none is elected."""
         return await current_auditor(self._store, self._kind) or ""
 
     async def enable_auto_recovery(self, *, enabled: bool) -> None:
-        """See `RecoveryOperations`."""
+        """Switch it for the whole cluster; no error when it is so already."""
         await (self._underreplicated.enable() if enabled else self._underreplicated.disable())
 
     async def underreplicated_ledgers(self) -> AsyncIterator[UnderreplicatedEntry]:
-        """See `RecoveryOperations`."""
+        """All ledgers that are marked."""
         async for ledger in self._underreplicated.all():
             yield UnderreplicatedEntry(ledger_id=ledger.ledger_id, missing_replicas=ledger.missing_replicas)
 
     async def trigger_audit(self) -> None:
-        """See `RecoveryOperations`."""
+        """Have the elected auditor check now."""
         await (self._underreplicated.request_audit() if self._daemon is None else self._daemon.trigger_audit())
 
     async def lost_bookie_recovery_delay_seconds(self) -> int | None:
-        """See `RecoveryOperations`."""
+        """How long the auditor waits before it gives a bookie up; None when nobody has set it."""
         return await self._underreplicated.lost_bookie_recovery_delay_seconds()
 
     async def set_lost_bookie_recovery_delay_seconds(self, seconds: int) -> None:
-        """See `RecoveryOperations`."""
+        """Set it in the cluster's metadata."""
         await self._underreplicated.set_lost_bookie_recovery_delay_seconds(seconds)
 
     def recover_bookie(self, bookie_id: str, *, delete_cookie: bool) -> None:
-        """See `RecoveryOperations`."""
+        """Begin to copy all that a dead bookie had to others; goes on in the background. Refused when one runs."""
         self._begin(bookie_id, remove_cookie=delete_cookie)
 
     def decommission_bookie(self, bookie_id: str) -> None:
-        """See `RecoveryOperations`."""
+        """Begin to copy all that a stopped bookie had to others, then remove its cookie; in the background."""
         self._begin(bookie_id, remove_cookie=True)
 
     async def lost_bookie(self, bookie_id: str) -> LostBookie:
-        """See `RecoveryOperations`."""
+        """What the cluster has of another bookie; looks at all ledgers' metadata."""
         return await self._lost_bookies(bookie_id).state(bookie_id)
 
     async def retire_lost_bookie(self, bookie_id: str) -> LostBookie:
-        """See `RecoveryOperations`."""
+        """Take the next step to have a bookie forgotten whose disks are lost: see `magnetar.bookie.drain.lost`. To be
+        asked until it has no cookie and no ledgers. Refused while it is registered."""
         return await self._lost_bookies(bookie_id).retire(bookie_id)
 
     def _lost_bookies(self, bookie_id: str) -> LostBookies:

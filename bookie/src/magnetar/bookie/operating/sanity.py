@@ -154,13 +154,13 @@ class _Confirmations:
         self._changed = asyncio.Event()
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
-        """See `LedgerListener`."""
+        """All entries up to this one are on an ack quorum of disks. One call for a whole group."""
         del ledger_id
         self._last = last_add_confirmed
         self._changed.set()
 
     def failed(self, ledger_id: int, error: MagnetarError) -> None:
-        """See `LedgerListener`."""
+        """No append after the last confirmed one will succeed. Called once; the ledger takes no more."""
         del ledger_id
         self._error = error
         self._changed.set()

@@ -172,7 +172,8 @@ class Index:
         return found
 
     def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
-        """See `LedgerIndex.stored_ledger_ids`."""
+        """Ledgers that have a state or any place, ascending, from `first_ledger_id` on; fewer than asked for only when
+        there are no more."""
         with _telling():
             states = self._ledgers.iter()
             states.seek(_KEY.pack(first_ledger_id))
@@ -195,7 +196,7 @@ class Index:
         return found
 
     def locations_of(self, entries: Sequence[tuple[int, int]]) -> list[int | None]:
-        """See `LedgerIndex.locations_of`."""
+        """(ledger id, entry id) → where each is, or None."""
         if not entries:
             return []
         pack = _PLACE_KEY.pack
@@ -207,7 +208,8 @@ class Index:
     def places(
         self, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.places`."""
+        """The next `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one):
+        (ledger id, entry id, location), ascending. And where to go on; None at the end."""
         found: list[tuple[int, int, int]] = []
         with _telling():
             iterator = self._locations.iter()
@@ -221,7 +223,7 @@ class Index:
         return found, found[-1][:2] if found else after
 
     def forget_places(self, entries: Sequence[tuple[int, int]]) -> None:
-        """See `LedgerIndex.forget_places`."""
+        """Forget where these entries are (ledger id, entry id); durable on return."""
         batch = WriteBatch(raw_mode=True)
         for ledger_id, entry_id in entries:
             batch.delete(_PLACE_KEY.pack(ledger_id, entry_id))
@@ -231,12 +233,14 @@ class Index:
     def locations_in_log(
         self, log_id: int, after: tuple[int, int], count_max: int
     ) -> tuple[list[tuple[int, int, int]], tuple[int, int] | None]:
-        """See `LedgerIndex.locations_in_log`."""
+        """Looks at `count_max` entries of all behind `after` (ledger id, entry id; (0, -1): from the first one) for
+        those that are in a log: (ledger id, entry id, location). And where to go on; None at the end."""
         looked_at, behind = self.places(after, count_max)
         return [place for place in looked_at if place[2] >> 32 == log_id], behind
 
     def move_locations(self, old_log_id: int, places: Sequence[tuple[int, int, int]]) -> int:
-        """See `LedgerIndex.move_locations`."""
+        """(ledger id, entry id, location) become the places of entries that still are in the old log; others stay as
+        they are, whatever `put_locations` does at the same time. Durable after `sync`. How many were moved."""
         moved = 0
         for at in range(0, len(places), PUTS_PER_TURN):
             some = places[at : at + PUTS_PER_TURN]
@@ -253,7 +257,8 @@ class Index:
         return moved
 
     def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        """See `LedgerIndex.delete_ledgers`."""
+        """Forget states and places of these ledgers; durable on return. After a crash meanwhile `stored_ledger_ids`
+        still has those that are not wholly gone."""
         if not ledger_ids:
             return
         places = WriteBatch(raw_mode=True)
@@ -269,12 +274,13 @@ class Index:
             self._ledgers.write(states, durable=True)
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """See `LedgerIndex.was_deleted`."""
+        """Whether a ledger is one of the last `DELETED_LEDGERS_MAX` that `delete_ledgers` was given, also before a
+        restart."""
         with _telling():
             return ledger_id in self._deleted
 
     def greatest_ledger_id(self) -> int:
-        """See `LedgerIndex.greatest_ledger_id`."""
+        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
         with _telling():
             greatest = self._deleted.greatest()
             for database in (self._ledgers, self._locations):
@@ -292,7 +298,8 @@ class Index:
         return max(0, (ledgers or 0) - self._deleted.count), entries or 0
 
     def compact_locations(self) -> None:
-        """See `LedgerIndex.compact_locations`. RocksDB does it in place, file by file."""
+        """Give back the space of deleted places now; takes as long as it takes. RocksDB does it in place, file by
+        file."""
         with _telling():
             self._locations.compact_range(None, None)
 

@@ -47,7 +47,8 @@ class LedgerStorage:
         return self.of(ledger_id).index.was_deleted(ledger_id)
 
     def greatest_ledger_id(self) -> int:
-        """See `LedgerIndex.greatest_ledger_id`; of all directories. OSError."""
+        """The greatest ledger id of all directories that has a state or any place, or was deleted; -1: none.
+        OSError."""
         return max(directory.index.greatest_ledger_id() for directory in self.directories)
 
     @property
@@ -66,8 +67,8 @@ class LedgerStorage:
     async def read_many(
         self, wanted: Sequence[tuple[int, int]], size_bytes_max: int = READ_BYTES_UNBOUNDED
     ) -> list[ReadResult]:
-        """See `DirectoryStorage.read_many`; ledgers of different directories are read at the same time, and the size is
-        that of each."""
+        """(ledger id, entry id) → each entry, or its error (ENOENTRY, EIO). Entry id -1: the ledger's last entry.
+        Ledgers of different directories are read at the same time; each directory stops at `size_bytes_max`."""
         count = len(self.directories)
         if count == 1:
             return await self.directories[0].read_many(wanted, size_bytes_max)
@@ -88,11 +89,12 @@ class LedgerStorage:
         return [results[slot] for slot in range(len(wanted))]
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[bytes]:
-        """See `DirectoryStorage.read_run`."""
+        """Consecutive entries from the first one, to the first missing one or the bounds. At least one entry if the
+        first exists, none otherwise. `BookieError` EIO when the first cannot be read."""
         return await self.of(ledger_id).read_run(ledger_id, first_entry_id, count_max, size_bytes_max)
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
-        """See `DirectoryStorage.entry_ids`."""
+        """All entry ids that are stored of a ledger, ascending."""
         return await self.of(ledger_id).entry_ids(ledger_id)
 
     async def flush(self, states: Sequence[State]) -> None:

@@ -95,7 +95,7 @@ class ListedBrokers:
         self._api = api
 
     async def serves(self, url: str) -> bool:
-        """See `Peers.serves`. Hosts are compared: a broker is listed with one of its two ports."""
+        """Whether an address is a broker's. Hosts are compared: a broker is listed with one of its two ports."""
         try:
             listed = await self._api.call("GET", "/admin/v2/brokers")
         except (AdminRefused, AdminUnreachable):

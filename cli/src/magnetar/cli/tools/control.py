@@ -9,8 +9,8 @@ from typing import Final
 
 from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
 from magnetar.control.client import BookieControl
-from magnetar.control.generated.bookie_pb2 import BookieDrainStep as DrainStepMessage
 from magnetar.control.generated.bookie_pb2 import Drain, Limbo, StorageState
+from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
 
 BEGIN_ATTEMPTS_MAX: Final = 20
 BEGIN_PAUSE_SECONDS: Final = 0.25

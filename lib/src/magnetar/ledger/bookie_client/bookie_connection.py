@@ -86,7 +86,8 @@ class ReadOnlyBookie(Protocol):
     """A bookie as one sees it who only reads: nothing of this stores, fences or marks anything."""
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes:
-        """See `BookieConnection.read_entry`."""
+        """One whole entry. Raises `BookieError` with the code. With READ_FLAG_FENCE the ledger is fenced, durably,
+        before the answer (also when that is an error such as ENOENTRY)."""
         ...
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:

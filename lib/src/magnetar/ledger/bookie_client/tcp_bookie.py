@@ -179,7 +179,8 @@ class TcpBookie:
         flags: int,
         done: AddCallback,
     ) -> None:
-        """As the Protocol says."""
+        """Store whole entries (header, digest and payload, as `wire.bookkeeper.entry` makes them). Never waits. Every
+        entry id is answered exactly once, in one or more calls of `done`, never from inside this call."""
         if not entry_ids:
             return
         if not self._reach():
@@ -199,7 +200,8 @@ class TcpBookie:
     async def read_entry(
         self, ledger_id: int, entry_id: int, flags: int = READ_FLAG_NONE, master_key: bytes = b""
     ) -> bytes:
-        """As the Protocol says."""
+        """One whole entry. Raises `BookieError` with the code. With READ_FLAG_FENCE the ledger is fenced, durably,
+        before the answer (also when that is an error such as ENOENTRY)."""
         if not self._reach():
             raise BookieError(BookieCode.UNREACHABLE, self.bookie_id)
         frame = v2.encode_read_request(ledger_id, entry_id, flags, master_key)
@@ -239,7 +241,8 @@ class TcpBookie:
     async def read_entries(
         self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int
     ) -> list[bytes]:
-        """As the Protocol says."""
+        """Consecutive whole entries from the first one; stops early at the first missing entry or at the size. At least
+        one entry is returned when the first exists, whatever its size. Raises `BookieError`."""
         return (await self.read_run(ledger_id, first_entry_id, count_max, size_bytes_max)).entries()
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
@@ -286,7 +289,7 @@ class TcpBookie:
         return entries
 
     async def close(self) -> None:
-        """As the Protocol says. It cannot be used again."""
+        """Let go of the connection; outstanding requests answer `BookieCode.UNREACHABLE`. It cannot be used again."""
         self._become(LinkState.CLOSED)
         if self._timer is not None:
             self._timer.cancel()

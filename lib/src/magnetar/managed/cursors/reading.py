@@ -26,7 +26,8 @@ class ReadingCursor(Protocol):
     read_position: Position
 
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
-        """See `Cursor.read_cached`."""
+        """See the next entries that are not acknowledged, and move past them, without waiting. Empty: caught up. None:
+        the next entry is not in the cache, so call `read`."""
         ...
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
@@ -100,7 +101,8 @@ class CursorLedger(Protocol):
         ...
 
     async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
-        """See `ManagedLedger.read_range`."""
+        """Confirmed entries of one ledger from bookies, fewer (at least one) when a later one cannot be had; they are
+        in the cache afterwards."""
         ...
 
 

@@ -120,7 +120,8 @@ class CursorStorage:
         return not self.dirty
 
     def persist(self, done: PersistCallback) -> None:
-        """See `Cursor.persist`."""
+        """Call `done`, later, once everything acknowledged so far is durable; with the error if that failed. One write
+        is in flight at a time: calls made meanwhile share the next one. At once for non-durable cursors."""
         if self._closed:
             self._shared.loop.call_soon(done, CursorClosed(self.name))
         elif self._busy:
