@@ -246,7 +246,7 @@ def pending_bytes(settings: BookieSettings) -> int:
 
 
 def _close_opened(opening: asyncio.Future[LedgerStorage]) -> None:
-    """Of a start that was broken off."""
+    """Close what a start that was broken off has opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 

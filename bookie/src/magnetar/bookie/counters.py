@@ -114,7 +114,7 @@ class BookieCounters:
         self.add = Outcomes()
         """From the arrival of adds to their answer; a journal group's adds count with its oldest one's time."""
         self.recovery_add = Outcomes()
-        """The same, for adds of recoveries and replication."""
+        """The outcomes of adds that recoveries and replication send."""
         self.read = Outcomes()
         """From a batch of reads to its answer."""
         self.fence = Outcomes()
@@ -122,14 +122,14 @@ class BookieCounters:
         self.write_lac = Outcomes()
         self.list_entries = Outcomes()
         self.added_bytes = 0
-        """Of all adds that were answered well."""
+        """The bytes of all adds that succeeded."""
         self.read_bytes = 0
         self.flush = Outcomes()
         """Checkpoints."""
         self.flush_bytes = Histogram(unit=1e6)
         self.adds_in_progress = 0
         self.adds_held = 0
-        """Of those, the ones that wait because the disk is behind."""
+        """How many of the adds under way wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
         self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP, LimitKind.HANDSHAKES))
@@ -166,8 +166,8 @@ class BookieCounters:
         return self.clock.monotonic_seconds()
 
     def read_ended(self, started: float, entries: int, found: int, size_bytes: int) -> None:
-        """Of this many entries so many were found, with so many bytes together; more than that many when the reader
-        took what there was."""
+        """Count a read of this many entries: how many were found, their bytes together. More are found than asked for
+        when the reader took what there was."""
         self.reads_in_progress -= entries
         seconds = self.clock.monotonic_seconds() - started
         if found:
@@ -236,7 +236,8 @@ class RecoveryCounters:
         self.audits_delayed = 0
         self.delayed_audits_cancelled = 0
         self.ledgers_not_adhering = 0
-        """As the last placement check has found; gauges, like those below."""
+        """Ledgers that do not adhere to the placement policy, at the last placement check; a gauge, like those
+        below."""
         self.ledgers_softly_adhering = 0
         self.ledgers_overdue = 0
         """Marked for longer than the grace period."""

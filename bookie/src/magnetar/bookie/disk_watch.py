@@ -77,7 +77,7 @@ class WriteMode:
         self.spaces: tuple[DirectorySpace, ...] = ()
         """As seen last."""
         self.free_bytes = 0
-        """Of the directory with the least."""
+        """Free bytes of the directory that has the least."""
 
     @property
     def read_only(self) -> bool:

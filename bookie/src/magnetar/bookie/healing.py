@@ -29,15 +29,15 @@ logger: Final = logging.getLogger(__name__)
 ENTRIES_AT_A_TIME: Final = 100
 """As AutoRecovery copies (BookKeeper: rereplicationEntryBatchSize)."""
 BYTES_AT_A_TIME: Final = 4 * MIB
-"""Of one batch; one is in memory at a time."""
+"""The size of one batch. One batch is in memory at a time."""
 PROBLEMS_NAMED_MAX: Final = 5
 """In one log line."""
 ENTRIES_NAMED_MAX: Final = 5
-"""Of one ledger; the first ones tell where to look."""
+"""Entries named of one ledger; the first ones tell where to look."""
 RETRY_SECONDS: Final = 60.0
 """Before ledgers are tried again whose entries nobody could give; bookies that are away may come back."""
 RETRY_SHARE: Final = 0.1
-"""Of the time, at most: trying again asks peers for each entry that they did not give."""
+"""The greatest share of time spent on trying again, as that asks peers for each entry that they did not give."""
 UNREADABLE_MAX: Final = 10_000
 """Entries of a ledger that nobody gives, after which the rest of it waits for another time: some seconds' work."""
 

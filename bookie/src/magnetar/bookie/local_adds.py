@@ -16,7 +16,7 @@ _UNREACHABLE: Final = int(BookieCode.UNREACHABLE)
 
 
 class LocalAdds:
-    """Of one connection. Entries are handed over as they are, not copied."""
+    """The adds of one connection. Entries are handed over as they are, not copied."""
 
     def __init__(
         self, add_to_bookie: Callable[[int, bytes, Sequence[int], Sequence[bytes], int, AddCallback], None]

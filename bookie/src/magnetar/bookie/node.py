@@ -77,7 +77,7 @@ class NodeSettings:
     drain_bytes_per_second: int = 0
     """drainRateByBytes: how fast drains copy; 0: as AutoRecovery of this process, together with it."""
     client: LedgerClientSettings = field(default_factory=LedgerClientSettings)
-    """Of the client that AutoRecovery and drains copy with; the placement policy is in it."""
+    """The client that AutoRecovery and drains copy with; the placement policy is in it."""
     http: BookieHttpSettings | None = BookieHttpSettings()
     control: ControlSettings | None = _DEFAULT_CONTROL
     shown: Mapping[str, str] = field(default_factory=dict)

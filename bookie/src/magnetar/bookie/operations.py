@@ -56,13 +56,13 @@ class LimboState:
     ledgers_total: int = 0
     """That were put into limbo when it began; 0 when nobody knows."""
     ledgers_unhealed: int = 0
-    """Of those in limbo: what is missing could not be had when it was tried last. They are tried again."""
+    """Ledgers in limbo whose missing entries could not be had at the last attempt. They are tried again."""
     entries_lost: int = 0
-    """Of those: entries of which every bookie that ought to have them says that it has none. At least so many."""
+    """Entries in limbo that every bookie which ought to have them says it has not. At least so many."""
     entries_fetched: int = 0
     """Since this process started."""
     problems: tuple[tuple[int, str], ...] = ()
-    """Of those: (ledger id, why), the first ones by id."""
+    """Why ledgers in limbo are not healed: (ledger id, reason), the first ones by id."""
     damage: tuple[str, ...] = ()
     """What this process has found damaged at its start, and gone on without."""
 
@@ -308,7 +308,7 @@ class StorageOperations(Protocol):
         ...
 
     def last_marks(self) -> Sequence[JournalMark]:
-        """Of each journal, as last stored."""
+        """The mark of each journal, as it was last stored."""
         ...
 
     async def disk_files(self) -> DiskFiles:

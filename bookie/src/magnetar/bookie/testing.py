@@ -81,7 +81,7 @@ class IndexContents:
             self.delete(ledger_id)
 
     def delete(self, ledger_id: int) -> None:
-        """Of a ledger that was deleted nothing is left but that."""
+        """Remove a ledger. Nothing is left of it but that it was deleted."""
         self.ledgers.pop(ledger_id, None)
         self.places.pop(ledger_id, None)
         self.deleted[ledger_id] = None
@@ -211,7 +211,7 @@ class DiskIndex:
         return ledger_id in self._contents.deleted
 
     def greatest_ledger_id(self) -> int:
-        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
+        """The greatest id of the ledgers that have a state or any place, or are remembered as deleted; -1: none."""
         return max((*self._ledgers, *self._places, *self._contents.deleted), default=-1)
 
     def estimated_counts(self) -> tuple[int, int]:

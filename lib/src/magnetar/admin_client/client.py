@@ -31,7 +31,7 @@ ANSWER_BYTES_MAX: Final = 256 * MIB
 """A namespace of a million topics answers with some 100 MB; more is a mistake."""
 
 REASON_CHARACTERS_MAX: Final = 200
-"""Of an answer that is not a broker's: the page of a proxy may be long."""
+"""Characters kept of an answer that is not a broker's: the page of a proxy may be long."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -121,7 +121,7 @@ class AdminClient:
     async def call(
         self, method: str, url: str, *, query: Mapping[str, str] | None = None, body: object = None
     ) -> AdminAnswer:
-        """As `ask`; `AdminRefused` from status 400 on."""
+        """Ask, and raise `AdminRefused` from status 400 on."""
         answer = await self.ask(method, url, query=query, body=body)
         if answer.status >= 400:
             raise AdminRefused(answer.status, answer.reason or answer.phrase)

@@ -32,7 +32,7 @@ def certificate_problem(certificate: bytes, key: bytes, now_seconds: float) -> s
 
 
 def authority_problem(certificates: bytes) -> str:
-    """The same of the certificates that clients' are checked by, `ca.crt`."""
+    """What is wrong with the certificates that clients' are checked by (`ca.crt`), in words; empty: nothing."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
 

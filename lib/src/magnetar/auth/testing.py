@@ -21,7 +21,7 @@ LATE_TOKEN: Final = (
     "eyJraWQiOiJhIiwiYWxnIjoiSFMyNTYifQ.eyJzdWIiOiJsYXRlIiwiZXhwIjoxNzk1MjUwNTc2fQ."
     "zIWF_GhYmPeYwQBm7NaFpIxuD7nygOKCLpjgIF4Lh18"
 )
-"""Of the subject `late`."""
+"""A token of the subject `late`."""
 LATE_SECONDS: Final = 1_795_250_576
 
 SECRET_512: Final = "sZ8gRocsF33BPgx26BVCQ+nvrPZbc6TMfk5WaoFJFlIfceIKLeec3AakE3Z+aZcEML8Hu9gNX96XUIl6VshEqQ=="

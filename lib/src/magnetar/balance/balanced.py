@@ -49,7 +49,7 @@ SPLIT_RATIO: Final = 1.5
 must not split any."""
 
 HEAVY_SHARE: Final = 0.5
-"""Of a broker's average load: a bundle with more is too heavy to be balanced."""
+"""A bundle with more than this share of a broker's average load is too heavy to be balanced."""
 
 CALM_MARGIN_PERCENT: Final = 10
 """How far below the overload threshold a broker must stay that takes a bundle."""

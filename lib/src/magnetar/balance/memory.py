@@ -117,7 +117,7 @@ class Memory:
         self._weights: dict[BundleName, float] = {}
         self._unseen_since: dict[BundleName, int] = {}
         self._usages: dict[str, tuple[int, float]] = {}
-        """Of each broker: when it was started, and its smoothed usage."""
+        """For each broker, when it was started and its smoothed usage."""
         self._placed: dict[BundleName, _Placed] = {}
 
     def round(self, snapshot: LoadSnapshot) -> ClusterView:

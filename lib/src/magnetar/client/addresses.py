@@ -28,7 +28,7 @@ class BrokerAddress:
 
     @property
     def host_and_port(self) -> str:
-        """As the protocol names a broker behind a proxy."""
+        """`host:port`, the name that a proxy is given of a broker."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def through(self, proxy: BrokerAddress) -> BrokerAddress:

@@ -58,7 +58,7 @@ class ConsumerEnd(Protocol):
         ...
 
     def detached(self, assigned_url: str) -> None:
-        """As a producer's."""
+        """The broker lets go of the topic, or the connection is lost; `assigned_url` is the new owner if known."""
         ...
 
 

@@ -77,7 +77,7 @@ class Receiver(TopicEnd):
         return self._take()
 
     async def last_message_id(self) -> MessageId:
-        """Of the topic's last message; entry id -1 when it holds none. Raises `PulsarError` or `Unavailable`."""
+        """The id of the topic's last message; entry id -1 when it holds none. Raises `PulsarError` or `Unavailable`."""
         while True:
             connection = await self._wait_until_attached()
             asked = self._id

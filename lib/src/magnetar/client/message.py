@@ -37,13 +37,13 @@ class MessageId(NamedTuple):
 
     @staticmethod
     def from_wire(data: MessageIdData) -> MessageId:
-        """As the protocol carries it."""
+        """The id in a `MessageIdData`."""
         return MessageId(
             signed64(data.ledgerId), signed64(data.entryId), data.batch_index, data.batch_size, data.partition
         )
 
     def to_wire(self) -> MessageIdData:
-        """As the protocol carries it, without the place in a batch: brokers know entries."""
+        """A `MessageIdData` of the entry. The place in a batch is left out: brokers know entries."""
         data = MessageIdData(ledgerId=unsigned64(self.ledger_id), entryId=unsigned64(self.entry_id))
         if self.partition >= 0:
             data.partition = self.partition
@@ -122,7 +122,7 @@ class Message:
     ) -> None:
         self.id = message_id
         self.metadata = metadata
-        """Of the entry; for a message of a batch `single` has the message's own."""
+        """The metadata of the entry; for a message of a batch `single` has the message's own."""
         self.single = single
         self.payload = payload
         self.redelivery_count = redelivery_count

@@ -59,7 +59,7 @@ class ProducerOptions:
     first_sequence_id: int | None = None
     """None: goes on after what the broker knows of this name."""
     compression: Compression = Compression.NONE
-    """Of batches."""
+    """The compression of batches."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     ends_at_failure: bool = False
@@ -99,7 +99,7 @@ class ClientProducer(TopicEnd):
         self.name = options.name or ""
         self.schema_version = b""
         self.last_sequence_id = -1
-        """Of the newest message that was handed over."""
+        """The sequence id of the newest message that was handed over; -1: none."""
         self._options = options
         if options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
             self._open_seconds_max = None
@@ -141,8 +141,8 @@ class ClientProducer(TopicEnd):
         return [entry_id._replace(batch_index=index, batch_size=len(messages)) for index in range(len(messages))]
 
     async def put_batch(self, messages: Sequence[OutgoingMessage]) -> asyncio.Future[MessageId]:
-        """As `send_batch` of at least one message, but waits for room only: the future gets the entry's id, or the
-        error. Entries go out in the order of the calls."""
+        """Send a batch of at least one message. Waits for room only: the future gets the entry's id, or the error.
+        Entries go out in the order of the calls."""
         async with self._one_sender:
             await self._wait_for_room()
             sequence_ids = self._numbers(messages)
@@ -153,7 +153,8 @@ class ClientProducer(TopicEnd):
         return future
 
     async def put(self, message: OutgoingMessage) -> asyncio.Future[MessageId]:
-        """As `put_batch`, of one message that stands alone (what is to be delivered later has to)."""
+        """Send one message that stands alone, as one that is delivered later has to. Waits for room only, as
+        `put_batch`."""
         async with self._one_sender:
             await self._wait_for_room()
             (sequence_id,) = self._numbers([message])

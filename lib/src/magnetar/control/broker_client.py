@@ -20,7 +20,7 @@ class BrokerControl:
 
     @classmethod
     def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
-        """As `ControlChannel`. An asynchronous context manager that closes the channel."""
+        """The control port of a broker, for an `async with` that closes the channel."""
         return cls(ControlChannel(address, token=token, tls=tls))
 
     async def __aenter__(self) -> Self:

@@ -16,7 +16,7 @@ from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME, ControlClientT
 from magnetar.core.errors import MagnetarError, SettingError
 
 CALL_SECONDS_MAX: Final = 30.0
-"""Of every call that is no stream; counting underreplicated ledgers may take some seconds."""
+"""The limit of every call that is no stream; counting underreplicated ledgers may take some seconds."""
 
 TRY_AGAIN: Final = (
     grpc.StatusCode.UNAVAILABLE,
@@ -89,7 +89,7 @@ class BookieControl:
 
     @classmethod
     def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
-        """As `ControlChannel`. An asynchronous context manager that closes the channel."""
+        """The control port of a bookie, for an `async with` that closes the channel."""
         return cls(ControlChannel(address, token=token, tls=tls))
 
     async def __aenter__(self) -> Self:

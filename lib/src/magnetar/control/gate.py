@@ -22,7 +22,7 @@ OPEN_METHOD: Final = "/grpc.health.v1.Health/Check"
 needs one."""
 
 OPEN_CALLS_MAX: Final = 64
-"""Of those at a time; a kubelet or two ask."""
+"""Open calls at a time; a kubelet or two ask."""
 
 OPEN_SECONDS_MAX: Final = 2.0
 """For the request of one: it comes with the call's beginning from everybody who means it."""
@@ -60,7 +60,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return _answering(handler, method) if method.startswith(OUR_METHODS) else handler
 
     def _for_everybody(self, handler: Handler) -> Handler:
-        """As the handler, for callers who may be anybody: few at a time, and each for a moment."""
+        """The handler of an open call, for callers who may be anybody: few at a time, and each for a moment."""
 
         async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             if self._open_calls >= OPEN_CALLS_MAX:

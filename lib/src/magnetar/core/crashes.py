@@ -25,14 +25,14 @@ KEPT_NAME: Final = "crash-{number}.trace"
 COUNT_FILE: Final = "crashes"
 
 TRACE_BYTES_MAX: Final = 256 * 1024
-"""Of one trace that is told: a few hundred threads with deep stacks."""
+"""Bytes told of one trace: a few hundred threads with deep stacks."""
 
 KEPT_MAX: Final = 10
 """Traces that are kept; older ones are deleted."""
 
 
 class Crashes:
-    """Of the processes that use one folder, one after the other."""
+    """The crashes of processes that use one folder, one after the other."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -45,7 +45,7 @@ class Crashes:
             faulthandler.enable(sys.__stderr__, all_threads=True)
 
     def record_where_told(self) -> None:
-        """As `record_in` in the folder that the environment names, if it names one."""
+        """Record crashes in the folder that the environment names; without one, nowhere."""
         directory = os.environ.get(DIRECTORY_VARIABLE)
         if directory:
             self.record_in(Path(directory))

@@ -25,8 +25,8 @@ WAYS_MAX: Final = 64
 """For Python's engine: in how many ways its choices may be made, each of which is tried at each character at most."""
 
 RE2_BYTES_MAX: Final = 1 << 16
-"""Of one expression's program and states: RE2 keeps 128. What clients use needs some ten kilobytes. A larger program
-costs each text more: half a millisecond for 200 characters is the most that was found with this one."""
+"""Bytes of one expression's program and states: RE2 keeps 128. What clients use needs some ten kilobytes. A larger
+program costs each text more: half a millisecond for 200 characters is the most that was found with this one."""
 
 _BAD_EXPRESSION: Final = (re.error, OverflowError, RecursionError, ValueError)
 
@@ -93,7 +93,7 @@ class _Choices:
 
     def __init__(self) -> None:
         self._alternatives = [1]
-        """Of each group that is open, those seen so far; the first is the whole pattern."""
+        """For each group that is open, the alternatives seen so far; the first is the whole pattern."""
         self._ways = 1
         self._repeats = 0
 

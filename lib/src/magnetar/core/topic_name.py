@@ -25,8 +25,8 @@ KEPT_NAME_CHARACTERS_MAX: Final = 1_000
 """Longer names are parsed each time: a client may ask for any text that fits into a frame."""
 
 NAME_CHARACTERS_MAX: Final = 64 * 1024
-"""Of the full name of a topic or a namespace: no path in a metadata store may be longer, and taking a name apart takes
-its time for each letter."""
+"""Characters of the full name of a topic or a namespace: no path in a metadata store may be longer, and taking a name
+apart takes its time for each letter."""
 
 FULL_RANGE: Final = 0xFFFF_FFFF
 
@@ -47,7 +47,7 @@ def is_valid_name_part(text: str) -> bool:
 
 
 def java_url_encode(text: str) -> str:
-    """As `java.net.URLEncoder` does in UTF-8: a space is `+`; letters, digits and `.-*_` stay."""
+    """Encode a name as `java.net.URLEncoder` does in UTF-8: a space is `+`; letters, digits and `.-*_` stay."""
     # Nearly all names are as they are, and every question about a topic asks.
     return text if _UNRESERVED.fullmatch(text) else quote_plus(text, safe="*").replace("~", "%7E")
 

@@ -97,7 +97,7 @@ class LedgerWriter(Protocol):
 
     @property
     def length_bytes(self) -> int:
-        """Of all payloads that were appended."""
+        """Bytes of all payloads that were appended."""
         ...
 
     def append(self, payloads: Sequence[bytes]) -> int:

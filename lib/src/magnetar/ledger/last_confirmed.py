@@ -24,7 +24,7 @@ class LastAnswers(LastConfirmedRound):
     def __init__(self, metadata: LedgerMetadata) -> None:
         super().__init__(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         self.last_entry_id = NO_ENTRY
-        """Of the last entry that any of them has, which perhaps is not confirmed yet, or never will be."""
+        """The last entry that any of them has, which perhaps is not confirmed yet, or never will be."""
         self.last_payload = b""
         """That entry's."""
 

@@ -30,7 +30,7 @@ POLICY_METADATA_KEY: Final = "EnsemblePlacementPolicyConfig"
 
 
 EVERY_GROUP: Final = "*"
-"""As a group of a ledger: it may use every bookie; Pulsar's own topics do."""
+"""The group of a ledger that may use every bookie; Pulsar's own topics do."""
 
 
 class Adherence(enum.Enum):

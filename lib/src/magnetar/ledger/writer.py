@@ -128,7 +128,7 @@ class OpenLedgerWriter:
 
     @property
     def length_bytes(self) -> int:
-        """Of all payloads that were appended."""
+        """Bytes of all payloads that were appended."""
         return self._appends.length_bytes
 
     @property

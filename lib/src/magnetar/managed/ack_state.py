@@ -194,7 +194,7 @@ class AckState:
         raise IndexError("beyond the last entry")
 
     def long_arrays(self) -> list[tuple[int, list[int]]]:
-        """The same as (ledger id, words of the bit set of acknowledged entry ids), ascending."""
+        """The acknowledged entry ids of each ledger: (ledger id, words of their bit set), ascending."""
         mark_ledger, mark_entry = self.mark_delete
         found: list[tuple[int, list[int]]] = []
         for ledger_id in sorted(self.beyond or ()):

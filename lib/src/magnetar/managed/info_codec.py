@@ -40,7 +40,7 @@ PERSISTED_WORDS_MAX: Final = 200_000
 entry could not be stored, and no receipt would be given any more."""
 
 POSITION_IN_NODE: Final = -1
-"""As a cursor's ledger id: the position stands in the node itself."""
+"""The ledger id of a cursor whose position stands in the node itself."""
 
 
 class BrokenMetadata(PeerError):

@@ -123,9 +123,7 @@ class LedgerRollover:
             appends.fail_pending(ManagedLedgerClosed(appends.name))
 
     def abandon(self, error: ManagedLedgerFenced) -> LedgerWriter | None:
-        """As `AppendPath.fence`, before anybody else was seen: nothing is written any more.
-
-        Returns the ledger that was in use."""
+        """Write nothing any more, as if fenced, before another owner was seen. Returns the ledger that was in use."""
         writer = self._appends.writer
         self._appends.fence(error)
         if self._task is not None:

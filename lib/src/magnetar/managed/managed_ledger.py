@@ -257,7 +257,7 @@ class ManagedLedger:
         return 0 if record is None else record.entries
 
     def average_entry_bytes(self, ledger_id: int) -> int:
-        """Of one ledger's entries; 0 when it is not there or empty."""
+        """The average size of one ledger's entries, in bytes; 0 when it is not there or empty."""
         record = self.ledgers.get(ledger_id)
         return 0 if record is None or not record.entries else record.size_bytes // record.entries
 
@@ -278,7 +278,7 @@ class ManagedLedger:
         await self.set_properties({key: value})
 
     async def set_properties(self, changes: Mapping[str, str | None]) -> None:
-        """The same of several, in one write."""
+        """Set several properties, in one write."""
         self._check_usable()
         async with self._node.lock:
             kept = {**self.properties, **changes}

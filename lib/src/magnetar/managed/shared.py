@@ -107,7 +107,7 @@ class Shared:
             del self.unsettled[next(iter(self.unsettled))]
 
     def delete_later(self, ledger_id: int) -> None:
-        """As `delete_ledger`, in the background."""
+        """Delete a ledger in the background."""
         self.start(self.delete_ledger(ledger_id))
 
     def _flush(self) -> None:

@@ -37,7 +37,7 @@ class ManualClock:
         return self.ms
 
     def monotonic_seconds(self) -> float:
-        """The same, in seconds."""
+        """The time in seconds, which only the test moves on."""
         return self.ms / 1000
 
 
@@ -110,7 +110,7 @@ class MemoryLedgerState:
         self.fenced: bool = False
 
     def copy(self) -> MemoryLedgerState:
-        """The same, from now on apart from this."""
+        """A copy that changes apart from this."""
         copied = MemoryLedgerState(self.options)
         copied.entries = list(self.entries)
         copied.closed, copied.fenced = self.closed, self.fenced

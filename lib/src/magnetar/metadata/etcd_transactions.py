@@ -80,7 +80,7 @@ def _read(key: bytes) -> pb.RequestOp:
 
 
 def _absent(key: bytes) -> pb.Compare:
-    """Of a range: nothing is in it (etcd compares what is missing as if its revision were 0)."""
+    """The condition that a range is empty (etcd compares what is missing as if its revision were 0)."""
     return pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=0)
 
 

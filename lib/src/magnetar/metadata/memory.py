@@ -56,7 +56,7 @@ class MemoryTable:
             self._sequences[parent] = number
 
     def copy(self) -> MemoryTable:
-        """The same records, from now on apart from these."""
+        """A copy of the records that changes apart from these."""
         copied = MemoryTable()
         copied._records = dict(self._records)
         copied._children = {path: set(names) for path, names in self._children.items()}

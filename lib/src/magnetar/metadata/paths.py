@@ -15,8 +15,8 @@ from magnetar.core.limits import KIB
 from magnetar.metadata.store import NodeTooLarge
 
 NODE_BYTES_MAX: Final = 1_000_000
-"""Of a value with its path. ZooKeeper ends the connection, and with it all that is under way, over a request of 1 MiB
-(`jute.maxbuffer`); etcd refuses 1.5 MiB. What clients name and note must not do that to a broker."""
+"""Bytes of a value with its path. ZooKeeper ends the connection, and with it all that is under way, over a request of 1
+MiB (`jute.maxbuffer`); etcd refuses 1.5 MiB. What clients name and note must not do that to a broker."""
 
 PATH_CHARACTERS_MAX: Final = 64 * KIB
 """Lists of children are made of them."""
@@ -40,14 +40,14 @@ def check_path(path: str) -> None:
 
 
 def check_node(path: str, value: bytes) -> None:
-    """As `check_path`; `NodeTooLarge` when no backend takes that much."""
+    """Raise `Misuse` for a bad path, `NodeTooLarge` when no backend takes a node that large."""
     check_path(path)
     if len(path.encode()) + len(value) > NODE_BYTES_MAX:
         raise NodeTooLarge(f"{path[:100]} would have {len(value)} bytes; a node has at most {NODE_BYTES_MAX}")
 
 
 def check_sequential_prefix(path: str) -> None:
-    """As `check_path`, but the last part may be empty: the digits become the whole name."""
+    """Raise `Misuse` for a bad path, whose last part may be empty here: the digits become the whole name."""
     check_path(path + "0")
 
 

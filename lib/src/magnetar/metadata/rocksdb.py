@@ -51,7 +51,7 @@ _SEQUENCE: Final = b"s"
 """Then the path of a parent: the number of its next sequential child."""
 
 _HEADER: Final = struct.Struct(">qqqq")
-"""Of a node: version, created_ms, modified_ms, owner. The value follows."""
+"""The head of a stored node: version, created_ms, modified_ms, owner. The value follows."""
 _NUMBER: Final = struct.Struct(">q")
 
 _WRITE_BUFFER_BYTES: Final = 4 << 20

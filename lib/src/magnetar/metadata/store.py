@@ -92,7 +92,7 @@ class SessionEvent(enum.Enum):
     CONNECTION_LOST = enum.auto()
     """Not reachable now; ephemeral nodes are still there."""
     RECONNECTED = enum.auto()
-    """The same session goes on."""
+    """The connection is back and the session is the one from before."""
     SESSION_LOST = enum.auto()
     """The session is over: every ephemeral node of ours is gone or will be. Stop acting as an owner."""
     SESSION_RESTARTED = enum.auto()

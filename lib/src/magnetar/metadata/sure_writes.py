@@ -22,7 +22,8 @@ from magnetar.metadata.store import (
 )
 
 ATTEMPTS_MAX: Final = 3
-"""Of one write. A second one waits for the connection that the first one lost, so that a third is hardly wanted."""
+"""Attempts at one write. A second one waits for the connection that the first one lost, so that a third is hardly
+wanted."""
 
 ATTEMPTS_SECONDS_MAX: Final = 30.0
 """After so long no attempt begins: as long as sessions last by default, and as callers wait for one operation."""

@@ -59,7 +59,7 @@ class ZookeeperServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while it runs."""
+        """The id of the process, while it runs."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:

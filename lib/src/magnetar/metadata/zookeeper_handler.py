@@ -64,15 +64,15 @@ class BufferedSocket:
         return piece
 
     def send(self, data: bytes) -> int:
-        """As the socket's."""
+        """Send bytes; how many were taken. OSError."""
         return self._socket.send(data)
 
     def fileno(self) -> int:
-        """As the socket's."""
+        """The socket's file descriptor."""
         return self._socket.fileno()
 
     def setblocking(self, blocking: bool) -> None:
-        """As the socket's."""
+        """Have the socket block, or not."""
         self._socket.setblocking(blocking)
 
     def hang_up(self) -> None:
@@ -81,7 +81,7 @@ class BufferedSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """As the socket's; what was received and not read is gone."""
+        """Close the socket; what was received and not read is gone."""
         self._received, self._start = b"", 0
         self._socket.close()
 
@@ -151,7 +151,8 @@ class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kaz
         _exceptional: Sequence[Pollable],
         timeout: float | None = None,
     ) -> tuple[list[Pollable], list[Pollable], list[Pollable]]:
-        """As `select.select`, for files of any number. What failed or was closed counts as ready, to be found so."""
+        """Wait until files are ready, as `select.select` does, but for any number of files. What failed or was closed
+        counts as ready, to be found so."""
         buffered = [reader for reader in readers if isinstance(reader, BufferedSocket) and reader.pending()]
         silent = any(isinstance(reader, BufferedSocket) and not reader.heard for reader in readers)
         if silent:

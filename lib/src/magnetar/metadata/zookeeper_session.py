@@ -49,14 +49,16 @@ LOST_AFTER_SHARE: Final = 1 / 3
 notices at most two thirds after the server last heard of us, so this is before the server can end the session."""
 
 _NOTICED_AFTER_SHARE: Final = 2 / 3
-"""Of what the server granted: what kazoo calls its read timeout."""
+"""The share of the granted session timeout after which a silent server counts as lost: kazoo calls it its read
+timeout."""
 
 FIRST_REPLY_SHARE: Final = LOST_AFTER_SHARE / 4
 """How long, as a share of the session's timeout, a server may take to answer first on a connection. The next one has
 twice as long: two that say nothing leave time for a third before the session counts as lost."""
 
 FIRST_REPLY_SECONDS_MAX: Final = 5.0
-"""Of a long session too: operations wait for the connection. A server that is well answers within milliseconds."""
+"""The limit of the first reply, of a long session too: operations wait for the connection. A server that is well
+answers within milliseconds."""
 
 RECONNECT_DELAY_SECONDS_MAX: Final = 1.0
 

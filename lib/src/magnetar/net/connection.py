@@ -34,8 +34,9 @@ BEHIND_BYTES: Final = 256 * KIB
 of small requests is answered in that."""
 
 ANSWERS_BEHIND_BYTES_MAX: Final = 256 * KIB
-"""Of answers to a peer that is behind; then it is read no further until `CAUGHT_UP_BYTES` are left. What consumers are
-sent does not count, as it stops by itself: a client on a slow line may publish and acknowledge all the while."""
+"""Bytes of answers to a peer that is behind; then it is read no further until `CAUGHT_UP_BYTES` are left. What
+consumers are sent does not count, as it stops by itself: a client on a slow line may publish and acknowledge all the
+while."""
 
 CAUGHT_UP_BYTES: Final = 64 * KIB
 """Unsent bytes at which a peer that was behind is read again."""
@@ -91,7 +92,7 @@ class HandlerFactory(Protocol):
 
 
 AnyHandlerFactory: TypeAlias = "Callable[[Connection], Handler | ReceivingHandler]"
-"""As `HandlerFactory`, for those who connect."""
+"""Makes the handler of a connection that somebody opens; it may receive into memory of its own."""
 
 
 class Connection(asyncio.Protocol):
@@ -141,7 +142,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def write_parts(self, parts: list[bytes]) -> None:
-        """Like `write`, for many parts at once."""
+        """Send many parts at once, in their order."""
         if self.closed or not parts:
             return
         self._outbox.extend(parts)

@@ -23,21 +23,23 @@ NOTED_BYTES: Final = 64 * KIB
 nothing."""
 
 HELD_BYTES_MAX: Final = 256 * MIB
-"""Of one server: an eighth of the memory that its pods have by default, and fifty of the largest messages."""
+"""Bytes that one server holds for peers: an eighth of the memory that its pods have by default, and fifty of the
+largest messages."""
 
 CUT_TO_SHARE: Final = 0.75
-"""Of the bound is left when connections were cut, so that not each further one leads to the next cut."""
+"""The share of the bound that is left after connections were cut, so that not each further one leads to the next
+cut."""
 
 BURST_SHARE: Final = 1.5
-"""Of the bound: above it even those are cut that have only just begun to hold anything, and whoever brings more is read
-no further in this turn of the loop."""
+"""The multiple of the bound above which even those are cut that have only just begun to hold anything, and whoever
+brings more is read no further in this turn of the loop."""
 
 BROUGHT_IN_TURN_BYTES_MAX: Final = 4 * MIB
 """To all connections together, in one turn of the loop: beyond it those that hold anything are read no further in this
 turn. Three milliseconds of reading."""
 
 READ_AGAIN_IN_TURN_MAX: Final = 16
-"""Of the connections that were stopped, in one turn: the loop may read a quarter of a megabyte from each."""
+"""Stopped connections that are read again in one turn: the loop may read a quarter of a megabyte from each."""
 
 PAUSED_FOR_ALL: Final = "too much is held"
 
@@ -53,7 +55,7 @@ class Holder(Protocol):
 
     @property
     def peer_address(self) -> str:
-        """As the log has it."""
+        """The peer's address, as it stands in the log."""
         ...
 
     @property

@@ -69,7 +69,7 @@ class HttpRequest(Protocol):
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """Of its connection; None when that is gone."""
+        """The transport of its connection; None when that is gone."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class HttpConnections:
         self._sweeping: asyncio.TimerHandle | None = None
         self._limit = limit_of(limits)
         self._held_bytes = 0
-        """Of bodies under way."""
+        """Bytes of bodies under way."""
 
     async def listen(self, make_protocol: MakeProtocol, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a port (0: any free one); returns which. OSError when it is taken.
@@ -212,7 +212,7 @@ class HttpConnections:
 
     @property
     def body_bytes_max(self) -> int:
-        """Of one request."""
+        """Bytes that the body of one request may have in memory."""
         return self._limits.body_bytes_max
 
     def leave(self, transport: asyncio.Transport) -> None:
@@ -276,7 +276,7 @@ class _Watched(asyncio.Protocol):
         self._refused = False
         self.pace = owner.new_pace()
         self.held_bytes = 0
-        """Of its body, in memory."""
+        """Bytes of its request's body in memory."""
         self._passes = False
         """The body is longer than those that are held: it is passed on as it comes, or refused."""
         self.began_seconds = 0.0

@@ -11,7 +11,7 @@ END_OF_HEAD: Final = END_OF_LINE + END_OF_LINE
 
 
 class HeadBounds:
-    """Of one connection's requests, one after the other."""
+    """The bounds on the heads of one connection's requests, one after the other."""
 
     __slots__ = ("_end", "_head_bytes", "_limits", "_line_bytes")
 
@@ -19,7 +19,7 @@ class HeadBounds:
         self._limits = limits
         self._head_bytes = 0
         self._line_bytes = 0
-        """Of the line that goes on, its end not counted."""
+        """Bytes of the line that goes on, its end not counted."""
         self._end = b""
         """The last bytes of what came: the head's end may come in two pieces."""
 

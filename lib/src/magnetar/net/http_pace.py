@@ -32,7 +32,7 @@ class HttpLimits:
     window_seconds: float = 30.0
     """Over how long a body's, or an answer's, pace is looked at."""
     pace_bytes_min: int = KIB
-    """Of a body that is sent, or an answer that is read, a second: less than any network that tools work over."""
+    """Bytes a second of a body that is sent, or an answer that is read: less than any network that tools work over."""
     head_bytes_max: int = HEAD_BYTES_MAX
     """First line and all headers of a request. The servers bound each, and their number, which leaves a mebibyte for
     every connection."""
@@ -45,11 +45,11 @@ class HttpLimits:
     connections_setting: str = ""
     """Which setting gives it; empty: none."""
     body_bytes_max: int = 8 * MIB
-    """Of one request's body in memory; whatever else comes is passed on or refused."""
+    """Bytes of one request's body in memory; whatever else comes is passed on or refused."""
     answers_bytes_max: int = 256 * MIB
-    """Of all answers that clients have not taken yet; whoever has most of it is cut."""
+    """Bytes of all answers that clients have not taken yet; whoever has most of it is cut."""
     bodies_bytes_max: int = 64 * MIB
-    """Of all bodies in memory: several of the largest at a time."""
+    """Bytes of all bodies in memory: several of the largest at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Traffic:
     received_bytes: int
     """Since its beginning."""
     sent_bytes: int
-    """Of what the server has written, what the client has taken; since any moment that stays the same."""
+    """Bytes that the client has taken of what the server has written, since any moment that stays the same."""
     unsent_bytes: int
     """What waits for the client to read."""
     receiving: bool
     """The server reads. Where it does not, the client is not to blame for what does not come."""
     body_complete: bool
-    """Of the request under way."""
+    """Whether the body of the request under way is complete."""
 
 
 class Pace:

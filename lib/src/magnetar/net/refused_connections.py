@@ -26,9 +26,9 @@ class LimitKind(StrEnum):
     FILES = "files"
     HTTP = "http"
     HANDSHAKES = "handshakes"
-    """Of TLS handshakes that are not finished, at one port."""
+    """TLS handshakes that are not finished, at one port."""
     HANDSHAKES_OF_ADDRESS = "handshakes_of_address"
-    """Of one address, with its TLS handshakes that are not finished."""
+    """Unfinished TLS handshakes of one address."""
 
 
 _OF_HANDSHAKES: Final = {
@@ -62,7 +62,7 @@ def limit_of_all(connections_max: int, setting: str, files_max: int) -> Connecti
 
 
 class RefusedConnections:
-    """Of one server, at all of its ports."""
+    """The refused connections of one server, at all of its ports."""
 
     __slots__ = ("_last", "_seldom", "counts")
 
@@ -81,7 +81,7 @@ class RefusedConnections:
 
     @property
     def total(self) -> int:
-        """Of all kinds."""
+        """The number of refused connections of all kinds."""
         return sum(self.counts.values())
 
     def _tell(self, count: int) -> None:

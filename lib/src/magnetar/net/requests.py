@@ -20,28 +20,29 @@ from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
 
 REQUESTS_MAX: Final = 128
-"""Of one connection, at once. What each waits for takes milliseconds at most, so that is ten thousand a second and
-more; some kilobytes each."""
+"""Requests of one connection, at once. What each waits for takes milliseconds at most, so that is ten thousand a second
+and more; some kilobytes each."""
 
 REQUESTS_BYTES_MAX: Final = 1 * MIB
-"""Of one connection: what those requests have brought, such as schemas. One of any size is taken."""
+"""Bytes that those requests of one connection have brought, such as schemas. One of any size is taken."""
 
 REQUESTS_IN_ALL_MAX: Final = 20_000
-"""Of one server: while there are more, a connection may have `REQUESTS_IN_SHORTAGE` at once. Sixty megabytes."""
+"""Requests of one server: while there are more, a connection may have `REQUESTS_IN_SHORTAGE` at once. Sixty
+megabytes."""
 
 REQUESTS_IN_SHORTAGE: Final = 8
 
 LARGE_ANSWERS_AT_ONCE: Final = 2
-"""Of one server: lists of topics and schemas that are being made. They take the processor's time, so more at once are
-no sooner there. Who waits for anybody else has no such place meanwhile."""
+"""Large answers that one server makes at a time: lists of topics and schemas. They take the processor's time, so more
+at once are no sooner there. Who waits for anybody else has no such place meanwhile."""
 
 READINGS_OF_ONE: Final = 2
-"""Of what is read for large answers, at once of one source, such as a namespace: who asks for what does not come waits
-for the others who did, and nobody else does."""
+"""Reads for large answers, at once from one source, such as a namespace: who asks for what does not come waits for the
+others who did, and nobody else does."""
 
 READINGS_IN_ALL: Final = 16
-"""Of one kind, at once of all sources: what was read is in memory until its answer is made. A list of ten thousand
-topics takes 2 MB, a schema 512 KiB at most."""
+"""Reads of one kind, at once from all sources: what was read is in memory until its answer is made. A list of ten
+thousand topics takes 2 MB, a schema 512 KiB at most."""
 
 TURN_SECONDS_MAX: Final = 0.001
 """In one turn of the loop for what connections have left over from their last one, however many have. As much for large
@@ -116,7 +117,7 @@ class Readings:
     def __init__(self) -> None:
         self._in_all = asyncio.Semaphore(READINGS_IN_ALL)
         self._of_sources: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
-        """Of those that somebody reads or waits for."""
+        """The semaphore of each source that somebody reads or waits for."""
 
     def places(self, source: Hashable) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
         """What a reading of a source has to have, in this order: who waits for the source takes nobody's place."""

@@ -27,8 +27,8 @@ SELDOM_SECONDS: Final = 600.0
 """Between two looks at everything: such a turn is a thousandth of the time."""
 
 SELDOM_GROWTH_BYTES: Final = 128 * MIB
-"""Of the process since everything was looked at, when that is so long ago: some of it may be cycles that nobody refers
-to."""
+"""Growth of the process, since everything was looked at, after which that is done again when it is long ago: some of it
+may be cycles that nobody refers to."""
 
 GROWTH_BYTES: Final = 1024 * MIB
 """Sooner only after that: half of the memory that pods have by default. What peers may have a broker hold is less, so
@@ -48,7 +48,7 @@ def due(grown_bytes: int, seconds: float) -> bool:
 
 
 class CycleCollection:
-    """Of one process, once it serves: while one runs, it is the only one who freezes."""
+    """The collection of cycles in one process, once it serves: while one runs, it is the only one who freezes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, resident_bytes_now: Callable[[], int] = resident_bytes) -> None:
         """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are."""

@@ -78,11 +78,11 @@ class NetworkEndpoints(Protocol):
     """The network behind `create_server` and `create_connection`."""
 
     def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> Any:
-        """See `asyncio.loop.create_server`."""
+        """Listen at a port, for `asyncio.loop.create_server`."""
         ...
 
     async def connect(self, process: Process, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """See `asyncio.loop.create_connection`."""
+        """Connect to a port, for `asyncio.loop.create_connection`."""
         ...
 
 
@@ -130,7 +130,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]  # Typeshed's variadic types add nothing here.
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """See `asyncio.loop.call_soon`: first in, first out."""
+        """Call a function in the next turn: first in, first out."""
         if context is None:
             context = contextvars.copy_context()
         handle = asyncio.Handle(callback, (), self, context)
@@ -140,7 +140,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]  # Typeshed's variadic types add nothing here.
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As `call_soon`; from a function in an executor: at the virtual moment at which the function ends."""
+        """Call a function in the next turn. From a function in an executor: at the virtual moment at which that one
+        ends."""
         if self._from_thread is None:
             return self.call_soon(callback, *args, context=context)
         if context is None:
@@ -152,13 +153,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]  # Typeshed's variadic types add nothing here.
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """See `asyncio.loop.call_later`."""
+        """Call a function after so many virtual seconds."""
         return self.call_at(self._now_seconds + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]  # Typeshed's variadic types add nothing here.
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """See `asyncio.loop.call_at`; of two timers for one moment the one that was made first comes first."""
+        """Call a function at a virtual time in seconds. Of two timers for one moment the one that was made first comes
+        first."""
         if context is None:
             context = contextvars.copy_context()
         handle = asyncio.TimerHandle(when, callback, (), self, context)
@@ -167,7 +169,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        """See `asyncio.loop.create_future`."""
+        """A future that notes who waits for it."""
         return SimulatedFuture(loop=self)
 
     def _make_task(
@@ -213,11 +215,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             _set_running_loop(None)
 
     def run_until_complete(self, future: Any) -> Any:
-        """See `asyncio.loop.run_until_complete`."""
+        """Run until a future is done, and give its result."""
         return self.run(_awaited(future))
 
     def is_running(self) -> bool:
-        """See `asyncio.loop.is_running`."""
+        """Whether the loop runs."""
         return self._running
 
     def _step(self) -> None:

@@ -177,7 +177,7 @@ class Network:
     # Connections.
 
     def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> SimulatedServer:
-        """See `asyncio.loop.create_server`."""
+        """Listen at a port of a host, for `asyncio.loop.create_server`."""
         if not port:
             port = self._new_port()
         if (process.host, port) in self._listening:
@@ -192,7 +192,8 @@ class Network:
     async def connect(
         self, process: Process, factory: Callable[[], asyncio.Protocol], host: str, port: int
     ) -> tuple[SimulatedTransport, asyncio.Protocol]:
-        """See `asyncio.loop.create_connection`. To a host that is down or out of reach it takes for ever."""
+        """Connect two hosts, for `asyncio.loop.create_connection`. To a host that is down or out of reach it takes for
+        ever."""
         await self._travel(process.host, host, wait_until_up=True)
         listening = self._listening.get((host, port))
         if listening is None:

@@ -93,14 +93,14 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._drain, context=self.context)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See `asyncio.BaseTransport.set_protocol`."""
+        """Have another protocol hear of what comes."""
         assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
         self._protocol = protocol
 
     # Sending.
 
     def write(self, data: Any) -> None:
-        """See `asyncio.WriteTransport.write`."""
+        """Send bytes. They arrive after the network's delay, perhaps cut."""
         if self._closing or self.broken or not data:
             return
         content = bytes(data)
@@ -119,7 +119,7 @@ class SimulatedTransport(asyncio.Transport):
                 self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """See `asyncio.WriteTransport.writelines`."""
+        """Send a list of buffers, joined."""
         self.write(b"".join(list_of_data))
 
     def _send(self, chunk: Chunk) -> None:
@@ -186,23 +186,23 @@ class SimulatedTransport(asyncio.Transport):
             self._hand_over(self._held.popleft())
 
     def pause_reading(self) -> None:
-        """See `asyncio.ReadTransport.pause_reading`."""
+        """Hold back what comes until `resume_reading`."""
         self._reading_paused = True
 
     def resume_reading(self) -> None:
-        """See `asyncio.ReadTransport.resume_reading`."""
+        """Hand over what was held back, and what comes."""
         self._reading_paused = False
         if self._held:
             self._loop.call_soon(self._drain, context=self.context)
 
     def is_reading(self) -> bool:
-        """See `asyncio.ReadTransport.is_reading`."""
+        """Whether what comes is handed over."""
         return not self._reading_paused and not self._closing
 
     # Ending.
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport.close`: what was written still arrives, and then the end."""
+        """End the connection: what was written still arrives, and then the end."""
         if self._closing or self.broken:
             return
         self._closing = True
@@ -210,7 +210,7 @@ class SimulatedTransport(asyncio.Transport):
         self._lose(None)
 
     def abort(self) -> None:
-        """See `asyncio.WriteTransport.abort`: what is on its way is lost."""
+        """End the connection at once: what is on its way is lost."""
         if self.broken:
             return
         self._closing = True
@@ -272,20 +272,20 @@ class SimulatedTransport(asyncio.Transport):
     # What asyncio asks.
 
     def is_closing(self) -> bool:
-        """See `asyncio.BaseTransport.is_closing`."""
+        """Whether the connection was closed or aborted."""
         return self._closing or self.broken
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See `asyncio.WriteTransport.set_write_buffer_limits`."""
+        """Set the bytes above which writing pauses, and below which it goes on."""
         self._high_water_bytes = HIGH_WATER_BYTES if high is None else high
         self._low_water_bytes = self._high_water_bytes // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        """See `asyncio.WriteTransport.get_write_buffer_size`."""
+        """Bytes that were written and have not arrived."""
         return self.unacknowledged_bytes
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """See `asyncio.BaseTransport.get_extra_info`."""
+        """What asyncio tells of a transport, such as `peername`."""
         if name == "peername":
             return self.other.address
         return self.address if name == "sockname" else default

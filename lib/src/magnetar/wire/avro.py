@@ -16,7 +16,7 @@ from magnetar.core.errors import PeerError
 from magnetar.core.limits import KIB
 
 SCHEMA_BYTES_MAX: Final = 64 * KIB
-"""Of a schema's text. That of Pulsar's events has 10 KiB."""
+"""Bytes of a schema's text. That of Pulsar's events has 10 KiB."""
 
 DEPTH_MAX: Final = 32
 """Types within types. Pulsar's events are 11 deep, as each union counts."""

@@ -12,7 +12,7 @@ JOINED_BYTES_MIN: Final = 64 * 1024
 
 
 def join_newest(parts: list[bytes]) -> list[bytes]:
-    """The same bytes in fewer parts."""
+    """Join parts so that fewer of them hold these bytes."""
     first = len(parts)
     while first and len(parts[first - 1]) < JOINED_BYTES_MIN:
         first -= 1

@@ -35,7 +35,7 @@ class ApiServer(Protocol):
         ...
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """The same of `status`, which is a subresource. `NotFound`; `Conflict` for another uid."""
+        """Write the subresource `status`. `NotFound`; `Conflict` for another uid."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:

@@ -13,7 +13,7 @@ from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
 from magnetar.operator.kubernetes.login import find_login
 
 WARNINGS_MAX: Final = 50
-"""Of one object: what happens again is counted up in the same Event."""
+"""Warnings about one object: what happens again is counted up in the same Event."""
 DISCOVERY_SECONDS: Final = 300.0
 """How long it is believed that a kind is known or not: after that a CRD installed meanwhile is found."""
 

@@ -40,7 +40,7 @@ class Subject:
     """The custom resource, as the pass saw it."""
     cluster: ClusterContext | None
     versions: Mapping[tuple[str, str], str]
-    """Of its children, as the pass saw them."""
+    """The resource versions of its children, as the pass saw them."""
     reach: ControlAddresses
     unreadable: str = ""
     """What is wrong with its newest spec, if an older one is gone by."""
@@ -54,7 +54,7 @@ class Applied:
         self._done: dict[tuple[str, tuple[str, str]], tuple[str, str]] = {}
         """By the fields' manager, kind and name."""
         self._taken: dict[tuple[str, str], str] = {}
-        """Of objects that are to be applied later: what the server would take, by kind and name."""
+        """What the server would take, by kind and name, for objects that are to be applied later."""
 
     def known(self, action: actions.Apply, versions: Mapping[tuple[str, str], str]) -> bool:
         """Whether the object still is as this made it."""

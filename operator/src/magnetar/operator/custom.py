@@ -41,9 +41,10 @@ _SIZES: Final = (
 """Where they have quantities that the operator computes with."""
 _POLICIES: Final = ("Retain", "Delete")
 KEPT_BYTES_MAX: Final = 64 * 1024
-"""Of a spec that is kept in an annotation: Kubernetes allows 256 KiB for all of an object's. A spec has a few."""
+"""Bytes of a spec that is kept in an annotation: Kubernetes allows 256 KiB for all of an object's. A spec has a few."""
 _NAME: Final = re.compile(r"[^\s=:#!\\\x00-\x1f\x7f]+")
-"""Of a setting: in its file another character would end it, and what follows would be read as something else."""
+"""The name of a setting: in its file another character would end it, and what follows would be read as something
+else."""
 _JSON_TYPES: Final = {list: "a list", dict: "an object", type(None): "null"}
 
 
@@ -71,7 +72,7 @@ class SpecReader:
         return self._read(manifest, cluster_spec)
 
     def pool(self, manifest: Manifest) -> tuple[BookieSpec, str]:
-        """The same of a Bookie."""
+        """A Bookie's, and what is wrong with the newest, empty for nothing. `SettingError` if none could be read yet."""
         return self._read(manifest, pool_spec)
 
     def to_keep(self, manifest: Manifest) -> dict[str, str | None]:
@@ -187,7 +188,7 @@ def cluster_status(manifest: Manifest) -> PulsarClusterStatus:
 
 
 def pool_status(manifest: Manifest) -> BookieStatus:
-    """As `cluster_status`."""
+    """The status of a Bookie as a type; what cannot be read of it is left out."""
     try:
         return msgspec.convert(manifest.get("status") or {}, BookieStatus)
     except msgspec.ValidationError:

@@ -31,7 +31,8 @@ class PassFailure:
 
 
 def failure_of(error: Exception, passes: int) -> PassFailure:
-    """Of the error that has ended a pass; `passes` in a row, this one included, did not get to their end."""
+    """What to tell of the error that has ended a pass; `passes` in a row, this one included, did not get to their
+    end."""
     words = str(error)
     match error:
         case NamespaceTerminating():
@@ -69,7 +70,8 @@ def failure_of(error: Exception, passes: int) -> PassFailure:
 
 
 def unreadable(words: str) -> Obstacle:
-    """Of a spec: what runs is looked after by the last one that could be read, if this process has seen one."""
+    """What to tell of a spec that cannot be read. What runs is looked after by the last one that could be, if this
+    process has seen one."""
     message = f"{words}. Correct it: until then nothing of this spec is carried out"
     return Obstacle(reason="InvalidSpec", message=message)
 

@@ -31,7 +31,7 @@ RETRY_SECONDS_FIRST: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
 
 _IGNORED: Final = frozenset({"managedFields", "resourceVersion"})
-"""Of metadata: they change with the status, too."""
+"""Fields of metadata that change with the status, too."""
 
 
 class EventRouter:
@@ -40,7 +40,7 @@ class EventRouter:
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
         self._wanted: dict[Key, int] = {}
-        """Of each custom resource: a digest of all but its status, as it was last."""
+        """For each custom resource, a digest of all but its status, as it was last."""
         self._pools: dict[Key, Key] = {}
         """The cluster of each pool."""
 
@@ -113,15 +113,15 @@ class NoDifferences(kopf.DiffBaseStorage):
     of the time that watching takes. Handlers of events go without."""
 
     def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
-        """Of a version of an object: nothing."""
+        """Nothing: no version of an object is kept."""
         del body, extra_fields
         return kopf.BodyEssence()
 
     def fetch(self, *, body: kopf.Body) -> None:
-        """Of the version before: nothing."""
+        """Nothing: there is no version before."""
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Of the version that was told: nothing."""
+        """Keep nothing of the version that was told."""
 
 
 def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:

@@ -27,9 +27,10 @@ RENEW_WITHIN_SECONDS: Final = 10.0
 CONTACT_SECONDS: Final = 60.0
 STUCK_SECONDS: Final = 120.0
 RELEASE_SECONDS_MAX: Final = 3.0
-"""Of an API server that does not answer, nobody waits for the Lease for longer than it runs anyway."""
+"""The limit of handing the Lease over: nobody waits for an API server that does not answer for longer than the Lease
+runs anyway."""
 LOOK_EVERY_SECONDS: Final = 2.0
-"""Of those that wait."""
+"""The pause between the looks of those that wait for the Lease."""
 
 logger: Final = logging.getLogger(__name__)
 

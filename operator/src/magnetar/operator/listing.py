@@ -44,7 +44,7 @@ class Objects:
     versions: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By kind and name: what changes when anything of an object changes that the operator sets."""
     token: str = ""
-    """Of the control ports; empty: there is none yet."""
+    """The token of the control ports; empty: there is none yet."""
 
 
 async def look_at(

@@ -16,7 +16,7 @@ from pythonjsonlogger.json import JsonFormatter
 _FIELDS: Final = {"asctime": "time", "levelname": "level", "name": "logger"}
 
 _UNTOLD: Final = (*RESERVED_ATTRS, "settings", "k8s_skip")
-"""Of records; the last ones are kopf's own, among them all of its settings."""
+"""Attributes of log records that are not told; the last ones are kopf's own, among them all of its settings."""
 
 _CHATTY: Final = {
     # Every handler that has run.

@@ -99,7 +99,7 @@ class Loops:
         loop.task = asyncio.get_running_loop().create_task(self._run(key, loop), name=str(key))
 
     def wake_known(self, key: Key) -> None:
-        """As `wake`, but only if it is looked after: children whose resource is gone wake nobody."""
+        """Wake the loop of a resource, if it has one: children whose resource is gone wake nobody."""
         if key in self._loops:
             self.wake(key)
 

@@ -85,13 +85,13 @@ class ObservedCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPool:
-    """As `ObservedCluster`."""
+    """What the plan of a pool sees, and what carrying it out needs besides."""
 
     seen: PoolSeen
     versions: Mapping[tuple[str, str], str]
     reach: ControlAddresses
     unreadable: str = ""
-    """Of the pool's own spec: its cluster's is told by the cluster."""
+    """Why the pool's own spec cannot be read: its cluster's is told by the cluster."""
 
 
 class Observer:
@@ -250,7 +250,7 @@ class Observer:
         return replace(seen, lost=lost, under_replicated_ledgers=under_replicated)
 
     async def _largest_ensemble(self, seen: PoolSeen, asker: Asker) -> EnsembleFacts | None:
-        """Of what all brokers say: each knows the policies of the topics that it has loaded."""
+        """The largest ensemble that any broker names: each knows the policies of the topics that it has loaded."""
         wanted = label_text(selector(seen.spec.cluster_name, BROKER))
         pods = [pod_facts(pod) for pod in await self._api.list("Pod", seen.owner.namespace, wanted)]
         answers = await asker.each(pods, BROKER_CONTROL_PORT, self._controls.largest_ensemble)

@@ -44,13 +44,13 @@ _CLUSTER_RULES: Final = (
 
 
 def rules(*, cluster_wide: bool) -> list[dict[str, Any]]:
-    """Of the role in each namespace; with `cluster_wide` of the ClusterRole, which has more."""
+    """The rules of the role in each namespace; with `cluster_wide` of the ClusterRole, which has more."""
     return [_rule(*each) for each in _RULES + (_CLUSTER_RULES if cluster_wide else ())]
 
 
 def lease_rules() -> list[dict[str, Any]]:
-    """Of the role in the operator's own namespace: who may write any Lease anywhere could take over the work of
-    Kubernetes' own controllers."""
+    """The rules of the role in the operator's own namespace: who may write any Lease anywhere could take over the work
+    of Kubernetes' own controllers."""
     leases = ("coordination.k8s.io", ("leases",))
     # What is not there yet has no name to go by.
     return [_rule(*leases, ("create",)), _rule(*leases, ("get", "patch")) | {"resourceNames": [LEASE_NAME]}]

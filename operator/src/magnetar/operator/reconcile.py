@@ -106,7 +106,7 @@ class Dependencies:
 
 
 class _Memory:
-    """Of one resource: what spares work, and what balancing has seen. A new process does without."""
+    """What spares work on one resource, and what balancing has seen. A new process does without."""
 
     __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failure", "failures", "planned", "undone")
 
@@ -122,7 +122,7 @@ class _Memory:
         self.planned: dict[str, Any] | None = None
         """The status by the plan of the pass that is under way, if there is one already."""
         self.undone: list[BundleAction] = []
-        """Of the moves that were just decided: those that the pass has not tried."""
+        """The moves that were just decided and that the pass has not tried."""
 
     def failed(self, failure: str) -> int:
         """One more of this kind. Gives how many there were in a row."""
@@ -387,8 +387,8 @@ def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:
 
 
 def _status(key: Key, status: Any) -> PulsarClusterStatus | BookieStatus | None:
-    """As a type, in which what is left out is what it is by default: so the API server gives it back. None for none,
-    or one that another version has written."""
+    """The stored status as a type, in which what is left out is what it is by default: so the API server gives it back.
+    None for none, or one that another version has written."""
     type_: type[PulsarClusterStatus | BookieStatus] = (
         PulsarClusterStatus if key.kind == PULSAR_CLUSTER else BookieStatus
     )

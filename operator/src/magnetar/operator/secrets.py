@@ -34,7 +34,7 @@ class NamedSecret:
 
 
 def named_secrets(spec: PulsarClusterSpec) -> list[NamedSecret]:
-    """Of a cluster that is to run: asleep it needs none."""
+    """The Secrets that a cluster names which is to run: asleep it needs none."""
     if spec.hibernated:
         return []
     found = []

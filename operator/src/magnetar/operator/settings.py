@@ -12,7 +12,7 @@ LogFormat: TypeAlias = Literal["auto", "json", "text"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 LEASE_NAME: Final = "magnetar-operator"
-"""Of the Lease that one of several operators holds, in the operator's own namespace."""
+"""The name of the Lease that one of several operators holds, in the operator's own namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class OperatorSettings:
     domain: str
     host: str
     port: int
-    """Of metrics and probes."""
+    """The port of metrics and probes."""
     identity: str
     """Who holds the Lease."""
 

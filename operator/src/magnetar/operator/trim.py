@@ -19,7 +19,7 @@ _OUT_OF_MEMORY: Final = "OOMKilled"
 
 
 def resource_facts(manifest: Manifest) -> ResourceFacts:
-    """Of a custom resource."""
+    """The facts of a custom resource."""
     metadata = manifest["metadata"]
     return ResourceFacts(
         generation=metadata.get("generation", 0),
@@ -35,7 +35,7 @@ _MARK: Final = "●"
 
 
 def pod_facts(manifest: Manifest) -> PodFacts:
-    """Of a pod."""
+    """The facts of a pod."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     its_labels = metadata.get("labels") or {}
     component = its_labels.get(COMPONENT_LABEL, "")
@@ -72,7 +72,7 @@ def pod_facts(manifest: Manifest) -> PodFacts:
 
 
 def claim_facts(manifest: Manifest) -> ClaimFacts:
-    """Of a claim, but for whether it can grow."""
+    """The facts of a claim, but for whether it can grow."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
     its_labels = metadata.get("labels") or {}
     component, pool = its_labels.get(COMPONENT_LABEL, ""), its_labels.get(POOL_LABEL, "")
@@ -96,7 +96,7 @@ def claim_facts(manifest: Manifest) -> ClaimFacts:
 
 
 def warned(event: Manifest) -> LatestWarning:
-    """Of an Event. Those of newer reporters have their time elsewhere."""
+    """The warning in an Event. Newer reporters have the time elsewhere."""
     series = event.get("series") or {}
     stamp = event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
     stamp = stamp or (event.get("metadata") or {}).get("creationTimestamp")
@@ -106,7 +106,7 @@ def warned(event: Manifest) -> LatestWarning:
 
 
 def workload_facts(manifest: Manifest) -> WorkloadFacts:
-    """Of a StatefulSet or a Deployment."""
+    """The facts of a StatefulSet or a Deployment."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     template = (spec.get("template") or {}).get("metadata") or {}
     return WorkloadFacts(

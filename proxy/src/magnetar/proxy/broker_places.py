@@ -24,7 +24,8 @@ OF_ALL_BROKERS: Final = 32
 who did not ask them."""
 
 LOOKED_AT_MAX: Final = 100
-"""Of those who wait, when a broker has a place: when all of these have tried it in vain, it does not answer others."""
+"""Waiting requests that are tried when a broker has a place: when all of these have tried it in vain, it does not
+answer others."""
 
 
 class BrokerPlaces:

@@ -91,7 +91,7 @@ class ProxyControlService(ProxyServicer):
 
 
 def proxy_state(proxy: RunningProxy) -> messages.ProxyState:
-    """As a message."""
+    """The proxy's state as a message."""
     service = proxy.service
     return messages.ProxyState(
         accepting=proxy.accepting,

@@ -10,7 +10,7 @@ class ProxyCounters:
         self.new_connections = 0
         self.closed_reads = 0
         self.closed_bytes = 0
-        """Of data connections that have ended; those that stand count for themselves."""
+        """Bytes of data connections that have ended; those that stand count for themselves."""
         self.lookup_requests = 0
         self.partitions_metadata_requests = 0
         self.get_topics_of_namespace_requests = 0

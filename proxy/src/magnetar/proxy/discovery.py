@@ -44,7 +44,7 @@ class KnownBroker:
     web_service_url: str = ""
     web_service_url_tls: str = ""
     listener_urls: tuple[str, ...] = ()
-    """Of its advertised listeners, with TLS and without."""
+    """The URLs of its advertised listeners, with TLS and without."""
 
 
 class Brokers(Protocol):
@@ -115,14 +115,15 @@ class BrokerChoice:
         )
 
     async def confirm(self, host_and_port: str) -> bool:
-        """As `is_active`; a broker that is not known is looked for in the list as it is now. `Unavailable`."""
+        """Whether this is a broker of the cluster. One that is not known is looked for in the list as it is now.
+        `Unavailable`."""
         if not self.is_active(host_and_port):
             for brokers in self._active:
                 await brokers.reread()
         return self.is_active(host_and_port)
 
     async def confirm_web(self, url: str) -> bool:
-        """The same for the admin API. `Unavailable`."""
+        """Whether this is the address of a broker's admin API. `Unavailable`."""
         if not self.is_active_web(url):
             for brokers in self._active_web:
                 await brokers.reread()
@@ -159,7 +160,7 @@ class NamedBrokers:
         return self._found
 
     def serving(self) -> Sequence[KnownBroker]:
-        """The same."""
+        """The named brokers: all of them are taken to serve."""
         return self._found
 
     async def reread(self) -> None:

@@ -30,7 +30,7 @@ PROTOCOL_VERSION: Final = 21
 """The newest protocol version that the proxy passes on."""
 
 HANDSHAKE_FRAME_BYTES_MAX: Final = 256 * KIB
-"""Of what a broker says before a connection stands; it says little."""
+"""Bytes that a broker may send before a connection stands; it says little."""
 
 HANDSHAKE_PAUSE: Final = "handshake"
 """The reason why a connection that stands is not read until somebody takes it over."""

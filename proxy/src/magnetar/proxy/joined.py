@@ -54,7 +54,7 @@ class JoinedConnection:
 
     @property
     def broker_address(self) -> str:
-        """Of the other end."""
+        """The address of the other end."""
         return self.splice.far_address
 
     @property

@@ -207,7 +207,7 @@ class LookupLinks:
             await self._open(key, relay)
 
     async def ask(self, key: LinkKey, command: BaseCommand) -> BaseCommand:
-        """As `BrokerLink.ask`, over a link that is opened if there is none. `BrokerUnreachable`, `PulsarError`."""
+        """Ask over a link to the broker, which is opened if there is none. `BrokerUnreachable`, `PulsarError`."""
         link = self._links.get(key)
         if link is None or link.closed:
             link = await self._open(key)

@@ -31,14 +31,14 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandLo
 logger: Final = logging.getLogger(__name__)
 
 REDIRECTS_MAX: Final = 10
-"""As in Pulsar's proxy."""
+"""Redirects followed for one lookup; Pulsar's proxy follows as many."""
 
 BROKERS_TRIED_MAX: Final = 3
 """For one request: a dead broker stays in the list until its session ends, and hardly more than two die at once."""
 
 UNDER_WAY_BYTES_MAX: Final = 32 * MIB
-"""Of the requests of all clients together, some of which may come in frames of 128 KiB: a hundred thousand of the usual
-length. Each is in memory several times until it is answered."""
+"""Bytes of the requests of all clients together, some of which may come in frames of 128 KiB: a hundred thousand of the
+usual length. Each is in memory several times until it is answered."""
 
 THROTTLED: Final = "Too many concurrent lookup and partitionsMetadata requests"
 
@@ -60,8 +60,8 @@ class Question(NamedTuple):
     access: ClientAccess
     protocol_version: int
     place: Place | None
-    """Of an answer that may be large. It waits for its place at a broker, and for its client, uncounted: those are one
-    for each client."""
+    """The place of an answer that may be large. It waits for its place at a broker, and for its client, uncounted:
+    those are one for each client."""
 
 
 class Lookups:

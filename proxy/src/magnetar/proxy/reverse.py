@@ -29,7 +29,7 @@ REDIRECTS_MAX: Final = 10
 """As for lookups; there are not more brokers that could each believe another one to be the owner."""
 
 CONNECTIONS_PER_BROKER_MAX: Final = 256
-"""As in Pulsar's proxy."""
+"""Connections to one broker; Pulsar's proxy has as many."""
 
 _REDIRECTS: Final = (301, 302, 307, 308)
 

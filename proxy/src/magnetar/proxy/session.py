@@ -51,7 +51,7 @@ LARGE_ANSWERS: Final = frozenset([BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseComma
 CONNECTING_PAUSE: Final = "connecting"
 
 TURN_COMMANDS_MAX: Final = 200
-"""Of one connection in one turn of the event loop, a millisecond or two: one read brings twenty thousand."""
+"""Commands of one connection in one turn of the event loop, a millisecond or two: one read brings twenty thousand."""
 
 NOT_ACTIVE: Final = "Target broker isn't available."
 NOT_ALLOWED: Final = "Target broker cannot be validated."

@@ -12,7 +12,7 @@ _TLS_FIELDS: Final = {
     "tlsAllowInsecureConnection": "allow_insecure",
     "tlsCertRefreshCheckDurationSec": "refresh_seconds",
 }
-"""Of both sides."""
+"""Names of the TLS settings of both sides."""
 
 PROXY_NAMES: Final = SettingNames(
     fields={

@@ -134,7 +134,7 @@ class ProxySettings:
     web_service_port: int | None = 8080
     web_service_port_tls: int | None = None
     tls: TlsSettings = field(default_factory=TlsSettings)
-    """Of both TLS ports."""
+    """The TLS settings of both ports."""
     fixed_brokers: FixedBrokers = field(default_factory=FixedBrokers)
     targets: TargetSettings = field(default_factory=TargetSettings)
     broker_client: BrokerClientSettings = field(default_factory=BrokerClientSettings)

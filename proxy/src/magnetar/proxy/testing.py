@@ -101,7 +101,7 @@ class ScriptedBroker:
         self.connects: list[pb.CommandConnect] = []
         self.commands: list[pb.BaseCommand] = []
         self.first_bytes: list[bytes] = []
-        """Of each connection, what came in its first read."""
+        """What came in the first read of each connection."""
         self.wires: asyncio.Queue[Wire] = asyncio.Queue()
         self.open_wires: list[Wire] = []
         self.connected = pb.BaseCommand(

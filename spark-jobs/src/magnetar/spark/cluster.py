@@ -167,7 +167,7 @@ class ClusterConnections:
 
 
 _clusters: dict[ConnectionOptions, ClusterConnections] = {}
-"""Of this process, the last used one last. Touched on the event loop alone."""
+"""The clusters that this process uses, the last used one last. Touched on the event loop alone."""
 
 _of_parents: list[ClusterConnections] = []
 """A fork has them in its memory, and their connections with them: using or closing them would disturb those."""

@@ -109,7 +109,7 @@ class Driver:
         self._checkpoint = checkpoint
         self._spark_4_0 = spark_4_0
         self.partitions: list[InputPartition] = []
-        """Of the micro-batch that was planned last."""
+        """The partitions of the micro-batch that was planned last."""
         if available_now and not spark_4_0:
             self._reader.prepareForTriggerAvailableNow()
         if not spark_4_0:

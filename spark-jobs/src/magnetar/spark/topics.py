@@ -23,7 +23,7 @@ class TopicLedger:
     entries: int
     """Confirmed ones: 0..entries-1 can be read."""
     size_bytes: int
-    """Of the confirmed entries' payloads; for the ledger in use a good estimate is enough."""
+    """Bytes of the confirmed entries' payloads; for the ledger in use a good estimate is enough."""
     closed_ms: int = 0
     """When it was closed, or `CLOSED_AT_UNKNOWN_TIME`; 0: it is in use."""
     metadata: bytes = b""

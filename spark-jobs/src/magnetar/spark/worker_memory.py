@@ -20,7 +20,7 @@ YOUNG_OBJECTS: Final = 10_000
 rows are made, and are in no cycle."""
 
 _FREED_BYTES_KEPT_MAX: Final = 64 * MIB
-"""Of each thread that allocates: what a task needs at a time, with large entries."""
+"""Bytes kept by each thread that allocates: what a task needs at a time, with large entries."""
 
 _MAPPED_BYTES_MIN: Final = 16 * MIB
 """Smaller blocks come from what is kept."""

@@ -46,7 +46,7 @@ class Call:
         self.operations = operations
         self.method = request.method
         self.parameters: dict[str, str] = dict(request.query)
-        """Of several values of one name the last."""
+        """The parameters of the query. When a name has several values, the last one counts."""
         self.body = body
         """None without one."""
 

@@ -32,7 +32,7 @@ PAGE_SIZE: Final = 1_000
 PAGE_SIZE_MAX: Final = 10_000
 """A stored ledger takes at most 25 bytes, so a page stays far below gRPC's 4 MiB."""
 BLOCKERS_MAX: Final = 1_000
-"""Of one answer, for the same reason; how many ledgers are left is told besides."""
+"""Blockers told in one answer, for the same reason; how many ledgers are left is told besides."""
 DRAIN_INTERVAL_MS: Final = (1_000, 100)
 RECOVERY_INTERVAL_MS: Final = (5_000, 1_000)
 """(when 0 is asked for, the least): counting what is left asks the metadata store for many nodes."""

@@ -77,7 +77,7 @@ class FragmentChecker:
         lost: Collection[str] = (),
         percentage: int = 0,
     ) -> FragmentState:
-        """As `check`, of one place."""
+        """What is known of one place of a segment. Arguments and errors are those of `check`."""
         bookie_id = segment.bookies[index]
         if bookie_id in lost:
             return FragmentState.LOST

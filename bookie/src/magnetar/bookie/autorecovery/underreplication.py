@@ -51,7 +51,8 @@ READS_IN_FLIGHT_MAX: Final = 32
 """Marks that a walk reads at a time: hides the store's delay and leaves it room for others."""
 
 PROBLEM_LETTERS_MAX: Final = 1000
-"""Of why a ledger is not whole: some entries and bookies are named, which is enough to know where to look."""
+"""The length of the text that says why a ledger is not whole: some entries and bookies are enough to know where to
+look."""
 
 CHECK_ASKED_FOR_MS: Final = 0
 """The mark of a check that somebody asks for: it ran long ago, for Apache's auditors too."""

@@ -25,7 +25,7 @@ class Naming:
     ledger_ids: list[int] = field(default_factory=list)
     """Whose metadata names it, or cannot be read; ascending."""
     unreadable: dict[int, str] = field(default_factory=dict)
-    """Of these, those that nobody can read, and why."""
+    """The ledgers among them that nobody can read, with the reason."""
 
 
 async def ledgers_naming(

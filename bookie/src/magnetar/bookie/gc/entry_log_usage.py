@@ -34,9 +34,9 @@ class LogUsage:
     def __init__(self, log_id: int) -> None:
         self.log_id = log_id
         self.total_bytes = 0
-        """Of all entries that were written to it, size words included."""
+        """Bytes of all entries that were written to the log, size words included."""
         self.remaining_bytes = 0
-        """Of those whose ledgers exist."""
+        """Bytes of the entries whose ledgers exist."""
         self.ledger_ids: array[int] | None = None
         """The ledgers that remain; None when they are to be read again."""
         self.sizes_bytes: array[int] = array("q")

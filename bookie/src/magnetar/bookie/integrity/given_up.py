@@ -18,7 +18,7 @@ logger: Final = logging.getLogger(__name__)
 LEDGERS_TOLD_MAX: Final = 1_000
 """A line each; how many there are more is told besides."""
 RANGES_TOLD_MAX: Final = 20
-"""Of one ledger."""
+"""Ranges told of one ledger."""
 OWNER_KEY: Final = "pulsar/managed-ledger"
 """Where a broker says in a ledger's metadata what it is of."""
 

@@ -35,7 +35,7 @@ LIMBO_FILE: Final = "limbo"
 milliseconds since 1970, and of how many ledgers, which the files of older versions lack."""
 
 PROBLEMS_TOLD_MAX: Final = 20
-"""Of ledgers that cannot be healed for now; how many there are is told besides."""
+"""Ledgers told that cannot be healed for now; how many there are is told besides."""
 
 STATES_PER_FLUSH: Final = 5_000
 """Ledgers that are put into limbo at once; bounds the memory for their states."""

@@ -41,7 +41,7 @@ class FoundMark(NamedTuple):
     """The end of a group, as found somewhere in a file."""
 
     offset: int
-    """Of the mark itself, eight bytes behind its padding record."""
+    """The offset of the mark itself, eight bytes behind its padding record."""
     position: int
     """Where its group began when it was written."""
     checksum: int
@@ -110,7 +110,7 @@ def is_group_end(read_at: ReadAt, offset: int) -> bool:
 
 
 def is_record_end(read_at: ReadAt, offset: int, first_record_offset: int) -> bool:
-    """The same of a file without marks: whether its records, followed from the first, lead to an offset."""
+    """Whether the records of a file without marks, followed from the first one, lead to an offset."""
     window, window_offset, at = b"", 0, first_record_offset
     while at < offset:
         if at - window_offset + 8 > len(window):

@@ -58,7 +58,7 @@ _TWO_LONGS: Final = struct.Struct(">qq")
 PIECE_BYTES_MIN: Final = 8 * 1024
 """Records of this size on average are written as they are."""
 GROUP_RECORDS_MAX: Final = 500
-"""Of a group in pieces: two each, and the padding, in one `pwritev` of at most 1024."""
+"""Records of a group that is written in pieces: two pieces each, and the padding, in one `pwritev` of at most 1024."""
 
 MARK: Final = struct.Struct(">8sQII")
 """The mark's word, the group's position, its sectors of zeros, its CRC32C. That comes last: it is hardly

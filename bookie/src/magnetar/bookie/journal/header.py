@@ -26,7 +26,7 @@ _HEADER: Final = struct.Struct(">4sI")
 _CHAIN: Final = struct.Struct(">QQI")
 _CHECKSUM: Final = struct.Struct(">I")
 _CHECKED_BYTES: Final = 8 + 8 + 20
-"""Of the header, before its checksum."""
+"""The length of the header before its checksum."""
 
 NEWEST_FILE: Final = "newestJournal"
 """Stands beside the files and names the newest one that was begun, so that it is missed when it is gone."""
@@ -69,7 +69,7 @@ class JournalHeader(NamedTuple):
 
 
 LOST_HEADER: Final = JournalHeader(EXPLICIT_LAC_VERSION, True, 0, 0, 0)
-"""Of a file of ours whose head is damaged: the groups are read all the same."""
+"""The header taken for a file of ours whose head is damaged: the groups are read all the same."""
 
 
 def encode_header(version: int, previous: tuple[int, int] = (0, 0), preallocate_bytes: int = 0) -> bytes:

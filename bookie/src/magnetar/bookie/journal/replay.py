@@ -199,7 +199,7 @@ class FileReading:
         """Or what is wrong with it."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """As `ReadAt`."""
+        """The bytes at an offset of the file; fewer at its end. OSError."""
         return self._file.pread(size, offset)
 
     def _decode(self) -> JournalHeader | str:

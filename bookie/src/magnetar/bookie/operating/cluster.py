@@ -21,7 +21,8 @@ from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 logger: Final = logging.getLogger(__name__)
 
 READ_ENTRIES_AT_ONCE: Final = 100
-"""Of one read; 500 MB if each is of the largest size, which the client's own bound on a read's bytes prevents."""
+"""Entries of one read: 500 MB if each is of the largest size, which the client's own bound on a read's bytes
+prevents."""
 
 SPACES_AT_ONCE: Final = 16
 """Bookies that are asked for their disks at the same time."""

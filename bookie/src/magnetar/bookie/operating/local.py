@@ -84,7 +84,7 @@ class LocalParts:
 
 
 class LocalOperations:
-    """Of a bookie that has started; `stopping` is to be set when it begins to stop. On the event loop."""
+    """The operations of a bookie that has started; `stopping` is set when it begins to stop. On the event loop."""
 
     def __init__(self, parts: LocalParts) -> None:
         self._parts = parts
@@ -185,7 +185,7 @@ class LocalOperations:
         )
 
     def last_marks(self) -> Sequence[JournalMark]:
-        """Of each journal, as last stored."""
+        """The mark of each journal, as it was last stored."""
         marks = self._parts.directories.read_last_marks()
         return [JournalMark(file_id=file_id, offset=offset) for file_id, offset in marks]
 

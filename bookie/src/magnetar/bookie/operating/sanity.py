@@ -19,7 +19,7 @@ from magnetar.metadata.store import MetadataStore
 logger: Final = logging.getLogger(__name__)
 
 ENTRIES: Final = 10
-"""As `bookkeeper shell bookiesanity` writes by default."""
+"""Entries written by the check; `bookkeeper shell bookiesanity` writes as many by default."""
 SECONDS_MAX: Final = 10.0
 """For a bookie that tests itself."""
 ENTRIES_AT_ONCE: Final = 100
@@ -57,7 +57,7 @@ class OneBookie:
         self._bookie_id = bookie_id
 
     def connection(self, bookie_id: str) -> BookieConnection:
-        """As the others' connections."""
+        """The connection to a bookie: the one bookie's own, or one to another."""
         return self._connections.connection(bookie_id)
 
     def writable_bookies(self) -> list[str]:

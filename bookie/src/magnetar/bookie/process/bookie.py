@@ -116,7 +116,7 @@ def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
 
 
 def _accepting_loss(given: GivenSettings) -> BookieProcessSettings:
-    """The same settings, for one start that gives up what is damaged."""
+    """Settings for one start that gives up what is damaged."""
     settings = bookie_process_settings(given)
     bookie = replace(settings.node.bookie, accept_loss=True)
     return replace(settings, node=replace(settings.node, bookie=bookie))

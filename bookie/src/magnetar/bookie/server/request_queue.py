@@ -17,17 +17,17 @@ from magnetar.wire.bookkeeper import v2, v3
 logger: Final = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1_000
-"""Of one connection: requests other than adds that wait; reading stops at it and goes on at half of it."""
+"""Requests of one connection, other than adds, that wait; reading stops at this number and goes on at half of it."""
 
 QUEUE_BYTES_MAX: Final = 1 * MIB
-"""Of one connection: what these requests bring, such as explicit LACs. One of any size is taken."""
+"""Bytes that the waiting requests of one connection bring, such as explicit LACs. One of any size is taken."""
 
 QUEUE_BATCH: Final = 64
 """Requests answered at once."""
 
 REPLIES_BYTES_MAX: Final = 1 * MIB
-"""Of replies that are made at once; a read or a batch of entries, of 5 MB at most, may come on top. The next ones are
-made when the client has taken most of these."""
+"""Bytes of replies that are made at once; a read or a batch of entries, of 5 MB at most, may come on top. The next ones
+are made when the client has taken most of these."""
 
 PAUSE_QUEUE: Final = "requests in queue"
 
@@ -35,7 +35,7 @@ QueuedRequest: TypeAlias = v2.Read | v2.BatchRead | v2.Auth | v3.Request
 
 
 class RequestQueue:
-    """Of one connection. Its task lives while there is something to answer."""
+    """The requests of one connection that wait. Its task lives while there is something to answer."""
 
     def __init__(self, connection: Connection, bookie: Bookie, answerer: V3Answerer) -> None:
         self._connection = connection

@@ -25,10 +25,10 @@ LONG_POLL_SECONDS_MAX: Final = 300.0
 """However long a client wants to wait; it asks again anyway."""
 
 LONG_POLLS_MAX: Final = 10_000
-"""Of all connections; a further one is answered at once, as if its time were over."""
+"""Long polls of all connections; a further one is answered at once, as if its time were over."""
 
 LONG_POLLS_OF_ONE_MAX: Final = LONG_POLLS_MAX // 4
-"""Of one connection: it does not lock the others out."""
+"""Long polls of one connection: it does not lock the others out."""
 
 LONG_POLL_ENTRIES_AT_ONCE: Final = 16
 """Entries being read for long polls: an add may end thousands of them at the same time."""

@@ -26,7 +26,8 @@ from magnetar.wire.framing import FrameSplitter
 logger: Final = logging.getLogger(__name__)
 
 ADD_BYTES_IN_FLIGHT_MAX: Final = 16 * MIB
-"""Of one connection: entries read but not yet durable. Three of the largest frames; a broker has 16 connections."""
+"""Bytes of one connection's entries that are read but not yet durable. Three of the largest frames; a broker has 16
+connections."""
 
 TURN_FRAMES_MAX: Final = 500
 """Requests of one connection that are served in one turn of the event loop. They take 2 ms; 30 ms when each is an add

@@ -29,7 +29,7 @@ class DeletedLedgers:
         self._database = database
         self._count_max = count_max
         self.count = self._counted()
-        """Of the marks; one that is set twice counts twice until the next opening."""
+        """The number of marks; one that is set twice counts twice until the next opening."""
 
     def __contains__(self, ledger_id: int) -> bool:
         return self._database.get(_KEY.pack(_MARK | ledger_id)) is not None

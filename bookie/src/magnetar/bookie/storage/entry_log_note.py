@@ -23,7 +23,7 @@ logger: Final = logging.getLogger(__name__)
 
 NOTE_FILE: Final = "entryLogs"
 PLACES_PER_LOOK: Final = 10_000
-"""Of the index, at once; bounds the memory for those that are lost."""
+"""Places of the index looked at once; bounds the memory for those that are lost."""
 LOGS_TOLD_MAX: Final = 20
 """Each with a line of its own; whoever has lost more knows enough."""
 

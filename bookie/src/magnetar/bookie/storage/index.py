@@ -280,7 +280,8 @@ class Index:
             return ledger_id in self._deleted
 
     def greatest_ledger_id(self) -> int:
-        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
+        """The greatest id of the ledgers that have a state or any place, or are remembered as deleted; -1: none.
+        OSError."""
         with _telling():
             greatest = self._deleted.greatest()
             for database in (self._ledgers, self._locations):

@@ -110,7 +110,8 @@ class LedgerIndex(Protocol):
         ...
 
     def greatest_ledger_id(self) -> int:
-        """Of all ledgers that have a state or any place, and of those that it remembers as deleted; -1: none."""
+        """The greatest id of the ledgers that have a state or any place, or are remembered as deleted; -1: none.
+        OSError."""
         ...
 
     def estimated_counts(self) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
         return command
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As the base class; without arguments the help page is shown, which typer expects rich to have printed."""
+        """Parse the arguments. Without any, the help page is shown, which typer expects rich to have printed."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit(EXIT_USAGE)

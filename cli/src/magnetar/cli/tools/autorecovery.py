@@ -25,7 +25,7 @@ class ElectedAuditor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStatus:
-    """Of the whole cluster."""
+    """The state of AutoRecovery in the whole cluster."""
 
     enabled: bool
     auditors: tuple[ElectedAuditor, ...]
@@ -35,7 +35,8 @@ class RecoveryStatus:
     lost_bookie_recovery_delay_seconds: int | None
     """None: nobody has set it."""
     last_ledgers_check_ms: int | None
-    """Of each check: when it ended last, None if it never did, 0 if it was asked for and has not ended since."""
+    """When the check of all ledgers ended last, in ms since 1970. None: it never did. 0: it was asked for and has not
+    ended since. The other two checks likewise."""
     last_placement_check_ms: int | None
     last_replicas_check_ms: int | None
 

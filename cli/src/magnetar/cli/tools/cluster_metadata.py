@@ -30,7 +30,7 @@ class NewCluster:
     """ClusterData: where others reach it, by Apache's names."""
     transaction_coordinators: int
     namespace_bundles: int
-    """Of the first namespaces."""
+    """Bundles of each of the first namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

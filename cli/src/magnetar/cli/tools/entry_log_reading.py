@@ -42,7 +42,7 @@ class LogRecord:
     kind: str
     """entry, ledgers-map or damaged."""
     position: int
-    """Of the entry's first byte, as in locations; of the first damaged byte."""
+    """The position of the entry's first byte, as in locations; of the first damaged byte."""
     size_bytes: int
     ledger_id: int = -1
     entry_id: int = -1

@@ -44,7 +44,7 @@ class IndexedEntry:
     entry_id: int
     log_id: int
     position: int
-    """Of its first byte in that log."""
+    """The position of the entry's first byte in that log."""
 
 
 class IndexReading:

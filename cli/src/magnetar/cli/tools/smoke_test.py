@@ -62,9 +62,9 @@ class SmokeTest:
     topic: TopicName
     messages: int = 10
     size_bytes: int = 100
-    """Of each message, at least what tells it from others."""
+    """The size of each message, at least what tells it from others."""
     timeout_seconds: float = 30.0
-    """Of each step: subscribe, open the producer, publish, read back."""
+    """The limit of each step: subscribe, open the producer, publish, read back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

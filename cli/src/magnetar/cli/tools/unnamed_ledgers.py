@@ -31,7 +31,7 @@ class UnnamedLedger:
 
     ledger_id: int
     topic: str
-    """As in the paths of the metadata store: tenant/namespace/persistent/encoded topic."""
+    """The topic as in the paths of the metadata store: tenant/namespace/persistent/encoded topic."""
     cursor: str
     """Empty: the ledger was to hold messages."""
     created_ms: int

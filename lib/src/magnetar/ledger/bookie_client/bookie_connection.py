@@ -15,7 +15,7 @@ READ_FLAG_NONE: Final = 0x0
 READ_FLAG_FENCE: Final = 0x1
 
 LAST_ADD_CONFIRMED: Final = -1
-"""As the entry id of a read: the last entry that the bookie has of this ledger."""
+"""The entry id of a read that asks for the last entry that the bookie has of this ledger."""
 
 
 class AddCallback(Protocol):
@@ -91,7 +91,8 @@ class ReadOnlyBookie(Protocol):
         ...
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
-        """As `BookieConnection.read_entries`, and nothing is copied yet."""
+        """Consecutive whole entries from the first one, not copied yet. At least one when the first exists, whatever
+        its size. Raises `BookieError`."""
         ...
 
     async def read_each(self, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes | BookieError]:

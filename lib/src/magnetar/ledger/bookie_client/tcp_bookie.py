@@ -246,7 +246,8 @@ class TcpBookie:
         return (await self.read_run(ledger_id, first_entry_id, count_max, size_bytes_max)).entries()
 
     async def read_run(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> EntryRun:
-        """As `read_entries`, and nothing is copied yet."""
+        """Consecutive whole entries from the first one, not copied yet. At least one when the first exists, whatever
+        its size. Raises `BookieError`."""
         if self._clock.monotonic_seconds() >= self._batch_reads_refused_until_seconds:
             try:
                 return await self._read_batch(ledger_id, first_entry_id, count_max, size_bytes_max)

@@ -87,9 +87,8 @@ class Cursor:
             return entries
 
     def read(self, count_max: int, size_bytes_max: int) -> Coroutine[Any, Any, list[Entry]]:
-        """As `read_cached`, and from bookies when the cache has not got them. Empty: caught up.
-
-        Raises what the ledger client raises; the read position then stays."""
+        """See the next entries that are not acknowledged, and move past them; from bookies when the cache has not got
+        them. Empty: caught up. Raises what the ledger client raises; the read position then stays."""
         return read_next(self, self._ledger, count_max, size_bytes_max)
 
     def read_positions(self, positions: Sequence[Position]) -> Coroutine[Any, Any, list[Entry]]:

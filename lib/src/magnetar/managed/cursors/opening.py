@@ -14,11 +14,12 @@ from magnetar.managed.owned_node import OwnedNode
 from magnetar.managed.shared import Shared
 
 UNSURE_CREATIONS_MAX: Final = 1_000
-"""Of one managed ledger. Who comes back to the oldest one after so many others hears that it has another owner."""
+"""Creations remembered in one managed ledger. Who comes back to the oldest one after so many others hears that it has
+another owner."""
 
 
 class CursorOpening:
-    """Of one managed ledger. Its owner calls one method at a time."""
+    """Opens the cursors of one managed ledger. Its owner calls one method at a time."""
 
     __slots__ = ("_appends", "_creations", "_shared")
 
@@ -48,8 +49,8 @@ class CursorOpening:
         return storage
 
     async def open_again(self, closed: CursorStorage) -> CursorStorage | None:
-        """Of a cursor that was closed. A deletion that began before is finished first, as nobody knows how far it came:
-        then, as of one that is not there any more, None."""
+        """Open a cursor that was closed. A deletion that began before is finished first, as nobody knows how far it
+        came; then the answer is None, as for one that is not there."""
         if closed.deleting:
             await closed.delete()
             return None

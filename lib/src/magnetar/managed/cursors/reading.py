@@ -56,7 +56,7 @@ class CursorLedger(Protocol):
 
     @property
     def first_position(self) -> Position:
-        """Of the oldest entry there is, or will be."""
+        """The position of the oldest entry there is, or will be."""
         ...
 
     @property
@@ -65,11 +65,11 @@ class CursorLedger(Protocol):
         ...
 
     def next_position(self, position: Position) -> Position:
-        """Of the entry behind this one."""
+        """The position of the entry behind this one."""
         ...
 
     def previous_position(self, position: Position) -> Position:
-        """Of the entry before this one."""
+        """The position of the entry before this one."""
         ...
 
     def valid_position(self, position: Position) -> Position:
@@ -97,7 +97,7 @@ class CursorLedger(Protocol):
         ...
 
     def average_entry_bytes(self, ledger_id: int) -> int:
-        """Of one ledger."""
+        """The average size of one ledger's entries, in bytes; 0 when it is not there or empty."""
         ...
 
     async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
@@ -107,7 +107,7 @@ class CursorLedger(Protocol):
 
 
 async def read_next(cursor: ReadingCursor, ledger: CursorLedger, count_max: int, size_bytes_max: int) -> list[Entry]:
-    """See `Cursor.read`."""
+    """The next entries for a cursor, from bookies if the cache has not got them. Empty: caught up."""
     while True:
         found = cursor.read_cached(count_max, size_bytes_max)
         if found is not None:
@@ -129,7 +129,7 @@ async def read_next(cursor: ReadingCursor, ledger: CursorLedger, count_max: int,
 
 
 async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequence[Position]) -> list[Entry]:
-    """See `Cursor.read_positions`."""
+    """The entries at these positions, from the cache or from bookies."""
     found: list[Entry] = []
     missing: list[Position] = []
     cache = ledger.cache

@@ -318,7 +318,7 @@ class CursorStorage:
                 await self._shared.delete_ledger(upcoming.writer.ledger_id)
 
     async def _put_last(self, cursor_ledger_id: int | None) -> None:
-        """As `_put_node`, for a cursor that is closed. It is tried again, as after this nobody would know of a ledger
+        """Write the node of a cursor that is closed. It is tried again, as after this nobody would know of a ledger
         that a write without an answer left behind."""
         for attempt in range(CLOSE_ATTEMPTS_MAX):
             try:

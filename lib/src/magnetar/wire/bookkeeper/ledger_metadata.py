@@ -63,7 +63,7 @@ class LedgerMetadata:
         return self.ensembles[0][1]
 
     def with_ensemble(self, first_entry_id: int, bookies: list[str]) -> LedgerMetadata:
-        """The same with another last segment; one with the same first entry is replaced."""
+        """The metadata with another last segment; one with the same first entry is replaced."""
         kept = [segment for segment in self.ensembles if segment[0] < first_entry_id]
         return replace(self, ensembles=[*kept, (first_entry_id, list(bookies))])
 

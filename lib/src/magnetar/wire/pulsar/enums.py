@@ -16,7 +16,7 @@ class SubscriptionType(enum.IntEnum):
 
     @property
     def display_name(self) -> str:
-        """As the admin API writes it."""
+        """The name that the admin API writes."""
         return self.name.title()
 
     @property

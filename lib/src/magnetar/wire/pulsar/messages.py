@@ -19,7 +19,7 @@ SERVER_REQUEST_ID: Final = 0xFFFF_FFFF_FFFF_FFFF
 """The request id of commands that a broker sends unasked."""
 
 TEXT_CHARACTERS_MAX: Final = 4_000
-"""Of what an error says: it may quote what the client has sent, which may be a whole frame."""
+"""Characters of an error's text: it may quote what the client has sent, which may be a whole frame."""
 
 TEXT_GROUPS_MAX: Final = 20_000
 """Properties and the like in one place of a command: each is looked at."""

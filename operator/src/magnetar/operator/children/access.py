@@ -13,9 +13,9 @@ TLS_DIRECTORY: Final = "/tls"
 TOKEN_DIRECTORY: Final = "/token"  # noqa: S105  (where it is mounted)
 
 BROKER_TOKEN_KEY: Final = f"{BROKER}-token"
-"""Of the Secret with the tokens: what brokers show to each other."""
+"""The key, in the Secret with the tokens, of what brokers show to each other."""
 PROXY_TOKEN_KEY: Final = f"{PROXY}-token"
-"""The same of what proxies show to brokers."""
+"""The key of what proxies show to brokers."""
 
 _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
@@ -33,7 +33,7 @@ def client_ports(cluster: ClusterContext) -> dict[str, int]:
 
 
 def service_ports(cluster: ClusterContext) -> list[dict[str, Any]]:
-    """The same, as Services have them."""
+    """The ports of a component, as a Service has them."""
     return [{"name": name, "port": port, "targetPort": name} for name, port in client_ports(cluster).items()]
 
 
@@ -67,8 +67,9 @@ def access_mounts(cluster: ClusterContext) -> list[dict[str, Any]]:
 
 
 def broker_access_settings(cluster: ClusterContext) -> dict[str, Scalar]:
-    """Of brokers: what they ask of clients, and what they show to other brokers. Their ports without TLS are always
-    there, for proxies and for each other; network policies keep clients from them if they are not to use them."""
+    """Settings of brokers: what they ask of clients, and what they show to other brokers. Their ports without TLS are
+    always there, for proxies and for each other; network policies keep clients from them if they are not to use
+    them."""
     ports: dict[str, Scalar] = {"brokerServicePort": SERVICE_PORT, "webServicePort": WEB_PORT}
     if cluster.spec.tls is not None:
         ports |= {"brokerServicePortTls": SERVICE_PORT_TLS, "webServicePortTls": WEB_PORT_TLS}
@@ -80,7 +81,8 @@ def broker_access_settings(cluster: ClusterContext) -> dict[str, Scalar]:
 
 
 def proxy_access_settings(cluster: ClusterContext) -> dict[str, Scalar]:
-    """Of proxies: the same, and that they pass clients' credentials on."""
+    """Settings of proxies: what they ask of clients, what they show to brokers, and that they pass clients' credentials
+    on."""
     ports: dict[str, Scalar] = {
         "servicePort": SERVICE_PORT if plain_ports(cluster) else "",
         "webServicePort": WEB_PORT if plain_ports(cluster) else "",

@@ -12,7 +12,7 @@ from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
 DIGEST_LENGTH: Final = 10
-"""Of hexadecimal digits: enough that two configurations of one component never meet."""
+"""The number of hexadecimal digits: enough that two configurations of one component never meet."""
 
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
 
@@ -33,7 +33,7 @@ def settings_file(*layers: Mapping[str, Scalar] | None) -> str:
 
 
 def digest(content: Any) -> str:
-    """Of anything that JSON can hold; the same for the same content, in whatever order."""
+    """A digest of anything that JSON can hold; the same for the same content, in whatever order."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 

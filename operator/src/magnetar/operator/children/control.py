@@ -44,10 +44,10 @@ def control_environment() -> list[dict[str, Any]]:
 
 
 def control_mount() -> dict[str, Any]:
-    """Of the container."""
+    """Where the container mounts the control port's files."""
     return {"name": CONTROL, "mountPath": DIRECTORY, "readOnly": True}
 
 
 def control_volume(cluster: str) -> dict[str, Any]:
-    """Of the pod. The processes' group may read it."""
+    """The pod's volume with the control port's files. The processes' group may read it."""
     return {"name": CONTROL, "secret": {"secretName": token_secret_name(cluster), "defaultMode": 0o440}}

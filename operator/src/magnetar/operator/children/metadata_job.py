@@ -66,7 +66,7 @@ def public_urls(cluster: ClusterContext) -> dict[str, str]:
 
 
 def metadata_digest(cluster: ClusterContext) -> str:
-    """Of what the Job writes: another one must run when it changes."""
+    """A digest of what the Job writes: another one must run when it changes."""
     return digest(_options(cluster))
 
 

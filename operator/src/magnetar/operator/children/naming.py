@@ -11,7 +11,7 @@ from magnetar.operator.resources.common import API_VERSION, GROUP
 
 FIELD_MANAGER: Final = "magnetar-operator"
 NUMBER_MANAGER: Final = "magnetar-operator-number"
-"""Of the default pool's number, while the cluster's spec says it."""
+"""The field manager of the default pool's number, while the cluster's spec says it."""
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
@@ -20,12 +20,12 @@ VERSION_LABEL: Final = "app.kubernetes.io/version"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 POOL_LABEL: Final = f"{GROUP}/pool"
-"""Of bookies' pods and claims: the Bookie resource that they belong to."""
+"""The label of bookies' pods and claims that names the Bookie resource they belong to."""
 
 LABEL_LENGTH_MAX: Final = 63
 
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-hash"
-"""Of StatefulSets' pods: a digest of all that a restart would change."""
+"""The annotation of a StatefulSet's pods with a digest of all that a restart would change."""
 
 READER_LABEL: Final = f"{GROUP}/reads-bookies"
 """Pods with the value `true` may reach bookies and ZooKeeper, where network policies are in force."""
@@ -37,11 +37,11 @@ NOT_REPLACED: Final = "false"
 DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
 """On a broker's pod: a person has had it give its bundles away, and it takes none until that is taken back."""
 READABLE_ANNOTATION: Final = f"{GROUP}/last-readable-spec"
-"""Of a custom resource: its spec as the operator could read it last, as JSON. It goes by it while the newest cannot be
-read, after a restart too."""
+"""The annotation of a custom resource with its spec as the operator could read it last, as JSON. It goes by it while
+the newest cannot be read, after a restart too."""
 
 FINALIZER: Final = f"{GROUP}/operator"
-"""Of resources whose end is the operator's work."""
+"""The finalizer of resources whose end is the operator's work."""
 
 ZOOKEEPER: Final = "zookeeper"
 BOOKIE: Final = "bookie"

@@ -57,7 +57,7 @@ _BY_TOKEN: Final = frozenset({_CONTROL_TOKEN})
 
 
 def cluster_settings_without_effect(cluster: ClusterContext) -> list[str]:
-    """Of a PulsarCluster: settings that say otherwise than the operator's own, each with what to use instead. Those of
+    """Settings of a PulsarCluster that say otherwise than the operator's own, each with what to use instead. Those of
     its bookies are told by the pool."""
     shared = ("spec.settings", cluster.spec.settings)
     broker = ("spec.broker.settings", cluster.spec.broker.settings)
@@ -73,7 +73,7 @@ def cluster_settings_without_effect(cluster: ClusterContext) -> list[str]:
 
 
 def pool_settings_without_effect(cluster: ClusterContext, spec: BookieSpec) -> list[str]:
-    """The same of a pool."""
+    """Settings of a pool that say otherwise than the operator's own, each with what to use instead."""
     return _without_effect((("spec.settings", spec.settings),), bookies.owned_settings(cluster, spec), _BY_ADDRESS)
 
 

@@ -11,7 +11,7 @@ from magnetar.core.crashes import DIRECTORY_VARIABLE
 from magnetar.operator.resources.common import PodTemplate, ResourceRequirements
 
 USER_ID: Final = 10_000
-"""Of the processes in our images; the group owns the volumes."""
+"""The user of the processes in our images; the group owns the volumes."""
 
 POD_SECURITY: Final[dict[str, Any]] = {
     "runAsNonRoot": True,

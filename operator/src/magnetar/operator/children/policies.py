@@ -33,7 +33,7 @@ from magnetar.operator.children.zookeeper import ELECTION_PORT, METRICS_PORT, PE
 from magnetar.operator.kubernetes.kinds import Manifest
 
 OPERATOR_LABELS: Final = {NAME_LABEL: "magnetar-operator"}
-"""Of the operator's own pods, as its chart sets them."""
+"""The labels of the operator's own pods, as its chart sets them."""
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 
 _ANYBODY: Final[list[dict[str, Any]]] = []
@@ -41,7 +41,7 @@ _ANYBODY: Final[list[dict[str, Any]]] = []
 
 
 def policy_children(cluster: ClusterContext, *, pod_monitors_known: bool) -> list[Manifest]:
-    """Of the cluster; each pool has a budget of its own."""
+    """The policies of the cluster; each pool has a disruption budget of its own."""
     found = []
     if cluster.runs_zookeeper:
         found.append(budget(cluster.owner, cluster.zookeeper, cluster.name, ZOOKEEPER))

@@ -10,7 +10,7 @@ from magnetar.operator.resources.common import Volume
 
 
 def volume_names(name: str, volume: Volume) -> list[str]:
-    """Of one kind of volume in a pod: the name alone for one, numbered for several."""
+    """The names of one kind of volume in a pod: the name alone for one, numbered for several."""
     return [name] if volume.count == 1 else [f"{name}-{number}" for number in range(volume.count)]
 
 

@@ -57,5 +57,5 @@ def reachable(pod: PodFacts) -> bool:
 
 
 def address(pod: PodFacts, port: int) -> str:
-    """Of one of its ports."""
+    """`host:port` of one of a pod's ports."""
     return f"[{pod.address}]:{port}" if ":" in pod.address else f"{pod.address}:{port}"

@@ -24,7 +24,7 @@ CHANNELS_MAX: Final = 256
 CHANNEL_IDLE_SECONDS: Final = 300.0
 """Not used for so long, a channel belongs to a pod that is gone."""
 ANSWER_BYTES_MAX: Final = 65_536
-"""Of ZooKeeper's `srvr`, which has some hundred."""
+"""Bytes of ZooKeeper's answer to `srvr`, which has some hundred."""
 MOVES_MAX: Final = 10
 """As many as a status lists."""
 

@@ -146,7 +146,7 @@ def _bundle_load(bundle: broker_pb2.OwnedBundle) -> BundleLoad:
 
 
 def zookeeper(answer: str) -> ZookeeperFacts:
-    """Of `srvr`. `ControlUnavailable` for a server that does not take part (yet)."""
+    """What `srvr` says of a server. `ControlUnavailable` for one that does not take part (yet)."""
     found = _MODE.search(answer)
     match found[1] if found else "":
         case "leader" | "follower" | "observer" | "standalone" as mode:

@@ -18,7 +18,7 @@ from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
 from magnetar.operator.kubernetes.login import LOGIN_ERRORS, Login
 
 CALL_SECONDS_MAX: Final = 15.0
-"""Of one request. The server's own limit is 60 s; a pass would rather try again."""
+"""The limit of one request, in seconds. The server's own limit is 60 s; a pass would rather try again."""
 CONNECT_SECONDS_MAX: Final = 10.0
 LIST_PAGE: Final = 500
 """Objects of one answer, as kubectl asks."""

@@ -64,11 +64,11 @@ Servers answer that with 500 and without a reason (kubernetes/kubernetes#139253)
 leader."""
 
 _TEXT_LENGTH_MAX: Final = 300
-"""Of an answer that is not the API server's: a proxy's page."""
+"""Characters told of an answer that is not the API server's: a proxy's page."""
 
 
 class Answer(NamedTuple):
-    """Of the API server, or of something between it and us."""
+    """An answer of the API server, or of something between it and us."""
 
     status: int
     content: bytes
@@ -100,7 +100,7 @@ def failure(call: str, answer: Answer) -> MagnetarError:
 
 
 def users_failure(call: str, answer: Answer) -> MagnetarError:
-    """The same for a person at a terminal, whose credentials get no better by themselves."""
+    """The error to tell a person at a terminal, whose credentials get no better by themselves."""
     error = failure(call, answer)
     return NotPermitted(str(error)) if answer.status == 401 else error
 

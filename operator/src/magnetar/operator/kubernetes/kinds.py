@@ -54,7 +54,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 
 def path(kind: str, namespace: str | None, name: str = "") -> str:
-    """Of a kind's objects, of all namespaces if it is None; or of one object."""
+    """The path of a kind's objects: of all namespaces if it is None, or of one object."""
     its = KINDS[kind]
     within = f"/namespaces/{namespace}" if namespace and its.namespaced else ""
     return f"{its.root}{within}/{its.plural}" + (f"/{name}" if name else "")

@@ -19,7 +19,7 @@ KUBECONFIG: Final = Path("~/.kube/config")
 DEFAULT_NAMESPACE: Final = "default"
 
 LOGIN_ERRORS: Final = (ConfigException, OSError)
-"""Of renewing: the token is not to be read just now, or the program that gives it fails."""
+"""What renewing raises: the token is not to be read just now, or the program that gives it fails."""
 
 _UNREADABLE: Final = (*LOGIN_ERRORS, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError)
 """What the package raises for files that are no kubeconfigs."""

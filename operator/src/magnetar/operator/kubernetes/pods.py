@@ -15,7 +15,7 @@ class LogOptions:
     container: str
     follow: bool = False
     previous: bool = False
-    """Of the container before the last restart."""
+    """Whether to read the log of the container before the last restart."""
     tail_lines: int | None = None
     since_seconds: int | None = None
     since_time: str = ""
@@ -23,7 +23,7 @@ class LogOptions:
     size_bytes_max: int | None = None
 
     def parameters(self) -> dict[str, str]:
-        """As the API server takes them. Each line comes with its time."""
+        """The query of the request for a log. Each line comes with its time."""
         found = {"container": self.container, "timestamps": "true"}
         numbers = {
             "tailLines": self.tail_lines,

@@ -17,7 +17,7 @@ from magnetar.operator.kubernetes.kinds import path
 from magnetar.operator.kubernetes.pods import LogOptions, PodStream
 
 LOG_SILENT_SECONDS_MAX: Final = 30.0
-"""Of a log that is not followed."""
+"""How long a log that is not followed may be silent."""
 _LINE_BYTES_MAX: Final = 1 << 20
 """A longer line of a log is cut there."""
 _PING_SECONDS: Final = 30.0

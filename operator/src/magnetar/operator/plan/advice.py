@@ -11,7 +11,7 @@ from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, I
 _BOOKIE_KIND: Final = "Bookie"
 
 _PARTS: Final = {BROKER: "broker", PROXY: "proxy", ZOOKEEPER: "metadata.zookeeper", BOOKIE: "", INIT: "broker"}
-"""Of a spec, by component. A pool's own spec has what is a bookie's at its top."""
+"""The part of a spec that a component has. A pool's own spec has what is a bookie's at its top."""
 
 _POD: Final = r"spec\.template\."
 _FIELDS: Final = (
@@ -36,7 +36,8 @@ _FIELDS: Final = (
     (_POD + r"spec\.containers", "pod.sidecars"),
     (r"spec\.volumeClaimTemplates", "storage"),
 )
-"""Of a component's part, by what the API server's words have of a workload's path. The first that is found."""
+"""The field of a component's part, by what the API server's words have of a workload's path. The first that is
+found."""
 _SERVICE: Final = {"Service": "service"}
 
 

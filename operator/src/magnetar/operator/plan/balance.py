@@ -31,8 +31,8 @@ def balance_settings(spec: BalanceSpec) -> BalanceSettings:
 
 
 class Balance:
-    """Of one cluster with one spec. It remembers smoothed loads and what it moved: a new one acts only on what holds
-    for some rounds."""
+    """The balancer of one cluster with one spec. It remembers smoothed loads and what it moved: a new one acts only on
+    what holds for some rounds."""
 
     def __init__(self, spec: BalanceSpec) -> None:
         self._drives = spec.driver == "Operator"

@@ -27,7 +27,7 @@ from magnetar.operator.resources.bookie import BookieAutoscaling, BookieSpec, Bo
 
 SAMPLE_SECONDS: Final = 1800.0
 SAMPLES_MAX: Final = 48
-"""Of one day; about 4 kB of the status."""
+"""Samples of one day; about 4 kB of the status."""
 
 SAMPLES_MIN: Final = 6
 """Three hours: fewer tell nothing of the hours to come, nor that little is used."""

@@ -32,7 +32,7 @@ MARGIN_PERCENT: Final = 10
 """How far the rest must stay below the maximum where one is taken away."""
 
 BUNDLES_SHARE: Final = 0.8
-"""Of `bundlesPerBrokerMax`: what each of the rest may have at most where one is taken away."""
+"""The share of `bundlesPerBrokerMax` that each of the rest may have at most where one is taken away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _wait_seconds(
 
 
 def _mean(brokers: Sequence[BrokerFacts]) -> float:
-    """Of all load, over the brokers that stay."""
+    """The mean of all load, over the brokers that stay."""
     staying = sum(not _drains(broker) for broker in brokers)
     return sum(broker.load_percent for broker in brokers) / max(1, staying)
 

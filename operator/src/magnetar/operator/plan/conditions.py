@@ -23,7 +23,7 @@ GETS_ON: Final = "GetsOn"
 """The reason of Stalled where it is not."""
 
 MESSAGE_LENGTH_MAX: Final = 1500
-"""Of a condition's message: a pod's last words are cut there. The API server takes 32768, people do not."""
+"""The length of a condition's message: a pod's last words are cut there. The API server takes 32768, people do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def timestamp(now_seconds: float) -> str:
 
 
 def seconds(stamp: str) -> float:
-    """Of a time as `timestamp` or the API server writes it, since 1970. Raises ValueError for anything else."""
+    """Seconds since 1970 of a time that `timestamp` or the API server wrote. Raises ValueError for anything else."""
     return datetime.fromisoformat(stamp).timestamp()
 
 

@@ -24,7 +24,7 @@ class ResourceFacts:
     deleting: bool = False
     finalizers: Sequence[str] = ()
     owner_uids: Sequence[str] = ()
-    """Of the resources that it goes with."""
+    """The uids of the resources that it goes with."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -37,7 +37,7 @@ class PodFacts:
     component: str
     pool: str = ""
     ordinal: int = -1
-    """Of StatefulSets' pods: the number at the end of the name, by which they are ordered."""
+    """The number at the end of the name of a StatefulSet's pod, by which they are ordered; -1: none."""
     template_hash: str = ""
     """What it was made from."""
     image: str = ""
@@ -46,7 +46,7 @@ class PodFacts:
     """Since when it is ready, or is not; 0: nobody says."""
     deleting: bool = False
     stops_by_seconds: float = 0.0
-    """Of one that is deleted: when it must have stopped at the latest; 0: nobody says."""
+    """When a pod that is deleted must have stopped at the latest; 0: nobody says."""
     phase: str = "Pending"
     node: str = ""
     address: str = ""
@@ -54,10 +54,10 @@ class PodFacts:
     running: bool = False
     """Its container runs just now, ready or not."""
     waiting_reason: str = ""
-    """Of its container or of the pod itself, such as ImagePullBackOff, CrashLoopBackOff, Unschedulable."""
+    """Why its container or the pod itself waits, such as ImagePullBackOff, CrashLoopBackOff, Unschedulable."""
     waiting_message: str = ""
     exit_code: int | None = None
-    """Of the last container that ended; see `magnetar.core.exit_codes`."""
+    """The exit code of the last container that ended; see `magnetar.core.exit_codes`."""
     exit_message: str = ""
     """Its last words."""
     created_seconds: float = 0.0
@@ -104,12 +104,13 @@ class WorkloadFacts:
     settled: bool
     """Its controller has seen the newest generation."""
     resource_version: str = ""
-    """Of the object as it was seen: a plan that depends on it has it changed only if it still is that one."""
+    """The resource version of the object as it was seen: a plan that depends on it has it changed only if it still is
+    that one."""
     deleting: bool = False
     template_hash: str = ""
-    """Of its template."""
+    """The digest of its template."""
     claim_sizes: Mapping[str, str] = field(default_factory=dict)
-    """Of a StatefulSet: what its claim templates ask for, by their names."""
+    """What the claim templates of a StatefulSet ask for, by their names."""
     stalled_message: str = ""
     """A Deployment that does not get on, or a workload whose pods are refused."""
 
@@ -151,10 +152,10 @@ class BookieFacts:
     writable: bool
     read_only_reasons: Sequence[str] = ()
     used_bytes: int = 0
-    """Of its ledger volumes together."""
+    """Bytes used on its ledger volumes together."""
     total_bytes: int = 0
     disk_usage_percent: int = 0
-    """Of the fullest ledger volume."""
+    """How full the fullest ledger volume is."""
     ledgers: int = 0
     drain: DrainStep = "None"
     ledgers_total: int = 0
@@ -164,9 +165,9 @@ class BookieFacts:
     limbo_ledgers: int = 0
     """That may lack entries here; it fetches them from the other bookies."""
     limbo_ledgers_unhealed: int = 0
-    """Of those: could not be had at the last attempt."""
+    """Ledgers in limbo that could not be healed at the last attempt."""
     limbo_entries_lost: int = 0
-    """Of those: for certain."""
+    """Entries in limbo that are lost for certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,7 @@ class BrokerFacts:
     leading: bool = False
     bundles: int = 0
     load_percent: int = 0
-    """Of its fullest resource."""
+    """The load of its fullest resource."""
     drain: Literal["None", "Running", "Done"] = "None"
     bundles_left: int = 0
     blockers: Sequence[str] = ()
@@ -223,7 +224,7 @@ class PoolFacts:
     replicas: int
     status: BookieStatus
     cluster_uid: str = ""
-    """Of the PulsarCluster that made it; empty: a person did."""
+    """The uid of the PulsarCluster that made it; empty: a person did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +236,8 @@ class ClusterSeen:
     status: PulsarClusterStatus
     """As it was written last."""
     children: Children
-    """Of the cluster, but for those of pools: pods of zookeeper, broker, proxy, init; all claims of the cluster, those
-    of its pools too."""
+    """The children of the cluster, but for those of pools: pods of zookeeper, broker, proxy, init; all claims of the
+    cluster, those of its pools too."""
     pools: Sequence[PoolFacts] = ()
     zookeeper: Mapping[str, ZookeeperFacts] = field(default_factory=dict)
     """By pod, as the next one."""
@@ -268,7 +269,7 @@ class PoolSeen:
     cluster_resource: ResourceFacts | None = None
     cluster_status: PulsarClusterStatus | None = None
     children: Children
-    """Of the pool: its pods, claims, StatefulSet, Service, configuration."""
+    """The children of the pool: its pods, claims, StatefulSet, Service, configuration."""
     bookies: Mapping[str, BookieFacts] = field(default_factory=dict)
     """By pod."""
     lost: Mapping[str, LostBookieFacts] = field(default_factory=dict)

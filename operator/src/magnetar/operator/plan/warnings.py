@@ -20,7 +20,7 @@ ASKED_MAX: Final = 6
 """Objects whose Events are asked for in one pass: pods of one template say the same."""
 PODS_ASKED_MAX: Final = 3
 CLAIMS_ASKED_MAX: Final = 1
-"""Of them: pods, and claims that grow."""
+"""How many of them may be pods, and how many claims that grow."""
 QUIET_SECONDS: Final = 2.0
 """A pod that is younger gives no reason because it has none."""
 RECENT_SECONDS: Final = 600.0

@@ -63,7 +63,7 @@ async def see_clusters(kubernetes: Kubernetes, *, everywhere: bool) -> list[Clus
 
 
 async def see_again(kubernetes: Kubernetes, view: ClusterSummary) -> ClusterSummary:
-    """The same cluster as it is now. `SettingError` if it is gone."""
+    """Look at a cluster again. `SettingError` if it is gone."""
     manifest = await kubernetes.get(PULSAR_CLUSTER, view.namespace, view.name)
     if manifest is None:
         raise SettingError(f"cluster {view.name} is gone")

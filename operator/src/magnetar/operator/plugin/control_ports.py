@@ -25,7 +25,7 @@ LOCALHOST: Final = "127.0.0.1"
 ASKED_AT_ONCE_MAX: Final = 16
 """Pods asked at a time: each costs a connection to the API server."""
 ANSWER_SECONDS_MAX: Final = 8.0
-"""Of one pod, with the way there."""
+"""The limit of one pod's answer, with the way there."""
 
 
 class ControlPorts:

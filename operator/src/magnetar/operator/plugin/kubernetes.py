@@ -15,7 +15,7 @@ class Kubernetes(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Of the options or of the context."""
+        """The namespace of the options or of the context."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class Kubernetes(Protocol):
         ...
 
     async def version(self) -> str:
-        """Of the API server."""
+        """The version of the API server."""
         ...
 
     def log(self, options: LogOptions) -> AsyncIterator[bytes]:

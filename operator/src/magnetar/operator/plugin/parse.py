@@ -134,7 +134,7 @@ def _trouble(status: Mapping[str, Any], statuses: Iterable[Mapping[str, Any]]) -
 
 
 def _last_words(end: Mapping[str, Any] | None) -> str:
-    """Of a container that has ended: its message, which is the end of its log."""
+    """The message of a container that has ended, which is the end of its log."""
     if end is None:
         return ""
     return _last_line(end.get("message", "")) or f"{end.get('reason', 'ended')}, exit code {end.get('exitCode')}"

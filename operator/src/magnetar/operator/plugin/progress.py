@@ -37,7 +37,7 @@ def is_to_be_replaced(pod: PodView | None, member: BookieMember | None) -> bool:
 
 
 def replacement_progress(name: str, uid: str, pod: PodView | None, pool: PoolSummary | None) -> Progress:
-    """Of a bookie whose pod had this uid when it was to be replaced."""
+    """How far the replacement of a bookie is whose pod had this uid when it began."""
     if pool is None:
         return Progress(text="its pool is gone", finished=True, failed=True)
     member = pool.member(name)
@@ -69,7 +69,7 @@ def _waits_for(name: str, pool: PoolSummary) -> str:
 
 
 def broker_drain_progress(drain: BrokerDrain) -> Progress:
-    """Of a broker that gives its bundles away."""
+    """How far the drain of a broker is, which gives its bundles away."""
     from magnetar.control.generated import broker_pb2
 
     total, left = drain.bundles_total, drain.bundles_left

@@ -37,7 +37,7 @@ class ReadyPods:
         self._pods: list[PodView] = []
 
     async def names(self) -> Sequence[str]:
-        """Of those that are ready and stay."""
+        """The names of the pods that are ready and stay."""
         return [pod.name for pod in await self.all() if pod.ready and not pod.deleting]
 
     async def all(self) -> Sequence[PodView]:

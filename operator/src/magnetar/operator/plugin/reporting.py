@@ -39,7 +39,7 @@ CHILDREN: Final = (
 OPERATOR_SELECTOR: Final = f"{NAME_LABEL}=magnetar-operator"
 LOG_LINES_MAX: Final = 20_000
 LOG_BYTES_MAX: Final = 8 << 20
-"""Of each container: a report should fit into an issue."""
+"""Bytes of each container's log: a report should fit into an issue."""
 LOGS_AT_ONCE_MAX: Final = 4
 
 

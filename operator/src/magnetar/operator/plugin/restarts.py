@@ -12,12 +12,12 @@ RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
 
 
 def pool_patch(at: str) -> dict[str, Any]:
-    """Of the spec of a pool of bookies."""
+    """The patch of a pool's spec that restarts its bookies."""
     return {"pod": {"annotations": {RESTARTED_ANNOTATION: at}}}
 
 
 def cluster_patch(cluster: Manifest, component: str, at: str) -> dict[str, Any]:
-    """Of the spec of a cluster. `SettingError` for what the operator does not run."""
+    """The patch of a cluster's spec that restarts a component. `SettingError` for what the operator does not run."""
     part = pool_patch(at)
     if component == "zookeeper":
         if cluster.get("spec", {}).get("metadata", {}).get("url"):

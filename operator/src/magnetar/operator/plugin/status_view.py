@@ -145,7 +145,7 @@ def pod_colour(pod: PodView) -> str:
 
 
 def pod_state(pod: PodView) -> str:
-    """The same in a word."""
+    """The state of a pod in a word."""
     if pod.deleting:
         return "Terminating"
     if pod.reason:
@@ -207,7 +207,7 @@ def _draw_pool(branch: Tree, view: ClusterSummary, pool: PoolSummary, drawing: D
 class _Look(NamedTuple):
     colour: str
     width: int
-    """Of the names."""
+    """The width of the names."""
 
 
 def _bookie_line(member: BookieMember, pod: PodView | None, look: _Look, drawing: Drawing) -> Text:

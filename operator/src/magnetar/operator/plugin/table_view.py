@@ -24,7 +24,7 @@ class TableColumn:
     """Also what it is sorted by."""
     value: Callable[[Any], Any]
     text: Callable[[Any], str] = str
-    """Of a value that is known."""
+    """The text of a value that is known."""
     right: bool = True
     bar: bool = False
     """A percentage that is drawn, too."""

@@ -20,7 +20,7 @@ class BrokerUsageRow(View, kw_only=True, frozen=True):
     leading: bool = False
     bundles: int = 0
     load_percent: float | None = None
-    """Of its fullest resource."""
+    """The load of its fullest resource."""
     topics: int | None = None
     producers: int | None = None
     consumers: int | None = None

@@ -153,4 +153,4 @@ BOOKIE_RULES = (
         "are named after it",
     ),
 )
-"""Of the whole resource."""
+"""Rules of the whole resource."""

@@ -391,4 +391,4 @@ CLUSTER_RULES = (
         "the name may have 40 characters, a to z, 0 to 9 and -, and begins with a letter: Services are named after it",
     ),
 )
-"""Of the whole resource."""
+"""Rules of the whole resource."""

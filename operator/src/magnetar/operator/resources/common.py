@@ -134,7 +134,7 @@ CLASS_STAYS: Final = Rule(
     "the storage class of volumes that exist cannot be set or taken away: make another pool of bookies",
     ".storageClassName",
 )
-"""Of a `Volume` as a whole: the field's own rule is asked only where it was there before and still is."""
+"""The rule of a `Volume` as a whole: the field's own rule is asked only where it was there before and still is."""
 
 ConditionStatus: TypeAlias = Literal["True", "False", "Unknown"]
 

@@ -29,7 +29,7 @@ class PrinterColumn:
     """Above 0: with `-o wide` only."""
 
     def as_json(self) -> dict[str, Any]:
-        """As the CRD has it."""
+        """The column in the form of a CRD."""
         found: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
         if self.priority:
             found["priority"] = self.priority
@@ -52,7 +52,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Of the CRD, and of its file."""
+        """The name of the CRD, and of its file."""
         return f"{self.plural}.{GROUP}"
 
 

@@ -15,7 +15,7 @@ class Rule:
     """A condition that the API server checks (CEL), and what it says when it does not hold."""
 
     expression: str
-    """Of `self`; with `oldSelf`, of changes only."""
+    """A CEL expression over `self`; with `oldSelf`, it holds for changes only."""
     message: str
     """What to do, in a sentence."""
     field_path: str = ""
@@ -24,7 +24,7 @@ class Rule:
     """CEL that makes a message with the values in it; `message` stands in where it fails."""
 
     def as_json(self) -> dict[str, str]:
-        """As the CRD has it."""
+        """The rule in the form of a CRD."""
         found = {"rule": self.expression, "message": self.message}
         if self.message_expression:
             found["messageExpression"] = self.message_expression

@@ -16,7 +16,7 @@ BYTES_MAX: Final = 2**63 - 1
 """What Kubernetes computes with (apimachinery: resource.Quantity, int64Amount)."""
 
 _CHARACTERS_MAX: Final = 64
-"""Of a quantity: far more than a number that means anything has."""
+"""Characters of a quantity: far more than a number that means anything has."""
 
 _SUFFIXES: Final = {
     "": Decimal(1),

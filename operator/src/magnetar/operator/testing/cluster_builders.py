@@ -94,7 +94,7 @@ def healthy(*, brokers: int = 2, **spec: Any) -> ClusterSeen:
 
 
 def told(seen: ClusterSeen, **changes: Any) -> ClusterSeen:
-    """The same, after a pass has written its status."""
+    """The objects after a pass has written the status."""
     plan = plan_cluster(seen)
     return replace(seen, status=msgspec.convert(plan.status, PulsarClusterStatus), **changes)
 

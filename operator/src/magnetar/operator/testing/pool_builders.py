@@ -72,7 +72,7 @@ class PoolWorld:
     desired: int | None = None
     """None: as many as `replicas`; -1: there is no StatefulSet."""
     numbers: Sequence[int] | None = None
-    """Of pods; by default as many as the StatefulSet is told to have."""
+    """The numbers of pods; by default as many as the StatefulSet is told to have."""
     claimed: Sequence[int] | None = None
     """Numbers with claims; by default those with pods."""
     spec: dict[str, Any] = field(default_factory=dict)

@@ -30,8 +30,8 @@ class CompactedLedger(NamedTuple):
     """A topic's newest compaction."""
 
     ledger_id: int
-    """Of the compacted ledger. Its metadata is at the usual place; digest and password are its own, not the topic's
-    (CRC32 and empty)."""
+    """The id of the compacted ledger. Its metadata is at the usual place; digest and password are its own, not the
+    topic's (CRC32 and empty)."""
     horizon: MessagePosition
     """The last entry that it went through."""
 

@@ -31,13 +31,14 @@ class Bounds:
     """A chunked message, as it is sent: 25 of the largest entries that brokers take by default. It, its unpacked form
     and its Arrow column have to fit a Spark task's memory together."""
     unfinished_bytes_max: int = 256 * 1024 * 1024
-    """Of all chunked messages that are not complete: two of the largest. Those of producers that died stay until
+    """Bytes of all chunked messages that are not complete: two of the largest. Those of producers that died stay until
     then."""
     uuids_max: int = 20_000
     """Chunked messages that are remembered, so that chunks which were sent twice are not taken for lonely ones. A
     producer sends again what is in its queue of 1000."""
     held_bytes_max: int = 64 * 1024 * 1024
-    """Of entries that wait for the end of a transaction. More, and the marker is looked for ahead of the reading."""
+    """Bytes of entries that wait for the end of a transaction. More, and the marker is looked for ahead of the
+    reading."""
     held_entries_max: int = 50_000
     """Some 50 MB of small objects."""
     walk_bytes_max: int = 256 * 1024 * 1024

@@ -134,8 +134,9 @@ class DirectAccess:
         await self.store.close()
 
     async def _last_payload(self, ledger_id: int) -> bytes | None:
-        """Of the last entry that any bookie has: a cursor's newest position. That it may not be confirmed yet does no
-        harm, as what it names is stored before it; the one before it may name a ledger that is deleted already."""
+        """The payload of the last entry that any bookie has: a cursor's newest position. That it may not be confirmed
+        yet does no harm, as what it names is stored before it; the one before it may name a ledger that is deleted
+        already."""
         stored = await self.ledger_metadata(ledger_id)
         if stored is None:
             return None

@@ -20,7 +20,8 @@ from magnetar.spark.options.connection import ConnectionOptions
 logger: Final = logging.getLogger(__name__)
 
 TRY_AGAIN_STATUSES: Final = (429, 500, 502, 503, 504)
-"""Of brokers that start, stop or hand a topic over, of busy ones, and of proxies and load balancers before those."""
+"""Answers of brokers that start, stop or hand a topic over, of busy ones, and of proxies and load balancers before
+those."""
 
 ROUNDS_MAX: Final = 8
 """How often all hosts are asked: with its pauses some five seconds, in which a topic comes to another broker."""

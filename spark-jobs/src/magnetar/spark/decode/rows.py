@@ -29,7 +29,7 @@ class RowGroup:
         self.pieces: list[bytes] = []
         """Together they are the buffer that the positions are in."""
         self.size_bytes = 0
-        """Of the pieces."""
+        """Bytes of the pieces."""
         self.entries: list[WholeEntry] = []
         """Those that the rows are of."""
         self.row_counts: list[int] = []

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 SIZE_BYTES_MIN: Final = 1 << 20
-"""Of micro-batches and files: smaller ones would be files without number."""
+"""The least size of micro-batches and files: smaller ones would be files without number."""
 
 BYTES_PER_BATCH: Final = Option(
     name="--max-bytes-per-batch", default="2g", what="About how many stored bytes a micro-batch reads at the most."

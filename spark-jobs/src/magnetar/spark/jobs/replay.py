@@ -191,7 +191,8 @@ def in_order(rows: DataFrame, tasks: int) -> DataFrame:
 
 
 def outgoing(rows: DataFrame, job: ReplayJob, targets: Mapping[str, str], *, keys_apart: Collection[str]) -> DataFrame:
-    """As the sink wants them. `keys_apart`: the archived topics whose keys are bytes where no column says it."""
+    """The rows in the form that the sink takes. `keys_apart`: the archived topics whose keys are bytes where no column
+    says it."""
     from pyspark.sql import functions as f
 
     if job.keep_partitions:

@@ -19,7 +19,7 @@ ROUND_ROWS_MAX: Final = 20_000_000
 """Rows of one topic (partition) in a round, which are sorted and written by one task. The sink numbers 67 million."""
 
 TASKS_MAX: Final = 256
-"""Of a round; each topic (partition) is in one of them."""
+"""Tasks of a round; each topic (partition) is in one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Option:
     name: str
     """Our spelling; Spark's options do not distinguish case."""
     default: str
-    """As a user would write it; empty: there is none."""
+    """The default as a user would write it; empty: there is none."""
     what: str
     """What it does, for people."""
     aliases: tuple[str, ...] = ()

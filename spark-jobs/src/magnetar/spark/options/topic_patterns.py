@@ -19,7 +19,7 @@ class TopicPatternOption(NamedTuple):
 
     namespace: NamespaceName
     expression: re.Pattern[str]
-    """Of local names without `-partition-N`, which it matches as a whole."""
+    """Matches a whole local name without `-partition-N`."""
 
     def means(self, topic: TopicName) -> bool:
         """Whether a topic of this namespace, or the one that it is a partition of, is selected."""
@@ -35,7 +35,7 @@ def whole_local_name(topic: TopicName) -> str:
 
 
 def parse_pattern(text: str) -> TopicPatternOption:
-    """Of `persistent://tenant/namespace/expression`; tenant and namespace stand as they are. Raises `BadOption`."""
+    """Parse `persistent://tenant/namespace/expression`; tenant and namespace stand as they are. Raises `BadOption`."""
     parts = _FORM.fullmatch(text)
     if parts is None:
         raise BadOption(f"option topicsPattern: {text!r} is not persistent://tenant/namespace/regular expression")

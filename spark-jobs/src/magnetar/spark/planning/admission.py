@@ -11,7 +11,8 @@ from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topics import TopicState
 
 ROWS_PER_ENTRY_UNKNOWN: Final = 1.0
-"""Of a topic of which nothing was read yet: too many rows are admitted where producers batch, until it is known."""
+"""Rows per entry assumed of a topic of which nothing was read yet: too many rows are admitted where producers batch,
+until it is known."""
 
 _ROUNDING: Final = 1e-6
 """A share of 6 of 20 rows is 6 and not 5.999…"""

@@ -19,7 +19,7 @@ UNREADABLE_MAX: Final = 8
 """Entries next to an unreadable one that are tried in its place. Holes are rare, and mostly longer than this."""
 
 PublishTimeOf: TypeAlias = Callable[[int, int], Awaitable[int | None]]
-"""Of a ledger's entry, in milliseconds; None: it cannot be read."""
+"""The publish time of a ledger's entry, in milliseconds; None: it cannot be read."""
 
 
 async def first_at(state: TopicState, time_ms: int, publish_time_of: PublishTimeOf) -> MessagePosition:

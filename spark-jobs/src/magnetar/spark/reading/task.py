@@ -33,10 +33,10 @@ class ReadTask:
     filters: MessageFilters
     table: Table
     arrow_schema: bytes
-    """Of the batches, in Arrow's own serialised form."""
+    """The schema of the batches, in Arrow's own serialised form."""
     direct: bool
     bookie_addresses: dict[str, tuple[str, int]]
-    """Of those that have the slice's entries, as far as their ids do not say."""
+    """Addresses of the bookies that have the slice's entries, as far as their ids do not say."""
 
 
 async def batches_of(task: ReadTask) -> AsyncIterator[pa.RecordBatch]:

@@ -42,7 +42,7 @@ class WritePlan:
 
     options: SinkOptions
     target: SinkTopic | None
-    """Of option topic; None: rows name theirs, and each task asks."""
+    """The topic of option topic; None: rows name theirs, and each task asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

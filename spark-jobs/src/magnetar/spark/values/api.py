@@ -34,7 +34,8 @@ class SchemaDefinition:
     """Schema.Type of PulsarApi, which may be one that `SchemaType` does not know."""
     name: str = ""
     data: bytes = b""
-    """Of JSON, AVRO and PROTOBUF an Avro schema as JSON; of PROTOBUF_NATIVE JSON with descriptors in it."""
+    """The schema's definition: for JSON, AVRO and PROTOBUF an Avro schema as JSON, for PROTOBUF_NATIVE JSON with
+    descriptors in it."""
     properties: Mapping[str, str] = field(default_factory=dict)
     version: bytes = b""
     """8 bytes, big-endian; empty: not registered (yet)."""

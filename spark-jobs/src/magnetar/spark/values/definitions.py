@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DefinitionKind: TypeAlias = Literal["auto", "bytes", "string", "json", "avro"]
 
 RECORD_NAME: Final = "Row"
-"""The same for every DataFrame, so that a job that is changed still writes the same record."""
+"""The name of each DataFrame's record, so that a job that is changed still writes the same one."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROPERTIES: Final = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}

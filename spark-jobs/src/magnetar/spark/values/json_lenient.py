@@ -24,7 +24,7 @@ _NANOS: Final = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}
 _BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False}
 _RANGES: Final = {"int": 2**31, "long": 2**63}
 _DIGITS_MAX: Final = 400
-"""Of a number's exponent: a double has 308."""
+"""Characters of a number's exponent: a double has 308 digits before its point."""
 
 
 class LenientReader:

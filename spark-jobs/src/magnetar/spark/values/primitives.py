@@ -98,7 +98,7 @@ RANGES: Final = {
     SchemaType.LOCAL_DATE: (-(2**31), 2**31 - 1),
     SchemaType.LOCAL_DATE_TIME: (-(2**63) // DAY_US + 1, 2**63 // DAY_US - 1),
 }
-"""Of the first field: beyond these the Arrow type has no such value."""
+"""The bounds of the first field: beyond these the Arrow type has no such value."""
 
 
 class BytesPayloads:

@@ -69,16 +69,16 @@ class ValueShape:
         self.logical = ""
         """The logical type, if it is one that the column's type shows, or `time-millis` and `time-micros`."""
         self.name = ""
-        """Of a record, enum or fixed, without its namespace unless two would be the same."""
+        """The name of a record, enum or fixed, without its namespace unless two would be the same."""
         self.nullable = False
         """The schema has a union with null here: encoders need to know."""
         self.fields: list[tuple[str, ValueShape]] = []
-        """Of a record; of a union its branches other than null, as member0, …"""
+        """The fields of a record; the branches of a union other than null, as member0, …"""
         self.item: ValueShape | None = None
-        """Of an array or a map."""
+        """The items of an array or a map."""
         self.symbols: list[str] = []
         self.size_bytes = 0
-        """Of a fixed."""
+        """The size of a fixed."""
         self.types = 1
         """How many it is made of, itself included."""
 

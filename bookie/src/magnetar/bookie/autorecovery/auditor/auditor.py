@@ -76,7 +76,7 @@ class Auditor:
         self._wake_up = asyncio.Event()
         self._checks_wake_up = asyncio.Event()
         self._changed_marks: set[CheckKind] = set()
-        """Of checks whose mark somebody wrote since it was looked at."""
+        """The checks whose mark somebody wrote since it was looked at."""
         self._triggered = False
         self._delay_seconds = 0
         self._delay_version = -1

@@ -12,7 +12,8 @@ class ReplicationScope(enum.Enum):
     WHOLE = enum.auto()
     """Every fragment: of lost and avoided bookies, and those whose entries do not read."""
     PLACEMENT = enum.auto()
-    """As `WHOLE`, and segments that do not adhere to the placement policy are spread anew if that is possible."""
+    """What `WHOLE` does, and segments that do not adhere to the placement policy are spread anew if that is
+    possible."""
     AVOIDED = enum.auto()
     """The fragments of avoided bookies only, and nothing is checked."""
 

@@ -45,9 +45,10 @@ class Reading:
     """(id, whole entry), digests checked."""
     unreadable: list[int] = field(default_factory=list)
     denied: int = 0
-    """Of the unreadable ones: those that each bookie which must hold them says it has not, or no other must hold."""
+    """How many of the unreadable entries are denied: each bookie that must hold them says it has not, or no other must
+    hold them."""
     cause: str = ""
-    """Of the first unreadable one."""
+    """Why the first unreadable entry could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class SegmentReader:
         return reading.entries
 
     async def look(self, entry_ids: Sequence[int]) -> Reading:
-        """As `read`, for whoever takes what there is: what cannot be read is told."""
+        """Read what there is, from the first entry on. What cannot be read is told in the answer, and raises
+        nothing."""
         if self._segment.striped:
             return await self._read_singly(entry_ids)
         first = entry_ids[0]

@@ -40,9 +40,9 @@ class ReplicationSettings:
     """How long a writer has to replace a lost bookie itself before its ledger is fenced and closed
     [openLedgerRereplicationGracePeriod]."""
     recovery_digest_type: str = "CRC32"
-    """Of ledgers so old that their metadata names none [bookieRecoveryDigestType]."""
+    """The digest type of ledgers so old that their metadata names none [bookieRecoveryDigestType]."""
     recovery_password: bytes = b""
-    """Of such ledgers [bookieRecoveryPasswd]."""
+    """The password of such old ledgers [bookieRecoveryPasswd]."""
 
     def __post_init__(self) -> None:
         for name, value, low, high in (

@@ -42,7 +42,7 @@ class Deployment:
     """One that is looked at."""
 
     type: str
-    """Of its condition."""
+    """The type of its condition."""
     manifests: Sequence[Manifest]
     """The Deployment, and what its pods need."""
     found: WorkloadFacts | None
@@ -53,7 +53,7 @@ class Deployment:
 
     @property
     def wanted_hash(self) -> str:
-        """Of the template that pods should have."""
+        """The digest of the template that pods should have."""
         return template_hash(one_of(self.manifests, "Deployment"))
 
     @property

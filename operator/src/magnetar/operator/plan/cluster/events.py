@@ -29,7 +29,7 @@ from magnetar.operator.resources.common import Condition
 
 _COMPONENTS: Final = (METADATA_READY, ZOOKEEPER_READY, BOOKIES_READY, BROKERS_READY, PROXIES_READY)
 _OF_ALL_POOLS: Final = frozenset({TOO_FEW_BOOKIES, TOO_FEW_WRITABLE})
-"""Of bookies, what is told of the cluster: the rest each pool tells of itself."""
+"""What is told of the cluster's bookies: the rest each pool tells of itself."""
 
 _PASSING: Final = frozenset({HIBERNATED, PODS_NOT_READY, SCALING, STARTING, STOPPING, UPDATE_WAITS, WAITING})
 """Reasons of components that are not ready, and will be without anybody's help."""

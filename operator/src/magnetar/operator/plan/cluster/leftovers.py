@@ -13,7 +13,8 @@ _GIVEN_UP: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonito
 """Kinds of which a changed spec may want fewer."""
 
 CONFIGURATIONS_KEPT: Final = 5
-"""Of each component, besides those in use: Deployments keep three older ReplicaSets that may be gone back to."""
+"""Configurations kept of each component, besides those in use: Deployments keep three older ReplicaSets that may be
+gone back to."""
 
 
 def leftovers(seen: ClusterSeen, wanted: Iterable[Manifest]) -> list[Delete]:

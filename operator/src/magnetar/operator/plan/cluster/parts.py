@@ -70,7 +70,7 @@ def one_of(manifests: Iterable[Manifest], kind: str) -> Manifest:
 
 
 def template_hash(workload: Manifest) -> str:
-    """Of the pods that a StatefulSet's or a Deployment's manifest wants."""
+    """The digest of the pods that a StatefulSet's or a Deployment's manifest wants."""
     found = workload["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
     assert isinstance(found, str)
     return found

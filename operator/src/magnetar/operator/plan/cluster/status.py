@@ -42,7 +42,7 @@ from magnetar.operator.resources.cluster import BundleMove, PulsarClusterStatus
 
 PAUSED: Final = "Paused"
 MOVES_MAX: Final = 10
-"""Of the status's last moves: what people look at, not a log."""
+"""The last moves kept in the status: what people look at, not a log."""
 
 _PHASES: Final = {
     HIBERNATED: "Hibernated",

@@ -82,7 +82,7 @@ def plan_zookeeper(seen: ClusterSeen) -> ComponentPlan:
 
 
 def _replicas(seen: ClusterSeen, found: WorkloadFacts | None) -> int:
-    """As the spec says, or while it hibernates: what there is, and none once nobody needs it any more."""
+    """The number that the spec says; while it hibernates: what there is, and none once nobody needs it any more."""
     spec = seen.cluster.spec
     if not spec.hibernated:
         return (spec.metadata.zookeeper or ZookeeperSpec()).replicas

@@ -33,7 +33,7 @@ class Member:
 
     ordinal: int
     name: str
-    """Of its pod, whether or not there is one."""
+    """The name of its pod, whether or not there is one."""
     bookie_id: str
     pod: PodFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
@@ -66,7 +66,7 @@ class Member:
 
     @property
     def last_volume_code(self) -> int | None:
-        """The same, for people: also while it is being started again, to end so once more or not."""
+        """The exit code for people: also while it is being started again, to end so once more or not."""
         pod = self.pod
         if pod is None or pod.ready or self.facts is not None or pod.exit_code not in _VOLUME_CODES:
             return None
@@ -147,7 +147,7 @@ class PoolView:
     seen: PoolSeen
     cluster: ClusterContext
     name: str
-    """Of the StatefulSet."""
+    """The name of the StatefulSet."""
     stateful: WorkloadFacts | None
     members: tuple[Member, ...]
     """By number: 2 comes before 10."""
@@ -166,7 +166,7 @@ class PoolView:
 
     @property
     def ensemble_asked(self) -> int:
-        """The same, where somebody may ask for more: so many must be left if bookies are drained."""
+        """The ensemble that somebody may ask for: so many must be left if bookies are drained."""
         asked = self.seen.largest_ensemble
         return max(self.ensemble_size, asked.size if asked is not None else 0)
 
@@ -255,7 +255,7 @@ def view_of(seen: PoolSeen, cluster: ClusterContext) -> PoolView:
 
 
 def _number(pod: str, stateful: str) -> int | None:
-    """Of a pod, also of one that has no StatefulSet just now."""
+    """The number of a pod, also of one that has no StatefulSet just now."""
     tail = pod.removeprefix(f"{stateful}-")
     return int(tail) if tail.isdecimal() and pod == f"{stateful}-{int(tail)}" else None
 

@@ -43,7 +43,7 @@ class StatusFacts:
 
     wanted_hash: str
     replicas: int | None
-    """Of the StatefulSet by now; None: there is none yet."""
+    """The replicas that the StatefulSet has by now; None: there is none yet."""
     usage_history: Sequence[UsageSample]
     scaled_at: str | None
 
@@ -123,7 +123,7 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
 
 
 def _healing(before: BookieStatus, now: BookieStatus) -> list[Tell]:
-    """Of bookies that have lost entries and get them back. One that does not answer is where it was."""
+    """The condition of bookies that have lost entries and get them back. One that does not answer is where it was."""
     found = []
     lacked = {member.name: member.limbo_ledgers for member in before.members}
     for member in now.members:
@@ -188,7 +188,7 @@ def _reconciling(view: PoolView, builder: PlanBuilder) -> NewCondition:
 
 
 def _writable(view: PoolView) -> NewCondition:
-    """Of the pool's own bookies: whether each takes writes that should, and whether there are enough."""
+    """The condition of the pool's own bookies: whether each takes writes that should, and whether there are enough."""
     found, size = view.writable + view.seen.writable_elsewhere, view.ensemble_size
     refusing = [
         f"{member.name} ({'; '.join(member.facts.read_only_reasons) or 'read-only'})"

@@ -84,7 +84,7 @@ class Resource:
     idle: float
     """What a broker uses of it without any load."""
     limit: float
-    """Of one broker; 0 is not known, and then nothing is told by it."""
+    """The limit of one broker; 0 is not known, and then nothing is told by it."""
     history: Mapping[int, float]
     """What all use together."""
     forecast: Forecast
@@ -143,7 +143,7 @@ class BookiePlan:
     disk_bytes: float
     """What the disks must hold together, to be no fuller than wanted."""
     growth_bytes_per_day: float
-    """Of what is kept without an end."""
+    """Growth of what is kept without an end."""
     for_disks: int
     for_writes: int
     recommended: int

@@ -25,7 +25,7 @@ class BrokerHour(NamedTuple):
     hour: int
     rounds: int
     cpu_usage_percent: float
-    """Of one core."""
+    """Usage in percent of one core."""
     cpu_limit_percent: float
     memory_usage_mib: float
     memory_limit_mib: float
@@ -54,7 +54,7 @@ class BundleDay(NamedTuple):
     """The busiest hour's mean, both directions, as the next one."""
     throughput_peak: float
     throughput_in_sum: float
-    """Of the means of its hours."""
+    """The sum of the means of its hours."""
     topics: int
     """The most that there were, as the next one."""
     sessions: int

@@ -70,7 +70,7 @@ def make_plan(
 
 
 def ask_and_plan(history: LoadHistory, options: PlanOptions, admin: AdminReader | None) -> LoadPlan:
-    """As `make_plan`, with what the cluster's admin API says of limits, retention, copies and positions of topics. What
+    """Make the plan with what the cluster's admin API says of limits, retention, copies and positions of topics. What
     it does not say is left at `options`, and noted."""
     if admin is None:
         note = "without --admin-url: retention, copies and limits are those of the options, and splits go by ranges"

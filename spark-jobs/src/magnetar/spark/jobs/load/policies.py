@@ -33,7 +33,7 @@ class StoragePolicies:
     """How a cluster keeps messages."""
 
     retention: Retention
-    """Of namespaces that say nothing."""
+    """The retention of namespaces that say nothing."""
     write_quorum: int
     """Likewise: how many copies of each entry there are."""
     retentions: Mapping[str, Retention] = field(default_factory=dict)

@@ -35,14 +35,14 @@ class ClusterMade:
     days: int = 21
     brokers: int = 2
     growth: float = 0.0
-    """Of the first week's mean, a week."""
+    """Growth a week, as a share of the first week's mean."""
     noise: float = 0.05
     daily: float = 0.5
     """How much day and night differ from the mean."""
     weekend: float = 0.6
     """Saturdays and Sundays, as a part of other days."""
     idle_percent: float = 10.0
-    """Of a core, of each broker without load."""
+    """Percent of a core that each broker uses without load."""
     percent_per_message: float = 0.01
     cores: int = 4
     nic_kbits: float = 10e6
