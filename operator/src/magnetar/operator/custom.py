@@ -72,7 +72,7 @@ class SpecReader:
         return self._read(manifest, cluster_spec)
 
     def pool(self, manifest: Manifest) -> tuple[BookieSpec, str]:
-        """A Bookie's, and what is wrong with the newest, empty for nothing. `SettingError` if none could be read yet."""
+        """A Bookie's, and what is wrong with the newest, or empty. `SettingError` if none could be read yet."""
         return self._read(manifest, pool_spec)
 
     def to_keep(self, manifest: Manifest) -> dict[str, str | None]:
