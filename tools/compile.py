@@ -22,6 +22,9 @@ SOURCES: Final = ("lib/src", "broker/src", "bookie/src", "proxy/src", "standalon
 STAMP: Final = Path("build") / "hot_modules.sha256"
 """In each tree: what its compiled modules were made from."""
 
+HOT_LINE: Final = "Hot: compiled by mypyc (see CONTRIBUTING)."
+"""The last line of each hot module's docstring, so that whoever opens it knows. `tools/tidy.py` compares the two."""
+
 HOT_MODULES: Final = (
     "lib/src/magnetar/core/ids.py",
     "lib/src/magnetar/core/topic_name.py",

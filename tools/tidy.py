@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tools.compile import HOT_MODULES
+from tools.compile import HOT_LINE, HOT_MODULES
 from tools.import_cycles import cycles
 from tools.set_iteration import iterations_over_sets
 
@@ -332,6 +332,17 @@ def check_compiled(tree: Tree) -> Iterator[Violation]:
                     yield Violation(module.path, node.lineno, f"{kind} in a compiled module", "wait in a plain module")
 
 
+def check_hot_lines(tree: Tree) -> Iterator[Violation]:
+    """A module that mypyc compiles says so at the end of its docstring, and no other one does."""
+    compiled = {Path(module) for module in HOT_MODULES}
+    for module in tree.modules:
+        says_so = (ast.get_docstring(module.tree) or "").endswith(HOT_LINE)
+        if says_so and module.path not in compiled:
+            yield Violation(module.path, 1, "says that it is compiled, and is not", "name it in tools/compile.py")
+        elif module.path in compiled and not says_so:
+            yield Violation(module.path, 1, "is compiled, and does not say so", f"end its docstring with {HOT_LINE!r}")
+
+
 def check_loggers(tree: Tree) -> Iterator[Violation]:
     """A module's logger looks the same everywhere. Another name than the module's own is for who has a reason: what is
     run by itself is called `__main__`."""
@@ -359,6 +370,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_order,
     check_test_names,
     check_compiled,
+    check_hot_lines,
     check_loggers,
 )
 

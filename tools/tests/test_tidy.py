@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import tidy
-from tools.compile import HOT_MODULES
+from tools.compile import HOT_LINE, HOT_MODULES
 from tools.tidy import ROOT, Tree, Violation
 
 
@@ -82,6 +82,8 @@ CASES = [
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
+    (tidy.check_hot_lines, {COMPILED: GOOD}, f"{COMPILED}:1"),
+    (tidy.check_hot_lines, {"tools/a.py": f'"""Good.\n\n{HOT_LINE}\n"""\n'}, "tools/a.py:1"),
     (tidy.check_loggers, {"tools/a.py": "log = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
     (tidy.check_loggers, {"tools/a.py": "logger = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
     (tidy.check_loggers, {"tools/a.py": "\nLOG: Final = logging.getLogger('tools')\n"}, "tools/a.py:2"),

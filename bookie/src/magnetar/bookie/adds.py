@@ -1,9 +1,9 @@
 """The adds of a bookie: who may write, what is kept, when it is acknowledged.
 
 An add goes into the write cache and to the journal in the same call, so the journal's mark at any moment covers what
-older halves of the cache hold; it is answered when its group is on the disk.
+older halves of the cache hold; it is answered when its group is on the disk. What waits stands in `bookie.py`.
 
-Compiled, so it waits for nothing (docs/adr/0022); what waits stands in `bookie.py`.
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Adds on their way to a bookie in our own process; each is answered once, whoever is faster, the bookie or a close.
 
-Compiled, so it waits for nothing (docs/adr/0022).
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A normal writer and a recovery that writes back both run on it; they differ in the flags of their adds and in where a
 changed ensemble is recorded.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

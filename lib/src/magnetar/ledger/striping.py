@@ -2,6 +2,8 @@
 
 The write set of entry e is the indexes (e + i) mod E for i < Qw. It depends on the entry's id alone, not on where its
 segment begins (BookKeeper: client/RoundRobinDistributionSchedule).
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

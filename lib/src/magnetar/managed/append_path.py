@@ -4,7 +4,7 @@ Per batch there is one queue item and one call of the ledger's writer; nothing i
 When a ledger is full or fails, appends wait while `ledger_rollover.py` closes it and makes the next one, then all that
 is unconfirmed is sent again in order. The queue is bounded by those who append: the broker stops reading connections.
 
-Compiled, so it waits for nothing (docs/adr/0022).
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One stored entry, shared through the cache by every cursor that reads it."""
+"""One stored entry, shared through the cache by every cursor that reads it.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ each read, and their joining, are most of what receiving costs then.
 Both directions push back: a slow peer stops `writable`, and anybody who holds too much of this peer's data pauses
 reading, each under a reason of its own. The connections of a server are also bounded by what they are answered: a peer
 that does not read is not read either, and `HeldBytes` bounds all of them together.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

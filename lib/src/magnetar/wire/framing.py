@@ -1,4 +1,7 @@
-"""Cuts a byte stream into frames, as Pulsar and BookKeeper make them: a big-endian u32 length, then that many bytes."""
+"""Cuts a byte stream into frames, as Pulsar and BookKeeper make them: a big-endian u32 length, then that many bytes.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

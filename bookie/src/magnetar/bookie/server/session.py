@@ -3,6 +3,8 @@
 The first frames are tried as version 3; the first one that is none makes the connection a version 2 one for good
 (BookKeeper: proto/BookieProtoEncoding). Adds go straight to the bookie, grouped by ledger; everything else waits in
 one queue per connection, so that all reads of a batch share one trip to the disk and one reply buffer at a time.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Lookups that memory can answer: what is looked up again and again costs no task and no read.
 
-Compiled, so it waits for nothing; what has to be asked or decided first is in `lookup.py`.
+What has to be asked or decided first is in `lookup.py`.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

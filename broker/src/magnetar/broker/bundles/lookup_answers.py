@@ -1,4 +1,7 @@
-"""What a lookup may be told (pulsar-protocol section 4)."""
+"""What a lookup may be told (pulsar-protocol section 4).
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

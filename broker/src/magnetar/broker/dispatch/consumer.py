@@ -1,6 +1,8 @@
 """A consumer as the broker sees it: what one client may be sent, what it holds unacknowledged, what it was sent.
 
 The subscription decides what goes to which consumer; this file turns a list of entries into one write.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rates per second, worked out from counters now and then, so that counting costs the hot path an addition only."""
+"""Rates per second, worked out from counters now and then, so that counting costs the hot path an addition only.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Consumers of a lower priority number come first; others get something only while no better one has room. The chunks of
 one message all go to one consumer, because only it can put them together.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What Exclusive and Failover share: one consumer receives everything, and nothing is read ahead of its permits."""
+"""What Exclusive and Failover share: one consumer receives everything, and nothing is read ahead of its permits.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

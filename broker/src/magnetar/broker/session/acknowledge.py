@@ -1,4 +1,7 @@
-"""ACK and FLOW (pulsar-protocol section 6). Compiled, so it waits for nothing."""
+"""ACK and FLOW (pulsar-protocol section 6).
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

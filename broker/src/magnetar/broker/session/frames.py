@@ -1,4 +1,7 @@
-"""The frames that come per message: SEND, ACK and FLOW. Compiled, so it waits for nothing."""
+"""The frames that come per message: SEND, ACK and FLOW.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

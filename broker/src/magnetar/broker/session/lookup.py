@@ -1,8 +1,9 @@
 """LOOKUP and PARTITIONED_METADATA (pulsar-protocol section 4).
 
 Nearly all are answered within the read that brought them, by what is in memory; the answers to all that came together
-leave in one write. What has to be asked or decided first is a task (`lookup_questions.py`). Compiled, so it waits for
-nothing.
+leave in one write. What has to be asked or decided first is a task (`lookup_questions.py`).
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What an ACK does to a cursor and to what consumers hold."""
+"""What an ACK does to a cursor and to what consumers hold.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It works on a list of entries at a time and never waits: it reads what the cache has, and when the next entries have to
 come from bookies it has one read run in the background and goes on when that is over.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A producer as the broker sees it: what one client connection may publish to one topic, and what it is owed."""
+"""A producer as the broker sees it: what one client connection may publish to one topic, and what it is owed.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One reader's place in a managed ledger: what it has acknowledged and what it reads next.
 
-Compiled, so it waits for nothing (docs/adr/0022): what it returns to be awaited is made by `reading.py` and
-`storage.py`.
+What it returns to be awaited is made by `reading.py` and `storage.py`.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

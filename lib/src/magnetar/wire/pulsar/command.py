@@ -3,6 +3,8 @@
 `start` and `end` are a frame's bounds as `FrameSplitter` gives them: `start` is at the size of the command. Readers
 accept any order of fields, unknown fields and repeated ones (the last counts), as protobuf does; what they cannot read
 is a `BadCommand`.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A stored entry is what SEND carried (headers and payload), perhaps after the broker's own entry metadata:
 `[0x0e02 size BrokerEntryMetadata] [0x0e01 crc32c] size MessageMetadata payload` (pulsar-protocol section 1).
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations
