@@ -17,10 +17,10 @@ from magnetar.broker.states import (
     TOPIC_TRANSITIONS,
     BundleState,
     ConsumerState,
+    LoadedTopicState,
     ProducerState,
     SessionState,
     SubscriptionState,
-    TopicState,
 )
 from magnetar.broker.testing.load import owned_bundle
 from magnetar.broker.testing.subscriptions import StagedConnection
@@ -53,7 +53,7 @@ from magnetar.wire.pulsar.enums import SubscriptionType
         ),
         (
             TOPIC_TRANSITIONS,
-            TopicState,
+            LoadedTopicState,
             {
                 "OPEN": "CLOSING ABANDONED DELETING",
                 "CLOSING": "CLOSING ABANDONED",

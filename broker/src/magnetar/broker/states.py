@@ -94,8 +94,8 @@ SUBSCRIPTION_TRANSITIONS: Final = Transitions(
 )
 
 
-class TopicState(enum.Enum):
-    """Whether a topic serves clients."""
+class LoadedTopicState(enum.Enum):
+    """Whether a loaded topic serves clients."""
 
     OPEN = enum.auto()
     CLOSING = enum.auto()
@@ -105,16 +105,16 @@ class TopicState(enum.Enum):
     DELETING = enum.auto()
 
 
-_AFTER_OPEN: Final = frozenset({TopicState.CLOSING, TopicState.ABANDONED})
+_AFTER_OPEN: Final = frozenset({LoadedTopicState.CLOSING, LoadedTopicState.ABANDONED})
 """A broker that stops closes all its topics, also those that are on their way out."""
 
 TOPIC_TRANSITIONS: Final = Transitions(
     "a topic",
     {
-        TopicState.OPEN: {*_AFTER_OPEN, TopicState.DELETING},
-        TopicState.CLOSING: _AFTER_OPEN,
-        TopicState.ABANDONED: _AFTER_OPEN,
-        TopicState.DELETING: _AFTER_OPEN,
+        LoadedTopicState.OPEN: {*_AFTER_OPEN, LoadedTopicState.DELETING},
+        LoadedTopicState.CLOSING: _AFTER_OPEN,
+        LoadedTopicState.ABANDONED: _AFTER_OPEN,
+        LoadedTopicState.DELETING: _AFTER_OPEN,
     },
 )
 

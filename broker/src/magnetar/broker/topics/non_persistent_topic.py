@@ -8,7 +8,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.states import TOPIC_TRANSITIONS, TopicState
+from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.topics.limits import (
@@ -44,7 +44,7 @@ class NonPersistentTopic:
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
-        self.state = TopicState.OPEN
+        self.state = LoadedTopicState.OPEN
         self.farewell: Farewell | None = None
         """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
@@ -82,7 +82,7 @@ class NonPersistentTopic:
     @property
     def closing(self) -> bool:
         """Whether it is on its way out: it takes nothing more."""
-        return self.state is not TopicState.OPEN
+        return self.state is not LoadedTopicState.OPEN
 
     @property
     def limits(self) -> BrokerLimits:
@@ -191,7 +191,7 @@ class NonPersistentTopic:
 
     async def close(self) -> None:
         """Disconnect everybody."""
-        self.state = TOPIC_TRANSITIONS.step(self.state, TopicState.CLOSING)
+        self.state = TOPIC_TRANSITIONS.step(self.state, LoadedTopicState.CLOSING)
         self.admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()

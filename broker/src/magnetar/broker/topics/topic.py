@@ -14,7 +14,7 @@ from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers, is_compacted
 from magnetar.broker.server_errors import server_error_of
-from magnetar.broker.states import TOPIC_TRANSITIONS, TopicState
+from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -48,7 +48,7 @@ logger: Final = logging.getLogger(__name__)
 BITS_PER_WORD: Final = 64
 """Of an ack set."""
 
-_OPEN: Final = TopicState.OPEN
+_OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Cursor names that belong to the broker itself."""
@@ -99,7 +99,7 @@ class PersistentTopic:
         self.admission = ProducerAdmission(runtime.spawn, ledger)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
-        self.state = TopicState.OPEN
+        self.state = LoadedTopicState.OPEN
         self.farewell: Farewell | None = None
         """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
@@ -365,20 +365,20 @@ class PersistentTopic:
         """Disconnect everybody, persist the positions, close the ledger.
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
-        self._become(TopicState.CLOSING)
+        self._become(LoadedTopicState.CLOSING)
         await self.admission.drain()
         self._disconnect()
         await self.ledger.close()
 
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
-        self._become(TopicState.ABANDONED)
+        self._become(LoadedTopicState.ABANDONED)
         self._disconnect()
         await self.ledger.abandon()
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
-        self._become(TopicState.DELETING)
+        self._become(LoadedTopicState.DELETING)
         self._disconnect()
         try:
             await self.ledger.delete()
@@ -391,7 +391,7 @@ class PersistentTopic:
         """Whether it is on its way out: it takes nothing more."""
         return self.state is not _OPEN
 
-    def _become(self, state: TopicState) -> None:
+    def _become(self, state: LoadedTopicState) -> None:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)
 
     def _disconnect(self) -> None:
