@@ -11,6 +11,7 @@ from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
     BUNDLE_TRANSITIONS,
     CONSUMER_TRANSITIONS,
+    MEMBERSHIP_TRANSITIONS,
     PRODUCER_TRANSITIONS,
     SESSION_TRANSITIONS,
     SUBSCRIPTION_TRANSITIONS,
@@ -18,10 +19,12 @@ from magnetar.broker.states import (
     BundleState,
     ConsumerState,
     LoadedTopicState,
+    MembershipState,
     ProducerState,
     SessionState,
     SubscriptionState,
 )
+from magnetar.broker.subscriptions.entry_reader import READ_TRANSITIONS, ReadState
 from magnetar.broker.testing.load import owned_bundle
 from magnetar.broker.testing.subscriptions import StagedConnection
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
@@ -59,6 +62,21 @@ from magnetar.wire.pulsar.enums import SubscriptionType
                 "CLOSING": "CLOSING ABANDONED",
                 "ABANDONED": "CLOSING ABANDONED",
                 "DELETING": "CLOSING ABANDONED",
+            },
+        ),
+        (
+            MEMBERSHIP_TRANSITIONS,
+            MembershipState,
+            {"JOINING": "JOINING TAKING_PART LEAVING", "TAKING_PART": "LEAVING", "LEAVING": "LEAVING JOINING"},
+        ),
+        (
+            READ_TRANSITIONS,
+            ReadState,
+            {
+                "IDLE": "READING",
+                "READING": "DROPPED IDLE",
+                "DROPPED": "REWINDING IDLE",
+                "REWINDING": "REWINDING IDLE",
             },
         ),
         (BUNDLE_TRANSITIONS, BundleState, {"ACTIVE": "UNLOADING IN_DOUBT", "IN_DOUBT": "ACTIVE", "UNLOADING": ""}),

@@ -1,5 +1,6 @@
-"""The states of what a broker has, and which leads to which: sessions, producers, consumers, subscriptions, topics and
-bundles. An object changes its state in one method only, which asks its table here."""
+"""The states of a broker and what it has: sessions, producers, consumers, subscriptions, topics, bundles.
+
+An object changes its state in one method, which asks its table here."""
 
 from __future__ import annotations
 
@@ -115,6 +116,27 @@ TOPIC_TRANSITIONS: Final = Transitions(
         LoadedTopicState.CLOSING: _AFTER_OPEN,
         LoadedTopicState.ABANDONED: _AFTER_OPEN,
         LoadedTopicState.DELETING: _AFTER_OPEN,
+    },
+)
+
+
+class MembershipState(enum.Enum):
+    """Whether bundles may come to this broker, as far as it is concerned."""
+
+    JOINING = enum.auto()
+    TAKING_PART = enum.auto()
+    """Also while the metadata store is away."""
+    LEAVING = enum.auto()
+    """What it owns it still serves."""
+
+
+MEMBERSHIP_TRANSITIONS: Final = Transitions(
+    "a broker's membership",
+    {
+        MembershipState.JOINING: {MembershipState.JOINING, MembershipState.TAKING_PART, MembershipState.LEAVING},
+        MembershipState.TAKING_PART: {MembershipState.LEAVING},
+        # A drain that is cancelled has the broker join again.
+        MembershipState.LEAVING: {MembershipState.LEAVING, MembershipState.JOINING},
     },
 )
 

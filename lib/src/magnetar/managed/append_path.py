@@ -242,14 +242,10 @@ class AppendPath:
         if record is not None:
             record.closed_ms = self._shared.clock.now_ms()
 
-    def opened(self) -> None:
-        """The first ledger stands: appends may come."""
-        self.state = LedgerState.LEDGER_OPENED
-
     def terminated(self, position: Position) -> None:
         """As stored: no append any more."""
         self.terminated_at = position
-        self.state = LedgerState.TERMINATED
+        self.go(LedgerState.TERMINATED)
 
     def ready_to_create_ledger(self) -> None:
         """The producers whose appends failed are gone: the next append tries again."""
