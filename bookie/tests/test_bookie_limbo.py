@@ -388,6 +388,7 @@ async def test_ledgers_that_a_lagging_store_does_not_list_yet_go_into_limbo_too(
     monkeypatch.setattr(world.store, "children", children_of_before)
     monkeypatch.setattr(world.store, "put", put_after_all_before_it)
     limbo = Limbo(parts.directories)
+    limbo.begin(1)
     assert await limbo.enter(parts.states, not_now, world.store, "one") == 1
     for entry_id in (500, -1):
         assert await world.code_of("one", ledger_id, entry_id) is BookieCode.EUNKNOWNLEDGERSTATE
@@ -404,6 +405,7 @@ async def test_ledgers_that_only_an_older_segment_says_are_here_go_into_limbo_to
         pass
 
     limbo = Limbo(parts.directories)
+    limbo.begin(1)
     assert await limbo.enter(parts.states, not_now, world.store, "one") == 1
     limbo.end()
 

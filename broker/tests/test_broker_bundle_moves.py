@@ -13,8 +13,8 @@ import pytest
 from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.bundles.farewell import Farewell
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
-from magnetar.broker.bundles.owned_bundles import BundleState
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
+from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.bundle import BundleName

@@ -81,13 +81,11 @@ def test_failover_moves_on() -> None:
     assert scene.connections["b"].events == ["b passive", "b active"]
 
 
-def test_closing_disconnects_and_lets_nobody_in() -> None:
+def test_a_second_exclusive_consumer_is_refused_and_all_are_disconnected() -> None:
     scene = Scene(SubscriptionType.EXCLUSIVE)
     scene.join("a", permits=1)
     with pytest.raises(PulsarError):
         scene.join("b", permits=1)
-    scene.subscription.close()
+    scene.subscription.disconnect_all()
     assert scene.connections["a"].events == ["a disconnected"]
     assert scene.subscription.is_idle
-    with pytest.raises(PulsarError):
-        scene.join("c", permits=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound
-from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
+from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
 from magnetar.broker.peers.addresses import (
     AdvertisedListener,
@@ -18,6 +18,7 @@ from magnetar.broker.peers.addresses import (
     encode_owner,
     parse_listeners,
 )
+from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import message
 from magnetar.broker.topics.any_topic import Topic

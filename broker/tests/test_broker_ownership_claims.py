@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
+from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
+from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
-from magnetar.broker.session.server_session import SessionState
+from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame
 from magnetar.broker.testing.subscriptions import StagedConnection
 from magnetar.broker.topics.topic import PersistentTopic
@@ -110,5 +110,5 @@ def test_a_consumer_that_is_closed_has_no_room() -> None:
     consumer = Consumer(ConsumerIdentity(1, "a", SubscriptionType.SHARED), StagedConnection())
     consumer.allow(10)
     assert consumer.room == 10
-    consumer.closed = True
+    consumer.become(ConsumerState.CLOSED)
     assert consumer.room == 0

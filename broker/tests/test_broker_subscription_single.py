@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
+from magnetar.core.ids import Position
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -245,6 +246,20 @@ def test_a_fenced_subscription_lets_nobody_in() -> None:
     stage.subscription.close()
     assert stage.connections["a"].events == ["a disconnected"]
     assert stage.subscription.is_idle
+
+
+async def test_a_subscription_that_is_closed_during_a_reset_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(EXCLUSIVE)
+    stage.join("a")
+
+    async def slowly(_: Position) -> None:
+        stage.subscription.close()
+
+    monkeypatch.setattr(stage.cursor, "reset", slowly)
+    await stage.subscription.reset((LEDGER, 0))
+    with pytest.raises(PulsarError) as refused:
+        stage.join("b")
+    assert refused.value.code is ServerError.SERVICE_NOT_READY
 
 
 def test_the_end_of_a_terminated_topic_is_told_once() -> None:

@@ -58,7 +58,7 @@ def bundle_stats(rate: float = 1.5, topics: int = 3) -> BundleStats:
 def sample_report(**stats: BundleStats) -> BrokerReport:
     host = HostUsage()
     host.cpu.usage, host.cpu.limit = 50.0, 200.0
-    return Reporter(addresses(), "4.0.8", 5).report(host, stats or {BUNDLE: bundle_stats()}, 5)
+    return Reporter(addresses(), "4.0.8", 5).report(host, stats or {BUNDLE: bundle_stats()}, 5, draining=False)
 
 
 def test_a_report_is_apaches_json_but_for_one_field_of_ours() -> None:
@@ -131,8 +131,8 @@ def test_when_a_report_is_due() -> None:
 
 def test_a_report_tells_what_came_and_went() -> None:
     reporter = Reporter(addresses(), "", 0)
-    reporter.written = reporter.report(HostUsage(), {BUNDLE: bundle_stats()}, 1)
-    report = reporter.report(HostUsage(), {OTHER: bundle_stats()}, 2)
+    reporter.written = reporter.report(HostUsage(), {BUNDLE: bundle_stats()}, 1, draining=False)
+    report = reporter.report(HostUsage(), {OTHER: bundle_stats()}, 2, draining=False)
     assert report.bundle_gains == [OTHER]
     assert report.bundle_losses == [BUNDLE]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from itertools import product
+from typing import Any
 
 import pytest
 from magnetar.core.errors import Misuse
@@ -11,9 +13,14 @@ from magnetar.ledger.appender import TRANSITIONS as APPENDER
 from magnetar.ledger.appender import AppenderState
 from magnetar.ledger.bookie_client.tcp_bookie import TRANSITIONS as LINK
 from magnetar.ledger.bookie_client.tcp_bookie import LinkState
+from magnetar.ledger.ledger_appends import TRANSITIONS as WRITER
+from magnetar.ledger.ledger_appends import WriterState
+from magnetar.managed.cursors.storage import STORAGE_TRANSITIONS, WRITE_TRANSITIONS, StorageState, WriteState
 from magnetar.managed.states import TRANSITIONS as MANAGED
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.coordination import LOCK_TRANSITIONS, LockState
+from magnetar.net.connection import TRANSITIONS as CONNECTION
+from magnetar.net.connection import ConnectionState
 
 
 class Door(enum.Enum):
@@ -48,8 +55,61 @@ def test_every_state_has_its_row() -> None:
         (LINK, LinkState.CLOSED, LinkState.IDLE),
         (LOCK_TRANSITIONS, LockState.LOST, LockState.HELD),
         (MANAGED, ManagedLedgerState.CLOSED, ManagedLedgerState.LEDGER_OPENED),
+        (WRITER, WriterState.CLOSED, WriterState.OPEN),
+        (STORAGE_TRANSITIONS, StorageState.DELETING, StorageState.OPEN),
+        (CONNECTION, ConnectionState.CLOSED, ConnectionState.OPEN),
     ],
 )
 def test_what_has_ended_stays_so(table: Transitions[enum.Enum], before: enum.Enum, after: enum.Enum) -> None:
     with pytest.raises(Misuse):
         table.step(before, after)
+
+
+@pytest.mark.parametrize(
+    ("table", "states", "allowed"),
+    [
+        (APPENDER, AppenderState, {"OPEN": "CHANGING FAILED", "CHANGING": "CHANGING OPEN FAILED", "FAILED": ""}),
+        (
+            LINK,
+            LinkState,
+            {
+                "IDLE": "IDLE CONNECTING CONNECTED CLOSED",
+                "CONNECTING": "IDLE CONNECTED CLOSED",
+                "CONNECTED": "IDLE CONNECTED CLOSED",
+                "CLOSED": "CLOSED",
+            },
+        ),
+        (
+            LOCK_TRANSITIONS,
+            LockState,
+            {"FREE": "FREE HELD LOST", "HELD": "IN_DOUBT LOST FREE", "IN_DOUBT": "HELD LOST FREE", "LOST": ""},
+        ),
+        (WRITER, WriterState, {"OPEN": "CLOSING CLOSED", "CLOSING": "CLOSED", "CLOSED": "CLOSED"}),
+        (STORAGE_TRANSITIONS, StorageState, {"OPEN": "CLOSED DELETING", "CLOSED": "CLOSED DELETING", "DELETING": ""}),
+        (
+            WRITE_TRANSITIONS,
+            WriteState,
+            {"IDLE": "IDLE BY_LEDGER", "BY_LEDGER": "IDLE BY_NODE", "BY_NODE": "IDLE BY_LEDGER"},
+        ),
+        (
+            CONNECTION,
+            ConnectionState,
+            {
+                "CONNECTING": "UNWANTED OPEN",
+                "UNWANTED": "CLOSED",
+                "OPEN": "CLOSING CLOSED",
+                "CLOSING": "CLOSED",
+                "CLOSED": "",
+            },
+        ),
+    ],
+)
+def test_each_pair_is_allowed_or_told(
+    table: Transitions[Any], states: type[enum.Enum], allowed: dict[str, str]
+) -> None:
+    for before, after in product(states, states):
+        if after.name in allowed[before.name].split():
+            assert table.step(before, after) is after
+        else:
+            with pytest.raises(Misuse, match=f"from {before.name} to {after.name}"):
+                table.step(before, after)

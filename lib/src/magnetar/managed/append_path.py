@@ -243,14 +243,10 @@ class AppendPath:
         if record is not None:
             record.closed_ms = self._shared.clock.now_ms()
 
-    def opened(self) -> None:
-        """The first ledger stands: appends may come."""
-        self.state = ManagedLedgerState.LEDGER_OPENED
-
     def terminated(self, position: Position) -> None:
         """As stored: no append any more."""
         self.terminated_at = position
-        self.state = ManagedLedgerState.TERMINATED
+        self.go(ManagedLedgerState.TERMINATED)
 
     def ready_to_create_ledger(self) -> None:
         """The producers whose appends failed are gone: the next append tries again."""

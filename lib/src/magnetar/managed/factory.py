@@ -152,12 +152,13 @@ class ManagedLedgerFactory:
         if info.terminated_at is not None:
             appends.terminated(info.terminated_at)
         else:
+            appends.go(ManagedLedgerState.CREATING_LEDGER)
             try:
                 await rollover.create_ledger()
             except Unavailable:
                 self._shared.left_over(name, node.ledgers_in_doubt)
                 raise
-            appends.opened()
+            appends.go(ManagedLedgerState.LEDGER_OPENED)
             for record in empty:
                 self._shared.delete_later(record.ledger_id)
         ledger = ManagedLedger(self._shared, node, appends, rollover)

@@ -14,12 +14,14 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 import asyncio
+import enum
 import socket
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from magnetar.core.errors import Misuse
 from magnetar.core.limits import KIB, MIB
+from magnetar.core.transitions import Transitions
 from magnetar.net.held_bytes import NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
 
 JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
@@ -47,6 +49,33 @@ PAUSED_FOR_ANSWERS: Final = "answers not taken"
 
 CLOSE_SECONDS_MAX: Final = 30.0
 """How long a peer may take for what was sent to it before the end."""
+
+
+class ConnectionState(enum.Enum):
+    """How a connection stands."""
+
+    CONNECTING = enum.auto()
+    """There is no transport yet."""
+    UNWANTED = enum.auto()
+    """It was closed before it stood; no handler hears of it."""
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    """It is over once what was written before is sent."""
+    CLOSED = enum.auto()
+
+
+_CLOSED: Final = ConnectionState.CLOSED
+
+TRANSITIONS: Final = Transitions(
+    "a connection",
+    {
+        ConnectionState.CONNECTING: {ConnectionState.UNWANTED, ConnectionState.OPEN},
+        ConnectionState.UNWANTED: {_CLOSED},
+        ConnectionState.OPEN: {ConnectionState.CLOSING, _CLOSED},
+        ConnectionState.CLOSING: {_CLOSED},
+        _CLOSED: (),
+    },
+)
 
 
 class ConnectionHandler(Protocol):
@@ -116,8 +145,7 @@ class Connection(asyncio.Protocol):
         self._outbox: list[bytes] = []
         self._flush_scheduled = False
         self._pause_reasons: set[str] = set()
-        self._unwanted = False
-        self._closing = False
+        self._state: ConnectionState = ConnectionState.CONNECTING
         self._held = held
         self._behind = False
         self._narrow = False
@@ -128,13 +156,12 @@ class Connection(asyncio.Protocol):
         self._close_timer: asyncio.TimerHandle | None = None
         self.peer_address = ""
         self.writable = True
-        self.closed = False
         self.pauses = 0
         """How often somebody had reading paused for as long as he likes (`throttled`)."""
 
     def write(self, data: bytes) -> None:
         """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
-        if self.closed:
+        if self._state is _CLOSED:
             return
         self._outbox.append(data)
         if self._behind:
@@ -145,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def write_parts(self, parts: list[bytes]) -> None:
         """Send many parts at once, in their order."""
-        if self.closed or not parts:
+        if self._state is _CLOSED or not parts:
             return
         self._outbox.extend(parts)
         if not self._flush_scheduled:
@@ -167,7 +194,7 @@ class Connection(asyncio.Protocol):
         """Stop reading until every reason is gone."""
         if reason != PAUSED_FOR_ALL:
             self.pauses += 1
-        if not self._pause_reasons and self._transport is not None and not self.closed:
+        if not self._pause_reasons and self._transport is not None:
             self._transport.pause_reading()
         self._pause_reasons.add(reason)
 
@@ -176,7 +203,7 @@ class Connection(asyncio.Protocol):
         if reason not in self._pause_reasons:
             return
         self._pause_reasons.remove(reason)
-        if not self._pause_reasons and self._transport is not None and not self.closed:
+        if not self._pause_reasons and self._transport is not None:
             self._transport.resume_reading()
 
     def replace_handler(self, handler: Handler) -> None:
@@ -188,7 +215,7 @@ class Connection(asyncio.Protocol):
         """Give the transport to another protocol, what is in the outbox sent and reading not paused. This object is
         closed then, and does not tell its handler. `Misuse` when it is closed already."""
         transport = self._transport
-        if transport is None or self.closed:
+        if transport is None:
             raise Misuse("a connection that is closed cannot be handed over")
         self._flush()
         self._over()
@@ -216,25 +243,34 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is in the outbox, then close."""
-        if self._transport is None:
-            self._unwanted = True
-        elif not self.closed and not self._closing:
-            self._closing = True
+        if self._state is ConnectionState.CONNECTING:
+            self._become(ConnectionState.UNWANTED)
+        elif self._state is ConnectionState.OPEN:
+            assert self._transport is not None
+            self._become(ConnectionState.CLOSING)
             if self.unsent_bytes:
                 self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once; unsent bytes are lost."""
-        if self._transport is None:
-            self._unwanted = True
-        else:
+        if self._state is ConnectionState.CONNECTING:
+            self._become(ConnectionState.UNWANTED)
+        elif self._transport is not None:
             self._transport.abort()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over: nothing is sent any more."""
+        return self._state is _CLOSED
 
     @property
     def closing(self) -> bool:
         """Whether it is over, or will be once what was sent before is taken."""
-        return self.closed or self._closing
+        return self._state is _CLOSED or self._state is ConnectionState.CLOSING
+
+    def _become(self, state: ConnectionState) -> None:
+        self._state = TRANSITIONS.step(self._state, state)
 
     # --- what is held
 
@@ -260,14 +296,14 @@ class Connection(asyncio.Protocol):
         of less than `NOTED_BYTES`, unless it was more before."""
         self._incoming_moved_bytes += abs(size_bytes - self._incoming_bytes)
         self._incoming_bytes = size_bytes
-        if self._held is not None and size_bytes > NOTED_BYTES and not self.closed:
+        if self._held is not None and size_bytes > NOTED_BYTES and self._state is not _CLOSED:
             self._held.note(self, self.held_bytes)
 
     def narrow(self) -> bool:
         """Have the peer take all but `CAUGHT_UP_BYTES` before anything more is made for it: True when it has to, and
         `writable_changed` tells when it has."""
         transport = self._transport
-        if transport is None or self.closed or transport.is_closing() or self.unsent_bytes <= BEHIND_BYTES:
+        if transport is None or transport.is_closing() or self.unsent_bytes <= BEHIND_BYTES:
             return False
         if not self._narrow:
             self._narrow = True
@@ -292,7 +328,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         parts = self._outbox
         transport = self._transport
-        if not parts or self.closed or transport is None:
+        if not parts or transport is None:
             return
         self._outbox = []
         if self._held is None:
@@ -322,7 +358,7 @@ class Connection(asyncio.Protocol):
 
     def _over(self) -> None:
         """No further bytes, either way. What refers to each other here would else wait for the collector of cycles."""
-        self.closed = True
+        self._become(_CLOSED)
         self._outbox.clear()
         if self._close_timer is not None:
             self._close_timer.cancel()
@@ -338,9 +374,10 @@ class Connection(asyncio.Protocol):
         """asyncio: the connection stands."""
         # uvloop's transports have the interface without being subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
-        if self._unwanted:
+        if self._state is ConnectionState.UNWANTED:
             transport.abort()  # It was closed before it stood; no handler hears of it.
             return
+        self._become(ConnectionState.OPEN)
         transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):

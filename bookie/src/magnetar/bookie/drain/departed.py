@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Final
 
@@ -35,7 +34,7 @@ async def finish_departure(store: MetadataStore, bookie_id: str, cookie: Node | 
         return
     if not intention.has_removed(None if cookie is None else cookie.stat.created_ms):
         return
-    done = dataclasses.replace(intention, phase=Phase.DONE, finished_ms=now_ms)
+    done = intention.moved_to(Phase.DONE, now_ms)
     try:
         await store.put(path, encode_intention(done), node.stat.version)
     except VersionConflict:

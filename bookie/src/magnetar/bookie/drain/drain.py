@@ -24,8 +24,15 @@ from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
-from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_intention, encode_intention
-from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, OperationRefused
+from magnetar.bookie.drain.state import Capacity
+from magnetar.bookie.drain.state import Intention
+from magnetar.bookie.drain.state import Phase
+from magnetar.bookie.drain.state import STEP_TRANSITIONS
+from magnetar.bookie.drain.state import decode_intention
+from magnetar.bookie.drain.state import encode_intention
+from magnetar.bookie.operations import BookieDrainState
+from magnetar.bookie.operations import BookieDrainStep
+from magnetar.bookie.operations import OperationRefused
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
@@ -166,7 +173,7 @@ class Drain:
     def forget(self) -> None:
         """Show nothing of a drain that was cancelled."""
         self._mover = self._new_mover()
-        self._step = BookieDrainStep.NONE
+        self._become(BookieDrainStep.NONE)
         self._total = self._left = 0
         self._bookie_problem = self._refuses_since = None
 
@@ -236,11 +243,11 @@ class Drain:
         while True:
             intention = await self._intention()
             if intention is None:
-                self._step = BookieDrainStep.NONE
+                self._become(BookieDrainStep.NONE)
                 self._switch(draining=False)
                 return True
             if intention.phase is Phase.DONE:
-                self._step = BookieDrainStep.DONE
+                self._become(BookieDrainStep.DONE)
                 return True
             if intention.phase is Phase.REMOVING:
                 cookie = await self._store.get(self._cookie_path)
@@ -250,7 +257,7 @@ class Drain:
                     continue
             self._switch(draining=True)
             if await self._takes_writes():
-                self._step = BookieDrainStep.READ_ONLY
+                self._become(BookieDrainStep.READ_ONLY)
                 self._refuses_since = None
                 if self._own is None:
                     self._bookie_problem = "it runs and takes writes: stop it, or have it drain itself"
@@ -267,10 +274,10 @@ class Drain:
         unsettled_seconds = self._refuses_since + self._parts.settle_seconds - now
         naming = await self._ledgers_naming_it()
         if naming:
-            self._step = BookieDrainStep.REPLICATE
+            self._become(BookieDrainStep.REPLICATE)
             await self._replicate(naming)
             return
-        self._step = BookieDrainStep.VERIFY
+        self._become(BookieDrainStep.VERIFY)
         if unsettled_seconds > 0:
             await asyncio.sleep(unsettled_seconds)
             return
@@ -306,7 +313,7 @@ class Drain:
         self._left -= 1
 
     async def _remove_cookie(self, intention: Intention) -> None:
-        self._step = BookieDrainStep.REMOVE_COOKIE
+        self._become(BookieDrainStep.REMOVE_COOKIE)
         if not intention.remove_cookie:
             await self._write(intention, Phase.DONE)
             return
@@ -327,8 +334,7 @@ class Drain:
 
     async def _write(self, intention: Intention, phase: Phase) -> bool:
         """Take the intention further; False when somebody has changed it, which the next round sees to."""
-        finished_ms = self._parts.clock.now_ms() if phase is Phase.DONE else None
-        value = encode_intention(dataclasses.replace(intention, phase=phase, finished_ms=finished_ms))
+        value = encode_intention(intention.moved_to(phase, self._parts.clock.now_ms()))
         assert self._known is not None
         version = self._known[1]
         # Known before it is written, or the news of it would look like somebody else's.
@@ -357,6 +363,9 @@ class Drain:
 
     def _has_refused_since(self, moment_seconds: float) -> bool:
         return self._refuses_since is not None and self._refuses_since <= moment_seconds
+
+    def _become(self, step: BookieDrainStep) -> None:
+        self._step = STEP_TRANSITIONS.step(self._step, step)
 
     def _switch(self, *, draining: bool) -> None:
         if self._own is not None:

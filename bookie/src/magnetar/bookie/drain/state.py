@@ -6,12 +6,16 @@ takes writes, which ledgers name it, whether its cookie is there.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
+from magnetar.bookie.operations import BookieDrainStep
 from magnetar.core.errors import PeerError
+from magnetar.core.transitions import Transitions
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 
@@ -23,6 +27,29 @@ class Phase(enum.Enum):
     REMOVING = "REMOVING"
     """No ledger names the bookie; its cookie is being removed: no way back."""
     DONE = "DONE"
+
+
+PHASE_TRANSITIONS: Final = Transitions(
+    "the intention to drain a bookie",
+    {
+        # Again, for a start that asks for the removal of the cookie, too.
+        Phase.DRAINING: {Phase.DRAINING, Phase.REMOVING, Phase.DONE},
+        Phase.REMOVING: {Phase.DONE},
+        Phase.DONE: (),
+    },
+)
+
+_EACH_ROUND: Final = frozenset(BookieDrainStep) - {BookieDrainStep.REMOVE_COOKIE}
+"""A round goes by what it finds: the bookie may take writes again, and a ledger may name it again."""
+
+STEP_TRANSITIONS: Final = Transitions(
+    "a drain",
+    {
+        step: {*_EACH_ROUND, BookieDrainStep.REMOVE_COOKIE} if step is BookieDrainStep.VERIFY else _EACH_ROUND
+        for step in BookieDrainStep
+    },
+)
+"""The cookie goes only after all was verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +64,11 @@ class Intention:
     cookie_created_ms: int | None = None
     """When the cookie was made that is to be removed; None if there was none. A later one is another bookie's."""
     finished_ms: int | None = None
+
+    def moved_to(self, phase: Phase, now_ms: int) -> Intention:
+        """The same, further on. `Misuse` for a phase that this one does not lead to."""
+        finished_ms = now_ms if phase is Phase.DONE else None
+        return dataclasses.replace(self, phase=PHASE_TRANSITIONS.step(self.phase, phase), finished_ms=finished_ms)
 
     def has_removed(self, found_created_ms: int | None) -> bool:
         """Whether the last step is made: the cookie that was to go is gone. `found_created_ms`: when the one was made

@@ -23,6 +23,7 @@ from magnetar.bookie.ledger_state import LedgerStates, decode_state
 from magnetar.bookie.operations import LimboState
 from magnetar.bookie.storage.directories import BookieDirectories
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.metadata.store import MetadataStore
@@ -49,6 +50,18 @@ class LimboStage(enum.Enum):
     """Some ledgers are not in limbo yet: nothing is served before they are."""
     HEALING = b"healing\n"
     """Those that may lack something are in limbo."""
+
+
+TRANSITIONS: Final = Transitions(
+    "a bookie's limbo",
+    {
+        LimboStage.NONE: {LimboStage.ENTERING},
+        # Ended at once where losses are accepted.
+        LimboStage.ENTERING: {LimboStage.ENTERING, LimboStage.HEALING, LimboStage.NONE},
+        # A start that finds more damage begins anew.
+        LimboStage.HEALING: {LimboStage.ENTERING, LimboStage.NONE},
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +138,14 @@ class Limbo:
 
     def end(self) -> None:
         """No ledger is in limbo any more, durably. OSError."""
+        none = TRANSITIONS.step(self._stage, LimboStage.NONE)
         self._disk.delete(self._path)
         self._disk.sync_directory(self._path.parent)
-        self._stage, self._since_ms, self._ledgers_total = LimboStage.NONE, 0, 0
+        self._stage, self._since_ms, self._ledgers_total = none, 0, 0
         self.ledgers, self.unhealed = 0, {}
 
     def _write(self, stage: LimboStage, since_ms: int, ledgers_total: int) -> None:
+        TRANSITIONS.step(self._stage, stage)
         self._disk.replace_whole(self._path, stage.value + b"%d %d\n" % (since_ms, ledgers_total))
         self._stage, self._since_ms, self._ledgers_total = stage, since_ms, ledgers_total
 

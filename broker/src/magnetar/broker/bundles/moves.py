@@ -16,12 +16,13 @@ from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.broker.bundles.farewell import Farewell
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.namespace_bundles import Bundles, CutUnknown
-from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle
+from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.bundles.ownership import BundleOwnership, OwnershipLost
 from magnetar.broker.bundles.placement import LoadManager
 from magnetar.broker.bundles.statistics import BundleStats, add_topic
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.peers.peer_client import PeerClient
+from magnetar.broker.states import BundleState
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
@@ -121,7 +122,7 @@ class BundleMoves:
         moving = self._moving.get(bundle)
         if moving is None:
             owned = self._owned(bundle)
-            owned.state = BundleState.UNLOADING
+            owned.become(BundleState.UNLOADING)
             moving = self._moving[bundle] = asyncio.get_running_loop().create_task(self._unload(owned, there))
             self._service.wait_for_at_close(moving)
             moving.add_done_callback(lambda task: _done(self._moving, bundle, task))

@@ -6,12 +6,12 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 import asyncio
-import enum
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from magnetar.broker.states import BUNDLE_TRANSITIONS, BundleState
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -21,26 +21,18 @@ if TYPE_CHECKING:
     from magnetar.broker.bundles.loaded_topic import LoadedTopic
 
 
-class BundleState(enum.Enum):
-    """How an owned bundle stands."""
-
-    ACTIVE = enum.auto()
-    """Its topics are served and loaded."""
-    UNLOADING = enum.auto()
-    """Its topics are being closed; no other may be loaded."""
-    IN_DOUBT = enum.auto()
-    """The session with the store is lost, or the node is gone: somebody else may own it already."""
-
-
 class OwnedBundle:
     """One bundle of this broker, with its topics."""
 
     __slots__ = ("loading", "name", "since_ms", "state", "tenure", "topics")
 
-    def __init__(self, name: BundleName, since_ms: int, tenure: object) -> None:
+    def __init__(
+        self, name: BundleName, since_ms: int, tenure: object, state: BundleState = BundleState.ACTIVE
+    ) -> None:
+        """`state`: that of the bundle that this one is a part of."""
         self.name = name
         self.since_ms = since_ms
-        self.state = BundleState.ACTIVE
+        self.state = state
         self.tenure = tenure
         """The same object for as long as nobody else can have owned these topics, also through splits."""
         self.topics: dict[str, LoadedTopic] = {}
@@ -50,6 +42,10 @@ class OwnedBundle:
     def active(self) -> bool:
         """Whether topics may be loaded and served."""
         return self.state is BundleState.ACTIVE
+
+    def become(self, state: BundleState) -> None:
+        """Change the state, as `states.py` allows it."""
+        self.state = BUNDLE_TRANSITIONS.step(self.state, state)
 
     def __repr__(self) -> str:
         return f"OwnedBundle({self.name}, {self.state.name}, {len(self.topics)} topics)"

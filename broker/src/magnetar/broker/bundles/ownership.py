@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound, Bundles, named_broker
-from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
+from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.peers.addresses import BrokerAddresses, decode_owner, encode_owner
+from magnetar.broker.states import BundleState
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable
@@ -193,9 +194,7 @@ class BundleOwnership:
         if self._owned.get(owned.name) is not owned or owned.tenure is not tenure:
             raise OwnershipLost(f"{owned.name} is not this broker's any more")
         now_ms = self._clock.now_ms()
-        successors = [OwnedBundle(part, now_ms, owned.tenure) for part in parts]
-        for successor in successors:
-            successor.state = owned.state
+        successors = [OwnedBundle(part, now_ms, owned.tenure, owned.state) for part in parts]
         self._owned.replace(owned, successors)
         self._by_path.pop(ownership_path(owned.name), None)
         for successor in successors:
@@ -373,7 +372,7 @@ class BundleOwnership:
             owned.tenure = object()
             if owned.active:
                 # What is being unloaded anyway is not claimed again.
-                owned.state = BundleState.IN_DOUBT
+                owned.become(BundleState.IN_DOUBT)
         logger.warning("%d bundles may have another owner now, letting their topics go", len(doubtful))
         done = self._on_doubt(doubtful)
         self._letting_go.append(done)
@@ -423,7 +422,7 @@ class BundleOwnership:
             self._drop(owned)
             return
         if self._doubts == doubts and owned.state is BundleState.IN_DOUBT:
-            owned.state = BundleState.ACTIVE
+            owned.become(BundleState.ACTIVE)
 
     async def _check_still_cut(self, bundle: BundleName) -> None:
         if named_broker(bundle.namespace) is None and bundle not in await self._bundles.read_again(bundle.namespace):

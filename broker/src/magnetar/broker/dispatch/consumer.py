@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.dispatch.rates import ConsumerRates
+from magnetar.broker.states import CONSUMER_TRANSITIONS, ConsumerState
 from magnetar.wire.pulsar.command import MessageHeaderEncoder
 from magnetar.wire.pulsar.enums import SubscriptionType
 
@@ -29,6 +30,10 @@ PERMITS_MAX: Final = 0x7FFF_FFFF
 
 NO_EPOCH: Final = -1
 """A consumer that named no epoch: MESSAGE then carries none."""
+
+
+_OPEN: Final = ConsumerState.OPEN
+_BLOCKED: Final = ConsumerState.BLOCKED
 
 
 class ConsumerOutput(Protocol):
@@ -132,8 +137,7 @@ class Consumer:
         self.partition_index = partition_index
         self.unacked_messages_max = unacked_messages_max
         self.connected_since_ms = connected_since_ms
-        self.closed = False
-        self.blocked = False
+        self.state = ConsumerState.OPEN
         self.end_announced = False
         self.permits = 0
         self.unacked_messages = 0
@@ -153,6 +157,20 @@ class Consumer:
         self.rates = ConsumerRates()
         self._encoder = self._new_encoder()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has left its subscription."""
+        return self.state is ConsumerState.CLOSED
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it holds as many unacknowledged messages as it may."""
+        return self.state is _BLOCKED
+
+    def become(self, state: ConsumerState) -> None:
+        """Change the state, as `states.py` allows it."""
+        self.state = CONSUMER_TRANSITIONS.step(self.state, state)
+
     def allow(self, messages: int) -> None:
         """It takes so many more messages."""
         self.permits = min(self.permits + messages, PERMITS_MAX)
@@ -160,7 +178,7 @@ class Consumer:
     @property
     def room(self) -> int:
         """Messages that it may be sent now; 0 or less when it has to wait."""
-        if self.blocked or self.closed or not self._output.writable:
+        if self.state is not _OPEN or not self._output.writable:
             return 0
         if self.unacked_messages_max > 0:
             return min(self.permits, self.unacked_messages_max - self.unacked_messages)
@@ -211,21 +229,21 @@ class Consumer:
         """
         added = self.pending.add(entries, message_counts, key_hashes)
         self.unacked_messages += added
-        if 0 < self.unacked_messages_max <= self.unacked_messages:
-            self.blocked = True
+        if 0 < self.unacked_messages_max <= self.unacked_messages and self.state is _OPEN:
+            self.become(_BLOCKED)
         return added
 
     def limit(self, unacked_messages_max: int) -> None:
         """It may hold so many unacknowledged messages from now on; 0 is no limit."""
         self.unacked_messages_max = unacked_messages_max
         if self.blocked and (unacked_messages_max <= 0 or self.unacked_messages < unacked_messages_max):
-            self.blocked = False
+            self.become(_OPEN)
 
     def released(self, messages: int) -> bool:
         """So many held messages are acknowledged or taken back. True when this ends its being blocked (at half)."""
         self.unacked_messages -= messages
-        if self.blocked and self.unacked_messages <= self.unacked_messages_max // 2:
-            self.blocked = False
+        if self.state is _BLOCKED and self.unacked_messages <= self.unacked_messages_max // 2:
+            self.become(_OPEN)
             return True
         return False
 

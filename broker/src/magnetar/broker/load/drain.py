@@ -25,7 +25,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class DrainStep(enum.Enum):
-    """How far it is."""
+    """How far it is: found from what is owned whenever somebody asks, never kept, so there is no table of it."""
 
     NONE = enum.auto()
     RUNNING = enum.auto()

@@ -19,6 +19,7 @@ from magnetar.broker.load.registration import DRAINING_PATH, Registration, drain
 from magnetar.broker.load.reporter import Reporter, report_due
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.states import MEMBERSHIP_TRANSITIONS, MembershipState
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, SettingError
@@ -96,9 +97,7 @@ class ModularLoadManager:
         self._balancing: Balancing | None = None
         self._history: LoadHistoryWriter | None = None
         self._warned_of: set[str] = set()
-        self.taking_part = False
-        """Whether bundles may come as far as this broker is concerned: from `register` to `unregister`, also while the
-        metadata store is away."""
+        self._membership = MembershipState.JOINING
         self.several = False
         """Whether there is any other broker; before that there is nothing to decide."""
         self._report_wanted = asyncio.Event()
@@ -111,6 +110,11 @@ class ModularLoadManager:
     def leading(self) -> bool:
         """Whether this broker is the leader."""
         return self._election.state is LeaderState.LEADING
+
+    @property
+    def taking_part(self) -> bool:
+        """Whether bundles may come as far as this broker is concerned: from `register` to `unregister`."""
+        return self._membership is MembershipState.TAKING_PART
 
     @property
     def registered(self) -> bool:
@@ -171,7 +175,8 @@ class ModularLoadManager:
     async def report(self, *, at_once: bool = False) -> BrokerReport:
         """What this broker does now; `at_once` sums its topics up however long ago that was done."""
         stats = await self.statistics.collect(at_once=at_once)
-        return self._reporter.report(self.host_usage(), stats, self.parts.clock.now_ms())
+        draining = self._membership is MembershipState.LEAVING
+        return self._reporter.report(self.host_usage(), stats, self.parts.clock.now_ms(), draining=draining)
 
     def load_balancing_metrics(self) -> list[dict[str, Any]]:
         """What `GET /admin/v2/broker-stats/metrics` tells of load balancing: Pulsar's names and groups."""
@@ -271,19 +276,18 @@ class ModularLoadManager:
 
     async def register(self) -> None:
         """Be alive for others, and ready to lead."""
-        self._reporter.draining = False
+        self._become(MembershipState.JOINING)
         report = await self.report(at_once=True)
         await self._registration.register(report)
         await self._leaving.unregister()
-        self.taking_part = True
+        self._become(MembershipState.TAKING_PART)
         self._wrote(report)
         self._election = self._new_election()
         await self._election.start()
 
     async def unregister(self) -> None:
         """Get no more bundles and lead no more; what this broker owns it still serves. Safe in any state."""
-        self._reporter.draining = True
-        self.taking_part = False
+        self._become(MembershipState.LEAVING)
         await self._registration.unregister()
         await self._election.close()
         await self._turned()
@@ -345,7 +349,7 @@ class ModularLoadManager:
                 logger.exception("the load report is not renewed now")
 
     async def _renew_if_due(self) -> None:
-        leaving = self._reporter.draining
+        leaving = self._membership is MembershipState.LEAVING
         node = self._leaving if leaving else self._registration
         if not node.registered:
             return
@@ -359,6 +363,9 @@ class ModularLoadManager:
 
     def _wrote(self, report: BrokerReport) -> None:
         self._reporter.wrote(report, self.parts.clock.monotonic_seconds())
+
+    def _become(self, state: MembershipState) -> None:
+        self._membership = MEMBERSHIP_TRANSITIONS.step(self._membership, state)
 
     # --- what changes
 

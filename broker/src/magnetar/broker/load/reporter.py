@@ -61,7 +61,6 @@ class Reporter:
         """The last one that was written."""
         self.written_seconds = float("-inf")
         """When, by a clock that never goes back."""
-        self.draining = False
         self._addresses = addresses
         self._version = version
         self._started_ms = started_ms
@@ -71,14 +70,14 @@ class Reporter:
         self.written = report
         self.written_seconds = now_seconds
 
-    def report(self, host: HostUsage, stats: Mapping[str, BundleStats], now_ms: int) -> BrokerReport:
+    def report(self, host: HostUsage, stats: Mapping[str, BundleStats], now_ms: int, *, draining: bool) -> BrokerReport:
         """What is so now."""
         report = BrokerReport(self._addresses)
         report.version = self._version
         report.started_ms = self._started_ms
         report.updated_ms = now_ms
         report.ours = True
-        report.draining = self.draining
+        report.draining = draining
         report.host = host
         report.stats = {name: one for name, one in stats.items() if one.topics or not is_named(name)}
         report.bundles = sorted(report.stats)

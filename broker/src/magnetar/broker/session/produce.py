@@ -12,6 +12,7 @@ from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.notes import Note, producer_bytes
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
+from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.broker.topics.topic import PersistentTopic
@@ -196,7 +197,7 @@ class ProducerCommands:
         if producer.closed:
             refusal = PulsarError(ServerError.SERVICE_NOT_READY, "The producer was closed while it was opened")
         if opening.withdrawn or refusal is not None:
-            producer.closed = True
+            producer.become(ProducerState.CLOSED)
             topic.remove_producer(producer)
             if refusal is not None:
                 raise refusal
@@ -250,7 +251,7 @@ class ProducerCommands:
         self._draining[producer] = topic
 
         def drained() -> None:
-            producer.closed = True
+            producer.become(ProducerState.CLOSED)
             if self._draining.pop(producer, None) is not None:
                 topic.remove_producer(producer)
             self._session.write(messages.success(request.request_id))
@@ -276,5 +277,5 @@ class ProducerCommands:
             self._closed(producer_id)
         draining, self._draining = self._draining, {}
         for producer, topic in draining.items():
-            producer.closed = True
+            producer.become(ProducerState.CLOSED)
             topic.remove_producer(producer)

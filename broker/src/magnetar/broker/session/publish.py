@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.core.errors import PeerError
@@ -43,6 +44,7 @@ class Publishes:
     def opened(self, producer: Producer, topic: Topic) -> None:
         """SENDs of this producer may come."""
         producer_id = producer.producer_id
+        producer.become(ProducerState.OPEN)
         self.producers[producer_id] = producer
         self.topics[producer_id] = topic
         self._recently_closed.pop(producer_id, None)

@@ -8,7 +8,6 @@ order of Pulsar's protocol that clients rely on is kept by each group: see there
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -28,6 +27,7 @@ from magnetar.broker.session.lookup import LookupCommands
 from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
 from magnetar.broker.settings.broker import SERVER_VERSION
+from magnetar.broker.states import SESSION_TRANSITIONS, SessionState
 from magnetar.core.errors import MagnetarError, PeerError, forget_frames
 from magnetar.core.limits import (
     CLIENT_VERSION_CHARACTERS_MAX,
@@ -76,18 +76,6 @@ WAITING_BYTES_MAX: Final = 64 * KIB
 and acknowledgements pass by: what is under way may wait for the metadata store."""
 
 
-class SessionState(enum.Enum):
-    """Where the handshake stands."""
-
-    START = enum.auto()
-    CONNECTING = enum.auto()
-    """Its credentials are being checked."""
-    REFUSED = enum.auto()
-    """It believes to be connected, and learns from the answer to its first request that it may not come in."""
-    CONNECTED = enum.auto()
-    CLOSED = enum.auto()
-
-
 class ServerSession:
     """The broker's side of one connection. Implements `magnetar.net.connection.Handler`."""
 
@@ -131,9 +119,7 @@ class ServerSession:
         try:
             self.context.service.limits.connections.opened(self.peer_address)
         except PulsarError as error:
-            self.send_error(messages.SERVER_REQUEST_ID, error.code, error.message)
-            self.state = SessionState.CLOSED
-            self.connection.close()
+            self.refuse(error)
             return
         self._counted = True
         self._liveness.start()
@@ -156,7 +142,7 @@ class ServerSession:
 
     def connection_lost(self, error: Exception | None) -> None:
         """Let go of everything this connection held."""
-        self.state = SessionState.CLOSED
+        self._become(SessionState.CLOSED)
         if self._counted:
             self._counted = False
             self.context.service.limits.connections.closed(self.peer_address)
@@ -320,7 +306,7 @@ class ServerSession:
         # Whoever has an `access` has loaded this module.
         from magnetar.broker.session.access import SessionAccess
 
-        self.state = SessionState.CONNECTING
+        self._become(SessionState.CONNECTING)
         self.access = SessionAccess(self, access, self.connection.peer_certificate)
         self.spawn(self._authenticate(self.access, connect))
 
@@ -341,14 +327,14 @@ class ServerSession:
     def refuse(self, refusal: PulsarError) -> None:
         """Say why, and close the connection."""
         self.send_error(messages.SERVER_REQUEST_ID, refusal.code, refusal.message)
-        self.state = SessionState.CLOSED
+        self._become(SessionState.CLOSED)
         self.connection.close()
 
     def _refuse_later(self, refusal: PulsarError) -> None:
         """Have the client believe that it is connected, and refuse its first request."""
         if not self.ended:
             self._refusal = refusal
-            self.state = SessionState.REFUSED
+            self._become(SessionState.REFUSED)
             self._say_connected()
 
     def _refuse_request(self, command: BaseCommand) -> None:
@@ -356,11 +342,11 @@ class ServerSession:
         answer = refusal_of(command, self._refusal.code, self._refusal.message)
         if answer is not None:
             self.write(answer)
-            self.state = SessionState.CLOSED
+            self._become(SessionState.CLOSED)
             self.connection.close()
 
     def _let_in(self) -> None:
-        self.state = SessionState.CONNECTED
+        self._become(SessionState.CONNECTED)
         self._splitter.allow(self.context.settings.message_size_bytes_max + FRAME_PADDING_BYTES)
         self._say_connected()
 
@@ -373,6 +359,9 @@ class ServerSession:
                 topic_watchers=self.context.settings.topic_list_watchers,
             )
         )
+
+    def _become(self, state: SessionState) -> None:
+        self.state = SESSION_TRANSITIONS.step(self.state, state)
 
     # --- for the command groups
 

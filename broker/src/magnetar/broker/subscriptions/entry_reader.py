@@ -7,6 +7,7 @@ ahead pause separately, so that an entry that cannot be read does not stop the o
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,6 +15,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
+from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import EntryUnreadable
 
 if TYPE_CHECKING:
@@ -105,6 +107,29 @@ def _nothing() -> None:
     """Nobody is left."""
 
 
+class ReadState(enum.Enum):
+    """What becomes of the read in the background."""
+
+    IDLE = enum.auto()
+    """There is none."""
+    READING = enum.auto()
+    DROPPED = enum.auto()
+    """Nobody wants what it brings."""
+    REWINDING = enum.auto()
+    """The same, and when it is over the cursor goes back to the first unacknowledged entry."""
+
+
+READ_TRANSITIONS: Final = Transitions(
+    "the reads of a cursor",
+    {
+        ReadState.IDLE: {ReadState.READING},
+        ReadState.READING: {ReadState.DROPPED, ReadState.IDLE},
+        ReadState.DROPPED: {ReadState.REWINDING, ReadState.IDLE},
+        ReadState.REWINDING: {ReadState.REWINDING, ReadState.IDLE},
+    },
+)
+
+
 class ReadReceiver(Protocol):
     """What happens with what was read."""
 
@@ -154,19 +179,17 @@ NOBODY: Final = _Nobody()
 
 
 class EntryReader:
-    """One cursor's reads. While `busy` the cursor must not be read or moved by anybody else."""
+    """One cursor's reads. Unless they are IDLE the cursor must not be read or moved by anybody else."""
 
     __slots__ = (
         "_cursor",
-        "_discard",
         "_label",
         "_receiver",
-        "_rewind_wanted",
         "_spawn",
         "_waiters",
-        "busy",
         "read_backoff",
         "replay_backoff",
+        "state",
     )
 
     def __init__(
@@ -176,36 +199,33 @@ class EntryReader:
         self._spawn = runtime.spawn
         self._receiver: ReadReceiver = receiver
         self._label = label
-        self._rewind_wanted = False
-        self._discard = False
         self._waiters: list[asyncio.Future[None]] = []
-        self.busy = False
+        self.state = ReadState.IDLE
         self.read_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
         self.replay_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
 
     def read(self, count_max: int, size_bytes_max: int) -> None:
         """Read ahead in the background."""
-        assert not self.busy
-        self.busy = True
+        self._become(ReadState.READING)
         self._spawn(self._read(count_max, size_bytes_max))
 
     def replay(self, positions: list[Position]) -> None:
         """Read these again in the background."""
-        assert not self.busy
-        self.busy = True
+        self._become(ReadState.READING)
         self._spawn(self._replay(positions))
 
     def rewind(self) -> None:
         """Go on at the first unacknowledged entry; what a read in flight brings is dropped."""
         self.drop()
-        if self.busy:
-            self._rewind_wanted = True
-        else:
+        if self.state is ReadState.IDLE:
             self._cursor.rewind()
+        else:
+            self._become(ReadState.REWINDING)
 
     def drop(self) -> None:
         """Drop what a read in flight brings, and every retry."""
-        self._discard = self.busy
+        if self.state is ReadState.READING:
+            self._become(ReadState.DROPPED)
         self.read_backoff.cancel()
         self.replay_backoff.cancel()
 
@@ -218,7 +238,7 @@ class EntryReader:
 
     async def wait_until_idle(self) -> None:
         """Wait for the read in flight, if there is one."""
-        while self.busy:
+        while self.state is not ReadState.IDLE:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -264,14 +284,15 @@ class EntryReader:
 
     def _finish(self) -> bool:
         """The read is over: true when its result is still wanted."""
-        wanted = not self._discard
-        self.busy = False
-        self._discard = False
-        if self._rewind_wanted:
-            self._rewind_wanted = False
+        before = self.state
+        self._become(ReadState.IDLE)
+        if before is ReadState.REWINDING:
             self._cursor.rewind()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        return wanted
+        return before is ReadState.READING
+
+    def _become(self, state: ReadState) -> None:
+        self.state = READ_TRANSITIONS.step(self.state, state)

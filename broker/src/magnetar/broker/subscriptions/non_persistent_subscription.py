@@ -8,6 +8,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.rates import Rate
+from magnetar.broker.states import ConsumerState
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.subscription import new_dispatcher
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
@@ -28,7 +29,6 @@ class NonPersistentSubscription:
     def __init__(self, topic_name: str, name: str, settings: DispatchSettings, clock: Clock | None = None) -> None:
         self.topic_name = topic_name
         self.name = name
-        self.fenced = False
         self.type: SubscriptionType | None = None
         self.totals = SubscriptionTotals()
         self.messages_dropped = 0
@@ -59,8 +59,6 @@ class NonPersistentSubscription:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Let a consumer in. Raises what `Subscription.add_consumer` raises."""
-        if self.fenced:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
         dispatcher = self._dispatcher
         if dispatcher is None:
             dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
@@ -84,7 +82,7 @@ class NonPersistentSubscription:
         if dispatcher is None or consumer not in dispatcher.consumers:
             return
         before = dispatcher.active
-        consumer.closed = True
+        consumer.become(ConsumerState.CLOSED)
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
         if not dispatcher.consumers:
@@ -106,11 +104,6 @@ class NonPersistentSubscription:
         """The client takes so many more messages."""
         consumer.allow(permits)
         consumer.last_flow_ms = self._clock.now_ms()
-
-    def close(self) -> None:
-        """Let nobody in any more and have every client look the topic up again."""
-        self.fenced = True
-        self.disconnect_all()
 
     def publish(self, entries: list[Entry]) -> None:
         """Send entries to those that have permits and drop what nobody can take."""

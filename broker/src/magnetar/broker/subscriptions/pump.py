@@ -16,7 +16,7 @@ from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
-from magnetar.broker.subscriptions.entry_reader import EntryReader, SubscriptionRuntime
+from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.broker.subscriptions.screening import Screened, screen
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -45,6 +45,8 @@ UNREADABLE_MAX: Final = 1_000
 
 UNREADABLE_RETRY_SECONDS: Final = 15.0
 """When they are tried again, for a copy may be restored; as long as reads pause at most."""
+
+_IDLE: Final = ReadState.IDLE
 
 UNLIMITED: Final = 1 << 62
 
@@ -122,7 +124,7 @@ class Pump:
     @property
     def idle(self) -> bool:
         """Nothing of it goes on: without a dispatcher it may be forgotten."""
-        return not self._pumping and not self.reader.busy
+        return not self._pumping and self.reader.state is _IDLE
 
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
@@ -206,7 +208,7 @@ class Pump:
     def run(self) -> None:
         """Send what can be sent: there are new entries, or somebody has room again."""
         dispatcher = self._dispatcher
-        if dispatcher is None or self.stopped or self._pumping or self.reader.busy:
+        if dispatcher is None or self.stopped or self._pumping or self.reader.state is not _IDLE:
             return
         self._pumping = True
         try:

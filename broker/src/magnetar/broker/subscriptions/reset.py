@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
+from magnetar.broker.states import SubscriptionState
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class ResettableSubscription(Protocol):
     """The subscription, as a reset needs it."""
 
     cursor: SubscriptionCursor
-    fenced: bool
+    state: SubscriptionState
 
     def fence(self) -> None:
         """Let nobody in and send nothing."""
@@ -36,7 +37,7 @@ async def reset_subscription(
     subscription: ResettableSubscription, reader: EntryReader | None, position: Position
 ) -> None:
     """See `Subscription.reset`."""
-    if subscription.fenced:
+    if subscription.state is not SubscriptionState.OPEN:
         raise PulsarError(ServerError.CONSUMER_BUSY, "Failed to fence subscription")
     subscription.fence()
     try:

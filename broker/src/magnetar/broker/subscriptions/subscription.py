@@ -13,6 +13,7 @@ from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
+from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
@@ -61,9 +62,9 @@ class Subscription:
         "_runtime",
         "_settings",
         "cursor",
-        "fenced",
         "last_active_seconds",
         "name",
+        "state",
         "terminated",
         "topic_name",
         "totals",
@@ -81,7 +82,7 @@ class Subscription:
         self.topic_name = topic_name
         self.name = name
         self.cursor = cursor
-        self.fenced = False
+        self.state = SubscriptionState.OPEN
         self.terminated = False
         self.type: SubscriptionType | None = None
         self.totals = SubscriptionTotals()
@@ -156,7 +157,7 @@ class Subscription:
         Raises PulsarError: SERVICE_NOT_READY while fenced, CONSUMER_BUSY for another type or a second Exclusive one,
         CONSUMER_ASSIGN_ERROR for key ranges that are taken.
         """
-        if self.fenced:
+        if self.state is not SubscriptionState.OPEN:
             raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -189,7 +190,7 @@ class Subscription:
         if dispatcher is None or consumer not in dispatcher.consumers:
             return
         before = dispatcher.active
-        consumer.closed = True
+        consumer.become(ConsumerState.CLOSED)
         self.last_active_seconds = self._runtime.clock.monotonic_seconds()
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
@@ -381,16 +382,13 @@ class Subscription:
 
     def fence(self) -> None:
         """Let nobody in and send nothing."""
-        self.fenced = True
-        if self._pump is not None:
-            self._pump.stopped = True
+        self._become(SubscriptionState.FENCED)
 
     def unfence(self) -> None:
-        """Take `fence` back."""
-        self.fenced = False
-        if self._pump is not None:
-            self._pump.stopped = False
-            self._pump.run()
+        """Take `fence` back. One that was closed meanwhile stays so."""
+        if self.state is SubscriptionState.FENCED:
+            self._become(SubscriptionState.OPEN)
+            self.entries_available()
 
     def reset(self, position: Position) -> Coroutine[Any, Any, None]:
         """Make reading start at a position. Every client is disconnected and goes on from there.
@@ -401,7 +399,7 @@ class Subscription:
 
     def close(self) -> None:
         """Let go of everything but the cursor, which is the caller's to close or delete."""
-        self.fence()
+        self._become(SubscriptionState.CLOSED)
         self.disconnect_all()
         pump, self._pump = self._pump, None
         if pump is not None:
@@ -452,8 +450,13 @@ class Subscription:
             label = f"{self.topic_name} / {self.name}"
             pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
             pump.follow(self._settings, self._limiters, delays=self._delays)
-            pump.stopped = self.fenced
+            pump.stopped = self.state is not SubscriptionState.OPEN
         return pump
+
+    def _become(self, state: SubscriptionState) -> None:
+        self.state = SUBSCRIPTION_TRANSITIONS.step(self.state, state)
+        if self._pump is not None:
+            self._pump.stopped = state is not SubscriptionState.OPEN
 
     def _active_changed(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
         """Another consumer receives. One that is joining hears of it by `consumer_ready`."""

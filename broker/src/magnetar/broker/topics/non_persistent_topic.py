@@ -8,6 +8,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.topics.limits import (
@@ -39,11 +40,11 @@ class NonPersistentTopic:
         clock = runtime.clock
         self.name = name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.admission = ProducerAdmission(None, _store_no_epoch, runtime.spawn)
+        self.admission = ProducerAdmission(runtime.spawn)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
-        self.closing = False
+        self.state = LoadedTopicState.OPEN
         self.farewell: Farewell | None = None
         """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
@@ -77,6 +78,11 @@ class NonPersistentTopic:
             producer.update_rates(seconds)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is on its way out: it takes nothing more."""
+        return self.state is not LoadedTopicState.OPEN
 
     @property
     def limits(self) -> BrokerLimits:
@@ -185,7 +191,7 @@ class NonPersistentTopic:
 
     async def close(self) -> None:
         """Disconnect everybody."""
-        self.closing = True
+        self.state = TOPIC_TRANSITIONS.step(self.state, LoadedTopicState.CLOSING)
         self.admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
@@ -202,9 +208,3 @@ class NonPersistentTopic:
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
-
-
-async def _store_no_epoch(epoch: int) -> None:
-    """Nothing is stored: the epoch is as short-lived as the topic. No method of it: whoever lets its producers in would
-    refer to it, and it to him."""
-    del epoch

@@ -6,12 +6,15 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import encode_send_receipt, encode_send_receipts
 from magnetar.wire.pulsar.errors import ServerError
+
+_CLOSED: Final = ProducerState.CLOSED
 
 
 class ProducerConnection(Protocol):
@@ -131,7 +134,7 @@ class Producer:
         self.producer_id = identity.producer_id
         self.connection = connection
         self.connected_since_ms = connected_since_ms
-        self.closed = False
+        self.state = ProducerState.OPENING
         self.batches_pending = 0
         """Batches that the topic was given and has not answered."""
         self._on_drained: list[Callable[[], None]] = []
@@ -150,7 +153,7 @@ class Producer:
         """The batch is durable: send its receipts, in order, in one write."""
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
-        if not self.closed:
+        if self.state is not _CLOSED:
             self.connection.write(
                 encode_send_receipts(
                     self.producer_id, ledger_id, first_entry_id, batch.sequence_ids, batch.highest_sequence_ids
@@ -162,7 +165,7 @@ class Producer:
         """A non-persistent topic took the batch: receipts with 0:0, as Apache's broker sends them."""
         self.messages_in += batch.message_count
         self.bytes_in += batch.size_bytes
-        if not self.closed:
+        if self.state is not _CLOSED:
             self.connection.write(
                 b"".join(
                     [
@@ -197,7 +200,7 @@ class Producer:
         held.append(HeldAnswer(self._answered + unanswered, batch, code, message))
 
     def _write_answer(self, batch: PublishBatch, code: ServerError | None, message: str) -> None:
-        if self.closed:
+        if self.state is _CLOSED:
             return
         for sequence_id, highest in zip(batch.sequence_ids, batch.highest_sequence_ids, strict=True):
             if code is None:
@@ -231,10 +234,19 @@ class Producer:
         else:
             drained()
 
+    @property
+    def closed(self) -> bool:
+        """Whether its client is sent nothing more."""
+        return self.state is _CLOSED
+
+    def become(self, state: ProducerState) -> None:
+        """Change the state, as `states.py` allows it."""
+        self.state = PRODUCER_TRANSITIONS.step(self.state, state)
+
     def disconnect(self) -> None:
         """Tell the client to look the topic up again."""
-        if not self.closed:
-            self.closed = True
+        if self.state is not _CLOSED:
+            self.become(_CLOSED)
             self.connection.producer_disconnected(self)
 
     def update_rates(self, seconds: float) -> None:

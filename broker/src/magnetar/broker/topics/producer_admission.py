@@ -13,10 +13,14 @@ from typing import Any, Final
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producers import Admission, Producers
 from magnetar.core.errors import MagnetarError
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 DRAIN_SECONDS_MAX: Final = 5.0
 """How long a topic that closes waits for what it has taken to be stored; clients send again what has no receipt."""
+
+TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+"""Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
 
 Admitted = Callable[[PulsarError | None], None]
 """Called once when a producer's waiting is over: None, or why it ended."""
@@ -26,13 +30,12 @@ class ProducerAdmission:
     """The door of one topic."""
 
     def __init__(
-        self,
-        topic_epoch: int | None,
-        store_epoch: Callable[[int], Coroutine[Any, Any, None]],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        self, spawn: Callable[[Coroutine[Any, Any, None]], object], ledger: ManagedLedger | None = None
     ) -> None:
-        self.producers = Producers(topic_epoch)
-        self._store_epoch = store_epoch
+        """`ledger` keeps the epoch; without one it lives as long as the topic does."""
+        epoch = None if ledger is None else ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+        self.producers = Producers(None if epoch is None else int(epoch))
+        self._ledger = ledger
         self._spawn = spawn
         self._waiting: dict[Producer, Admitted] = {}
 
@@ -48,8 +51,7 @@ class ProducerAdmission:
         if admission.waits:
             self._waiting[producer] = admitted
         elif admission.epoch_changed:
-            assert self.producers.topic_epoch is not None
-            await self._store_epoch(self.producers.topic_epoch)
+            await self._store_epoch()
         return admission.waits
 
     async def _admit(self, producer: Producer) -> Admission:
@@ -99,6 +101,11 @@ class ProducerAdmission:
             producer.when_drained(drained)
         await asyncio.wait([done], timeout=DRAIN_SECONDS_MAX)
 
+    async def _store_epoch(self) -> None:
+        assert self.producers.topic_epoch is not None
+        if self._ledger is not None:
+            await self._ledger.set_property(TOPIC_EPOCH_PROPERTY, str(self.producers.topic_epoch))
+
     def _tell(self, producer: Producer, error: PulsarError | None) -> None:
         admitted = self._waiting.pop(producer, None)
         if admitted is not None:
@@ -107,8 +114,7 @@ class ProducerAdmission:
     async def _admit_waiting(self, producer: Producer) -> None:
         error: PulsarError | None = None
         try:
-            assert self.producers.topic_epoch is not None
-            await self._store_epoch(self.producers.topic_epoch)
+            await self._store_epoch()
         except MagnetarError as problem:
             error = PulsarError(ServerError.PERSISTENCE_ERROR, f"The topic epoch was not stored: {problem}")
         self._tell(producer, error)

@@ -6,6 +6,7 @@ epoch and answers the clients.
 
 from __future__ import annotations
 
+from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import ProducerAccessMode
@@ -95,7 +96,7 @@ class Producers:
             present.connection is producer.connection and present.producer_id == producer.producer_id
         ) or not producer.identity.user_provided_name
         if same_handle and producer.identity.epoch >= present.identity.epoch:
-            present.closed = True
+            present.become(ProducerState.CLOSED)
             del self.by_name[present.name]
             if self.exclusive is present:
                 self.exclusive = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from magnetar.broker.bundles.farewell import Farewell
@@ -15,6 +14,7 @@ from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers, is_compacted
 from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -45,11 +45,10 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
 
-TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-"""Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
-
 BITS_PER_WORD: Final = 64
 """Of an ack set."""
+
+_OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Cursor names that belong to the broker itself."""
@@ -70,7 +69,6 @@ class PersistentTopic:
         "_subscribing",
         "admission",
         "bytes_in",
-        "closing",
         "created_ms",
         "deduplication",
         "farewell",
@@ -82,6 +80,7 @@ class PersistentTopic:
         "of_broker",
         "policies",
         "publish_limiter",
+        "state",
         "subscriptions",
     )
 
@@ -94,16 +93,13 @@ class PersistentTopic:
         on_lost: Callable[[PersistentTopic, MagnetarError], None],
     ) -> None:
         clock = runtime.clock
-        epoch = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         self.name = name
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
-        self.admission = ProducerAdmission(
-            int(epoch) if epoch is not None else None, partial(_store_epoch, ledger), runtime.spawn
-        )
+        self.admission = ProducerAdmission(runtime.spawn, ledger)
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
-        self.closing = False
+        self.state = LoadedTopicState.OPEN
         self.farewell: Farewell | None = None
         """Set before `close`: who tells the clients, later."""
         self.messages_in = 0
@@ -159,7 +155,7 @@ class PersistentTopic:
 
     def publish(self, batch: PublishBatch) -> None:
         """Store a batch; its producer hears how it went. Never waits."""
-        if self.closing:
+        if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
         elif self._checks_messages:
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
@@ -369,26 +365,34 @@ class PersistentTopic:
         """Disconnect everybody, persist the positions, close the ledger.
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
-        self.closing = True
+        self._become(LoadedTopicState.CLOSING)
         await self.admission.drain()
         self._disconnect()
         await self.ledger.close()
 
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
-        self.closing = True
+        self._become(LoadedTopicState.ABANDONED)
         self._disconnect()
         await self.ledger.abandon()
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
-        self.closing = True
+        self._become(LoadedTopicState.DELETING)
         self._disconnect()
         try:
             await self.ledger.delete()
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
             raise
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is on its way out: it takes nothing more."""
+        return self.state is not _OPEN
+
+    def _become(self, state: LoadedTopicState) -> None:
+        self.state = TOPIC_TRANSITIONS.step(self.state, state)
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.on_appended:
@@ -492,8 +496,3 @@ class PersistentTopic:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
-
-
-async def _store_epoch(ledger: ManagedLedger, epoch: int) -> None:
-    """No method of the topic: whoever lets its producers in would refer to it, and it to him."""
-    await ledger.set_property(TOPIC_EPOCH_PROPERTY, str(epoch))

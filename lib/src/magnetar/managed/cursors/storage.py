@@ -11,11 +11,13 @@ the old ledger again, then the other one is deleted, then the state is written a
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
@@ -40,6 +42,48 @@ CLOSE_ATTEMPTS_MAX: Final = 3
 WORDS_IN_METADATA_MAX: Final = 32_768
 """Words of ack sets in a cursor's node, 350 KB: a node of ZooKeeper has 1 MB."""
 
+
+class StorageState(enum.Enum):
+    """Whether the cursor's state is written."""
+
+    OPEN = enum.auto()
+    CLOSED = enum.auto()
+    """Let go of: what it is now is written once more, or not at all."""
+    DELETING = enum.auto()
+    """Its deletion has begun; whether that is done is known when `delete` returns."""
+
+
+class WriteState(enum.Enum):
+    """Where the write in flight is."""
+
+    IDLE = enum.auto()
+    BY_LEDGER = enum.auto()
+    """On its way to the cursor's ledger."""
+    BY_NODE = enum.auto()
+    """On its way to another ledger, to which the node is pointed then: the old one may fail meanwhile."""
+
+
+_OPEN: Final = StorageState.OPEN
+
+STORAGE_TRANSITIONS: Final = Transitions(
+    "a cursor's storage",
+    {
+        _OPEN: {StorageState.CLOSED, StorageState.DELETING},
+        StorageState.CLOSED: {StorageState.CLOSED, StorageState.DELETING},
+        StorageState.DELETING: (),
+    },
+)
+
+WRITE_TRANSITIONS: Final = Transitions(
+    "the write of a cursor's state",
+    {
+        # From idle to idle: what was in flight was told already that the cursor is closed.
+        WriteState.IDLE: {WriteState.IDLE, WriteState.BY_LEDGER},
+        WriteState.BY_LEDGER: {WriteState.IDLE, WriteState.BY_NODE},
+        WriteState.BY_NODE: {WriteState.IDLE, WriteState.BY_LEDGER},
+    },
+)
+
 PersistCallback = Callable[[MagnetarError | None], None]
 
 
@@ -56,33 +100,28 @@ class CursorStorage:
 
     __slots__ = (
         "_appends",
-        "_busy",
-        "_by_node",
-        "_closed",
         "_in_flight",
         "_last_write_seconds",
         "_next",
         "_shared",
         "_waiting",
+        "_write_state",
         "_writer",
         "acks",
         "cursor_properties",
-        "deleting",
         "dirty",
         "ledger_id",
         "name",
         "node",
         "properties",
+        "state",
         "switched_ms",
     )
 
     def __init__(self, shared: Shared, appends: AppendPath, name: str, recovered: RecoveredCursor) -> None:
         self._shared: Shared = shared
         self._appends: AppendPath = appends
-        self._busy: bool = False
-        self._by_node: bool = False
-        """The write in flight is on its way to another ledger: its old one may fail meanwhile."""
-        self._closed: bool = False
+        self._write_state: WriteState = WriteState.IDLE
         self._writer: LedgerWriter | None = None
         self._next: NextLedger | None = None
         self._in_flight: list[PersistCallback] | None = None
@@ -93,9 +132,8 @@ class CursorStorage:
         self.acks: AckState = recovered.acks
         self.properties: dict[str, int] = recovered.properties
         self.cursor_properties: dict[str, str] = recovered.cursor_properties
+        self.state: StorageState = StorageState.OPEN
         self.dirty: bool = False
-        self.deleting: bool = False
-        """Its deletion has begun; whether that is done is known when `delete` returns."""
         self.ledger_id: int = recovered.cursor_ledger_id
         """What the node named when that was last known for sure: where the state is that was told to be durable."""
         self.switched_ms: int = 0
@@ -105,15 +143,24 @@ class CursorStorage:
         """The last entry of the cursor's ledger, -1 without one."""
         return self._writer.last_add_confirmed if self._writer is not None else -1
 
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion has begun."""
+        return self.state is StorageState.DELETING
+
+    @property
+    def _busy(self) -> bool:
+        return self._write_state is not WriteState.IDLE
+
     def changed(self) -> None:
         """The state differs from what is stored: have it written at the cursor's rate."""
-        if not self.dirty and not self._closed:
+        if not self.dirty and self.state is _OPEN:
             self.dirty = True
             self._shared.flush_later(self)
 
     def flush_if_due(self, now_seconds: float) -> bool:
         """From the timer: write if the rate allows; whether there is nothing left to look after."""
-        if not self.dirty or self._closed or self._appends.state is ManagedLedgerState.FENCED:
+        if not self.dirty or self.state is not _OPEN or self._appends.state is ManagedLedgerState.FENCED:
             return True
         if not self._busy and now_seconds - self._last_write_seconds >= 1.0 / self._appends.settings.mark_delete_rate:
             self._write()
@@ -122,7 +169,7 @@ class CursorStorage:
     def persist(self, done: PersistCallback) -> None:
         """Call `done`, later, once everything acknowledged so far is durable; with the error if that failed. One write
         is in flight at a time: calls made meanwhile share the next one. At once for non-durable cursors."""
-        if self._closed:
+        if self.state is not _OPEN:
             self._shared.loop.call_soon(done, CursorClosed(self.name))
         elif self._busy:
             if not self.dirty and self._in_flight is not None:
@@ -160,16 +207,13 @@ class CursorStorage:
 
     async def close(self) -> None:
         """Everything durable and the cursor ledger given up, if the state is small enough for the node."""
-        if self._closed:
+        if self.state is not _OPEN:
             return
         if self.dirty or self._busy:
             few = self.acks.individual_count == 0 or self._fits_into_node()
             if not few or self._busy:
                 await self.flush()
-        writer = self._writer
-        self._closed = True
-        self._shared.flushed(self)
-        self._writer = None
+        writer = self._let_go()
         if writer is not None:
             await _close_quietly(writer)
         if not self._fits_into_node():
@@ -181,9 +225,7 @@ class CursorStorage:
 
     async def abandon(self) -> None:
         """Write nothing more: another owner may have the cursor by now."""
-        self._closed = True
-        self._shared.flushed(self)
-        writer, self._writer = self._writer, None
+        writer = self._let_go()
         upcoming, error = self._next, CursorClosed(self.name)
         if upcoming is not None:
             _settle(upcoming.first_entry, error)
@@ -196,9 +238,7 @@ class CursorStorage:
     async def delete(self) -> None:
         """Remove the node and the ledger. May be repeated until it returns: an error leaves open whether the node is
         gone, and the ledger is kept until it is. `ManagedLedgerFenced`: somebody else changed the cursor."""
-        self._closed = self.deleting = True
-        self._shared.flushed(self)
-        writer, self._writer = self._writer, None
+        writer = self._let_go(StorageState.DELETING)
         self._finished(CursorClosed(self.name))
         if writer is not None:
             await _close_quietly(writer)
@@ -210,6 +250,14 @@ class CursorStorage:
             ledger_id, self.ledger_id = self.ledger_id, POSITION_IN_NODE
         for doomed in {*unnamed, ledger_id} - {POSITION_IN_NODE}:
             await self._shared.delete_ledger(doomed)
+
+    def _let_go(self, state: StorageState = StorageState.CLOSED) -> LedgerWriter | None:
+        """Nothing more is written at the cursor's rate. The writer of its ledger, which is the caller's from now on."""
+        if not self.deleting:
+            self.state = STORAGE_TRANSITIONS.step(self.state, state)
+        self._shared.flushed(self)
+        writer, self._writer = self._writer, None
+        return writer
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
         """From the cursor ledger's writer: the write in flight is durable."""
@@ -226,18 +274,18 @@ class CursorStorage:
             writer, self._writer = self._writer, None
             logger.warning("%s: the ledger of cursor %s failed: %s", self._appends.name, self.name, error)
             self._shared.start(_close_quietly(writer))
-            if self._busy and not self._by_node:
+            if self._write_state is WriteState.BY_LEDGER:
                 self._start_by_node()
 
     def _write(self) -> None:
-        self._busy = True
+        self._become(WriteState.BY_LEDGER)
         self._in_flight, self._waiting = self._waiting or [], None
         self._last_write_seconds = self._shared.clock.monotonic_seconds()
         if self.node.unsure or not self._written_to_ledger():
             self._start_by_node()
 
     def _start_by_node(self) -> None:
-        self._by_node = True
+        self._become(WriteState.BY_NODE)
         self._shared.start(self._write_by_node())
 
     def _written_to_ledger(self) -> bool:
@@ -281,10 +329,10 @@ class CursorStorage:
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
                 if self.node.unsure:
                     await self._put_node(None)
-                    self._by_node = False
+                    self._become(WriteState.BY_LEDGER)
                     if self._written_to_ledger():
                         return
-                    self._by_node = True
+                    self._become(WriteState.BY_NODE)
                 options = ledger_options(appends.settings, appends.name, self.name)
                 writer = await shared.ledgers.create(options, self)
                 self._next = upcoming = NextLedger(writer, shared.loop.create_future())
@@ -293,9 +341,8 @@ class CursorStorage:
                 await self._put_node(writer.ledger_id)
         except (MagnetarError, TimeoutError) as error:
             await self._give_up_next()
-            if self._closed:
+            if self.state is not _OPEN:
                 shared.left_over(appends.name, self.ledgers_in_doubt() - {POSITION_IN_NODE})
-            self._by_node = False
             known = error if isinstance(error, MagnetarError) else Unavailable("no cursor ledger within the time")
             self.dirty = False
             self.changed()
@@ -304,7 +351,6 @@ class CursorStorage:
         old_writer, self._writer = self._writer, writer
         self._next = None
         self.switched_ms = shared.clock.now_ms()
-        self._by_node = False
         self._finished(None)
         if old_writer is not None:
             await _close_quietly(old_writer)
@@ -333,7 +379,7 @@ class CursorStorage:
     async def _put_node(self, cursor_ledger_id: int | None, *, closing: bool = False) -> None:
         """Have the node name a ledger (None: the one that it named before), then delete what it names no more."""
         async with self.node.lock:
-            if self._closed and not closing:
+            if self.state is not _OPEN and not closing:
                 raise CursorClosed(self.name)
             ledger_id = self.ledger_id if cursor_ledger_id is None else cursor_ledger_id
             value = encode_cursor_info(
@@ -369,13 +415,16 @@ class CursorStorage:
         self._appends.fence(fenced)
         return fenced
 
+    def _become(self, state: WriteState) -> None:
+        self._write_state = WRITE_TRANSITIONS.step(self._write_state, state)
+
     def _finished(self, error: MagnetarError | None) -> None:
         told, self._in_flight = self._in_flight, None
-        self._busy = False
+        self._become(WriteState.IDLE)
         for done in told or ():
             done(error)
         if self._waiting and not self._busy:
-            if self._closed or (error is not None and not self.dirty):
+            if self.state is not _OPEN or (error is not None and not self.dirty):
                 waiting, self._waiting = self._waiting, None
                 for done in waiting:
                     done(error)

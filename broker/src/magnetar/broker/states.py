@@ -1,0 +1,164 @@
+"""The states of a broker and what it has: sessions, producers, consumers, subscriptions, topics, bundles.
+
+An object changes its state in one method, which asks its table here."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from magnetar.core.transitions import Transitions
+
+
+class SessionState(enum.Enum):
+    """Where the handshake of a connection stands."""
+
+    START = enum.auto()
+    CONNECTING = enum.auto()
+    """Its credentials are being checked."""
+    REFUSED = enum.auto()
+    """It believes to be connected, and learns from the answer to its first request that it may not come in."""
+    CONNECTED = enum.auto()
+    CLOSED = enum.auto()
+
+
+SESSION_TRANSITIONS: Final = Transitions(
+    "a session",
+    {
+        SessionState.START: {SessionState.CONNECTING, SessionState.CONNECTED, SessionState.CLOSED},
+        SessionState.CONNECTING: {SessionState.REFUSED, SessionState.CONNECTED, SessionState.CLOSED},
+        SessionState.REFUSED: {SessionState.CLOSED},
+        SessionState.CONNECTED: {SessionState.CLOSED},
+        # Refused by the broker, then lost by the network.
+        SessionState.CLOSED: {SessionState.CLOSED},
+    },
+)
+
+
+class ProducerState(enum.Enum):
+    """Whether a producer's client may publish."""
+
+    OPENING = enum.auto()
+    """Its client waits for the answer to PRODUCER, or for exclusive access."""
+    OPEN = enum.auto()
+    CLOSED = enum.auto()
+    """Its client is sent nothing more, receipts included."""
+
+
+PRODUCER_TRANSITIONS: Final = Transitions(
+    "a producer",
+    {
+        ProducerState.OPENING: {ProducerState.OPEN, ProducerState.CLOSED},
+        ProducerState.OPEN: {ProducerState.CLOSED},
+        # A successor of the same name takes its place before its own connection ends.
+        ProducerState.CLOSED: {ProducerState.CLOSED},
+    },
+)
+
+
+class ConsumerState(enum.Enum):
+    """Whether a consumer is sent messages."""
+
+    OPEN = enum.auto()
+    BLOCKED = enum.auto()
+    """It holds as many unacknowledged messages as it may."""
+    CLOSED = enum.auto()
+
+
+CONSUMER_TRANSITIONS: Final = Transitions(
+    "a consumer",
+    {
+        ConsumerState.OPEN: {ConsumerState.BLOCKED, ConsumerState.CLOSED},
+        ConsumerState.BLOCKED: {ConsumerState.OPEN, ConsumerState.CLOSED},
+        ConsumerState.CLOSED: (),
+    },
+)
+
+
+class SubscriptionState(enum.Enum):
+    """Whether a subscription lets consumers in and sends to them."""
+
+    OPEN = enum.auto()
+    FENCED = enum.auto()
+    """Its position is being reset: it lets nobody in and sends nothing until that is stored."""
+    CLOSED = enum.auto()
+
+
+SUBSCRIPTION_TRANSITIONS: Final = Transitions(
+    "a subscription",
+    {
+        SubscriptionState.OPEN: {SubscriptionState.FENCED, SubscriptionState.CLOSED},
+        SubscriptionState.FENCED: {SubscriptionState.OPEN, SubscriptionState.CLOSED},
+        # Closed with its topic, which is then abandoned because that took too long.
+        SubscriptionState.CLOSED: {SubscriptionState.CLOSED},
+    },
+)
+
+
+class LoadedTopicState(enum.Enum):
+    """Whether a loaded topic serves clients."""
+
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    """It takes nothing more; what it has taken is stored before another broker may have it."""
+    ABANDONED = enum.auto()
+    """It takes nothing more and writes nothing: another broker may have it already."""
+    DELETING = enum.auto()
+
+
+_AFTER_OPEN: Final = frozenset({LoadedTopicState.CLOSING, LoadedTopicState.ABANDONED})
+"""A broker that stops closes all its topics, also those that are on their way out."""
+
+TOPIC_TRANSITIONS: Final = Transitions(
+    "a topic",
+    {
+        LoadedTopicState.OPEN: {*_AFTER_OPEN, LoadedTopicState.DELETING},
+        LoadedTopicState.CLOSING: _AFTER_OPEN,
+        LoadedTopicState.ABANDONED: _AFTER_OPEN,
+        LoadedTopicState.DELETING: _AFTER_OPEN,
+    },
+)
+
+
+class MembershipState(enum.Enum):
+    """Whether bundles may come to this broker, as far as it is concerned."""
+
+    JOINING = enum.auto()
+    TAKING_PART = enum.auto()
+    """Also while the metadata store is away."""
+    LEAVING = enum.auto()
+    """What it owns it still serves."""
+
+
+MEMBERSHIP_TRANSITIONS: Final = Transitions(
+    "a broker's membership",
+    {
+        MembershipState.JOINING: {MembershipState.JOINING, MembershipState.TAKING_PART, MembershipState.LEAVING},
+        MembershipState.TAKING_PART: {MembershipState.LEAVING},
+        # A drain that is cancelled has the broker join again.
+        MembershipState.LEAVING: {MembershipState.LEAVING, MembershipState.JOINING},
+    },
+)
+
+
+class BundleState(enum.Enum):
+    """How an owned bundle stands."""
+
+    ACTIVE = enum.auto()
+    """Its topics are served and loaded."""
+    UNLOADING = enum.auto()
+    """Its topics are being closed; no other may be loaded."""
+    IN_DOUBT = enum.auto()
+    """The session with the store is lost, or the node is gone: somebody else may own it already."""
+
+
+BUNDLE_TRANSITIONS: Final = Transitions(
+    "a bundle",
+    {
+        BundleState.ACTIVE: {BundleState.UNLOADING, BundleState.IN_DOUBT},
+        # Claimed again, or dropped.
+        BundleState.IN_DOUBT: {BundleState.ACTIVE},
+        # Until it is released: what is unloaded anyway is not claimed again.
+        BundleState.UNLOADING: (),
+    },
+)
