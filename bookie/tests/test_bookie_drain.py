@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, cast
 
 import pytest
@@ -162,6 +162,12 @@ class Process:
 
     def readable_bookies(self) -> list[str]:
         return self._cluster.bookies.readable_bookies()
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        return []
+
+    async def look_again(self) -> None:
+        pass
 
     # A `BookieSwitch`.
 

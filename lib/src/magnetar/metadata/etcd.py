@@ -7,7 +7,7 @@ has no parents and no times: parents are made as in ZooKeeper, times are 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from magnetar.core.errors import Misuse
@@ -20,6 +20,7 @@ from magnetar.metadata.etcd_transactions import (
     delete_tree_transaction,
     number_transaction,
     put_transaction,
+    put_while_there_transaction,
 )
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.listeners import Listeners
@@ -138,6 +139,23 @@ class EtcdMetadataStore:
                 return await self._stored(path, answer.responses[0].response_txn, lease)
             await self._make_parent(path, answer.responses[0].response_range)
         raise StoreUnavailable(f"the parent of {path} vanished under {_ATTEMPTS_MAX} attempts to write")
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`."""
+        check_node(path, value)
+        for other in others:
+            check_path(other)
+        self._client.check_open()
+        for _ in range(_ATTEMPTS_MAX):
+            answer = await self._client.transact(put_while_there_transaction(path, value, expected_version, others))
+            if not answer.succeeded:
+                found = {kv.key.decode() for response in answer.responses for kv in response.response_range.kvs}
+                raise NodeNotFound(next(other for other in others if other not in found))
+            put = answer.responses[0].response_txn
+            if put.succeeded:
+                return (await self._stored(path, put.responses[0].response_txn, 0)).version
+            await self._make_parent(path, put.responses[0].response_range)
+        raise StoreUnavailable(f"{path} could not be written in {_ATTEMPTS_MAX} attempts")
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """See `MetadataStore.delete`."""
