@@ -4,8 +4,9 @@ The steps are not a script that could be cut off: every round looks at what is a
 whoever holds the drain's lock can go on after a kill at any point. What must hold for the cookie to go is found anew
 in one round: the bookie has not taken writes for a while, and after that no ledger's metadata names it.
 
-A ledger that a client creates just then, from an old list of bookies, may still name the bookie. It refuses that
-ledger's entries, so none was ever confirmed by it: its writer replaces it, or the auditor finds it lost.
+Our clients give it no place any more, however old their lists are: they write such metadata only while the bookie is
+registered as writable (docs/adr/0028). Apache's may, until they hear of it; that is what the while is for. It refuses
+the entries of such a ledger, and the writer replaces it.
 
 (BookKeeper has no drain of a live bookie; `bookkeeper shell decommissionbookie` demands that it is down.)
 """
@@ -80,8 +81,8 @@ class DrainParts:
     """Names this process in the drain's lock; no other process's name, nor that of an earlier run."""
     clock: Clock = _SYSTEM_CLOCK
     settle_seconds: float = 5.0
-    """How long the bookie must be known as read-only before the last look at the ledgers: longer than clients take to
-    hear of it."""
+    """How long the bookie must be known as read-only before the last look at the ledgers: longer than Apache's clients
+    take to hear of it."""
     retry_seconds: float = 5.0
     """Between attempts on what holds the drain up; doubled while nothing moves, up to ten times this."""
 
