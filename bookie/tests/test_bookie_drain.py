@@ -24,7 +24,7 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import Change, MetadataStore, Notification, StoreUnavailable
+from magnetar.metadata.store import Change, MetadataStore, Node, Notification, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
@@ -578,6 +578,33 @@ async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryCluster) -> None
     assert (await draining).step is DrainStep.NONE
     assert await cluster.store.exists(COOKIE)
     await process.end()
+
+
+class RevisionStore(MemoryMetadataStore):
+    """Keeps no times, as etcd."""
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        node = await super().get(path, watch=watch)
+        if node is None:
+            return None
+        revision = node.stat.created_ms
+        return Node(node.value, dataclasses.replace(node.stat, created_ms=0, modified_ms=0, revision=revision))
+
+    def another_session(self) -> MemoryMetadataStore:
+        return RevisionStore(self._memory_tree)
+
+
+async def test_a_cookie_made_anew_is_not_removed_where_the_store_keeps_no_times() -> None:
+    without_times = MemoryCluster(4, RevisionStore(), clock=LoopClock())
+    await without_times.store.put(COOKIE, b"cookie")
+    await test_a_cookie_made_anew_is_not_removed(without_times)
+    intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
+    await without_times.store.put(intention_path(LEAVING), encode_intention(intention))
+    process = Process(without_times, own=False)
+    assert (await run(process)).step is DrainStep.DONE
+    assert await without_times.store.exists(COOKIE)
+    await process.end()
+    await without_times.close()
 
 
 async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(cluster: MemoryCluster) -> None:

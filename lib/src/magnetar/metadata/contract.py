@@ -107,6 +107,16 @@ class MetadataStoreContract:
         assert second.created_ms == first.created_ms <= second.modified_ms
         assert await store.get("/a") == Node(b"two", second)
 
+    async def test_a_node_is_told_from_one_that_was_made_there_before(self, store: MetadataStore) -> None:
+        first = await store.put("/a", b"one")
+        assert (await store.put("/a", b"two")).made == first.made
+        await store.delete("/a")
+        if self.keeps_times:
+            await asyncio.sleep(0.005)
+        again = await store.put("/a", b"one")
+        assert again.made > first.made > 0
+        assert await store.get("/a") == Node(b"one", again)
+
     async def test_an_empty_value_is_kept(self, store: MetadataStore) -> None:
         await store.put("/empty", b"")
         assert await value_of(store, "/empty") == b""

@@ -58,6 +58,13 @@ class Stat:
     """Both 0 where the store keeps no times."""
     ephemeral: bool
     owned_by_this_session: bool
+    revision: int = 0
+    """In a store that keeps no times: the number of the change that made the node."""
+
+    @property
+    def made(self) -> int:
+        """Tells a node from one that was made at its path later: when it was made, as far as the store tells."""
+        return self.created_ms or self.revision
 
 
 @dataclass(frozen=True, slots=True)

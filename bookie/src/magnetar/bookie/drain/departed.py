@@ -33,7 +33,7 @@ async def finish_departure(store: MetadataStore, bookie_id: str, cookie: Node | 
             "the drain of bookie %s cannot be read, so the bookie starts as if there were none: %s", bookie_id, error
         )
         return
-    if not intention.has_removed(None if cookie is None else cookie.stat.created_ms):
+    if not intention.has_removed(cookie):
         return
     done = dataclasses.replace(intention, phase=Phase.DONE, finished_ms=now_ms)
     try:

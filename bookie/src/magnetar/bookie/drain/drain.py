@@ -133,7 +133,7 @@ class Drain:
             phase=Phase.DRAINING,
             started_ms=self._parts.clock.now_ms(),
             remove_cookie=remove_cookie,
-            cookie_created_ms=None if cookie is None else cookie.stat.created_ms,
+            cookie_created_ms=None if cookie is None else cookie.stat.made,
         )
         path = intention_path(self._bookie_id)
         try:
@@ -245,7 +245,7 @@ class Drain:
                 return True
             if intention.phase is Phase.REMOVING:
                 cookie = await self._store.get(self._cookie_path)
-                if intention.has_removed(None if cookie is None else cookie.stat.created_ms):
+                if intention.has_removed(cookie):
                     # All was verified before it went.
                     await self._write(intention, Phase.DONE)
                     continue
@@ -312,7 +312,7 @@ class Drain:
             await self._write(intention, Phase.DONE)
             return
         cookie = await self._store.get(self._cookie_path)
-        if cookie is not None and cookie.stat.created_ms != intention.cookie_created_ms:
+        if cookie is not None and intention.is_another(cookie):
             self._bookie_problem = "its cookie was made after the drain began: it has been set up anew"
             await asyncio.sleep(self._parts.retry_seconds)
             return
