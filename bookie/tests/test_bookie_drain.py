@@ -23,7 +23,7 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
-from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import Change, MetadataStore, Node, Notification, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
@@ -595,7 +595,8 @@ class RevisionStore(MemoryMetadataStore):
 
 
 async def test_a_cookie_made_anew_is_not_removed_where_the_store_keeps_no_times() -> None:
-    without_times = MemoryCluster(4, RevisionStore(), clock=LoopClock())
+    clock = LoopClock()
+    without_times = MemoryCluster(4, RevisionStore(MemoryTree(clock)), clock=clock)
     await without_times.store.put(COOKIE, b"cookie")
     await test_a_cookie_made_anew_is_not_removed(without_times)
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)

@@ -14,6 +14,7 @@ the entries of such a ledger, and the writer replaces it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from magnetar.bookie.drain.state import Capacity, Intention, Phase, decode_inten
 from magnetar.bookie.operations import DrainState, DrainStep, OperationRefused
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import PeerError
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
@@ -37,6 +39,7 @@ from magnetar.metadata.store import (
     MUST_NOT_EXIST,
     Change,
     MetadataStore,
+    Node,
     NodeNotFound,
     Notification,
     VersionConflict,
@@ -50,13 +53,30 @@ THE_BOOKIE: Final = -1
 BLOCKERS_NAMED_MAX: Final = 100
 """Ledgers that the progress names; the count of those left tells how many there are."""
 
+HOW_TO_MEND: Final = "take the drain back (`magnetar bookie drain --cancel`), and ask for it again if it is wanted"
+"""What to do about an intention that nobody can read."""
+
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
 async def is_leaving(store: MetadataStore, bookie_id: str) -> bool:
-    """Whether a bookie is to leave, and has not left yet. `PeerError`, `Unavailable`."""
+    """Whether a bookie is to leave, and has not left yet. An intention that nobody can read counts: a bookie that takes
+    no writes does no harm. `Unavailable`."""
     node = await store.get(intention_path(bookie_id))
-    return node is not None and decode_intention(node.value).phase is not Phase.DONE
+    if node is None:
+        return False
+    try:
+        return decode_intention(node.value).phase is not Phase.DONE
+    except PeerError as error:
+        logger.error("bookie %s stays read-only: %s; %s", bookie_id, error, HOW_TO_MEND)  # noqa: TRY400
+        return True
+
+
+def _may_be_cancelled(node: Node) -> bool:
+    try:
+        return decode_intention(node.value).phase is Phase.DRAINING
+    except PeerError:
+        return True
 
 
 class BookieSwitch(Protocol):
@@ -146,22 +166,18 @@ class Drain:
         return await is_leaving(self._store, self._bookie_id)
 
     async def cancel(self) -> None:
-        """The bookie stays after all. What was moved stays moved. No error if it is not drained.
+        """The bookie stays after all. What was moved stays moved. No error if it is not drained, or if nobody can read
+        what is noted of its drain.
 
         Raises `OperationRefused` once its cookie is being removed; `Unavailable`."""
-        intention = await self._intention()
-        while intention is not None:
-            if intention.phase is not Phase.DRAINING:
+        while (node := await self._store.get(intention_path(self._bookie_id))) is not None:
+            if not _may_be_cancelled(node):
                 raise OperationRefused(
                     f"no ledger names bookie {self._bookie_id} any more and its cookie is removed: too late to cancel"
                 )
-            assert self._known is not None
-            try:
-                await self._store.delete(intention_path(self._bookie_id), self._known[1])
-            except (VersionConflict, NodeNotFound):
-                intention = await self._intention()
-                continue
-            break
+            with contextlib.suppress(VersionConflict, NodeNotFound):
+                await self._store.delete(node.stat.path, node.stat.version)
+                break
         self._switch(draining=False)
 
     def forget(self) -> None:
@@ -346,7 +362,11 @@ class Drain:
             self._known = None
             return None
         self._known = node.value, node.stat.version
-        return decode_intention(node.value)
+        try:
+            return decode_intention(node.value)
+        except PeerError as error:
+            self._bookie_problem = f"{error}; {HOW_TO_MEND}"
+            raise
 
     async def _has_changed(self) -> bool:
         known = self._known
