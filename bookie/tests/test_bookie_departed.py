@@ -136,6 +136,8 @@ async def test_what_another_has_noted_stays() -> None:
 
 
 async def test_a_damaged_note_keeps_no_bookie_from_starting(start: StartBookie, store: MemoryMetadataStore) -> None:
+    """What it means is decided in one place: `is_leaving`."""
     await store.put(intention_path(BOOKIE), b"{", MUST_NOT_EXIST)
     await start()
     assert await store.exists(COOKIE)
+    assert await is_leaving(store, BOOKIE)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, cast
 
 import pytest
@@ -23,8 +23,8 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
-from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MetadataStore, NodeChange, Notification, StoreUnavailable
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.store import MetadataStore, Node, NodeChange, Notification, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
@@ -162,6 +162,12 @@ class Process:
 
     def readable_bookies(self) -> list[str]:
         return self._cluster.bookies.readable_bookies()
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        return []
+
+    async def look_again(self) -> None:
+        pass
 
     # A `BookieSwitch`.
 
@@ -572,6 +578,34 @@ async def test_a_cookie_made_anew_is_not_removed(cluster: MemoryBookieCluster) -
     assert (await draining).step is BookieDrainStep.NONE
     assert await cluster.store.exists(COOKIE)
     await process.end()
+
+
+class RevisionStore(MemoryMetadataStore):
+    """Keeps no times, as etcd."""
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        node = await super().get(path, watch=watch)
+        if node is None:
+            return None
+        revision = node.stat.created_ms
+        return Node(node.value, dataclasses.replace(node.stat, created_ms=0, modified_ms=0, revision=revision))
+
+    def another_session(self) -> MemoryMetadataStore:
+        return RevisionStore(self._memory_tree)
+
+
+async def test_a_cookie_made_anew_is_not_removed_where_the_store_keeps_no_times() -> None:
+    clock = LoopClock()
+    without_times = MemoryCluster(4, RevisionStore(MemoryTree(clock)), clock=clock)
+    await without_times.store.put(COOKIE, b"cookie")
+    await test_a_cookie_made_anew_is_not_removed(without_times)
+    intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
+    await without_times.store.put(intention_path(LEAVING), encode_intention(intention))
+    process = Process(without_times, own=False)
+    assert (await run(process)).step is DrainStep.DONE
+    assert await without_times.store.exists(COOKIE)
+    await process.end()
+    await without_times.close()
 
 
 async def test_a_drain_whose_cookie_went_is_done_though_there_is_a_new_one(cluster: MemoryBookieCluster) -> None:

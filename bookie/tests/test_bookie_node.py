@@ -12,10 +12,12 @@ from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.disk_watch import WriteMode
 from magnetar.bookie.drain.paths import intention_path
+from magnetar.bookie.drain.service import DrainService, ModeSwitch
 from magnetar.bookie.drain.state import Intention, Phase, encode_intention
 from magnetar.bookie.node import NodeSettings, RunningNode, start_node
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
+from magnetar.core.errors import PeerError
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Notification, Stat
@@ -71,6 +73,31 @@ async def test_a_bookie_whose_drain_goes_on_is_never_seen_as_writable(
     node = await start(settings, store)
     assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
     assert not [heard for heard in seen if heard.path == f"{AVAILABLE_PATH}/{BOOKIE}"]
+    await node.close()
+    await store.close()
+
+
+async def test_a_bookie_whose_drain_nobody_can_read_is_read_only_until_it_is_taken_back(
+    settings: BookieSettings, store: MemoryMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await (await start(settings, store)).close()
+    await store.put(intention_path(BOOKIE), b"{")
+    seen: list[Notification] = []
+    store.watch(seen.append)
+    node = await start(settings, store)
+    assert await store.exists(f"{READ_ONLY_PATH}/{BOOKIE}")
+    assert not [heard for heard in seen if heard.path == f"{AVAILABLE_PATH}/{BOOKIE}"]
+    assert f"bookie {BOOKIE} stays read-only: the intention to drain a bookie cannot be read" in caplog.text
+    drains = DrainService(node.drain_parts, BOOKIE, ModeSwitch(node.bookie.mode)) if node.drain_parts else None
+    assert drains is not None
+    with pytest.raises(PeerError):
+        await drains.start_drain()
+    assert "take the drain back" in drains.drain().blockers[0][1]
+    await drains.cancel_drain()
+    async with asyncio.timeout(30):
+        while not await store.exists(f"{AVAILABLE_PATH}/{BOOKIE}"):
+            await asyncio.sleep(0.001)
+    assert not await store.exists(intention_path(BOOKIE))
     await node.close()
     await store.close()
 

@@ -16,8 +16,10 @@ from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_RECOVERY
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.placement import Adherence
+from magnetar.ledger.testing import RegisteredBookies
 from magnetar.ledger.topology import BookieTopology
 from magnetar.ledger.writer import OpenLedgerWriter
+from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
@@ -334,6 +336,28 @@ async def test_a_bookie_that_turns_read_only_during_the_copy_is_not_named(cluste
     assert await cluster.lacking(ledger_id) == []
 
 
+async def test_a_bookie_that_has_left_is_not_named_whatever_the_list_says() -> None:
+    """With one replica each, its copy would be the only one."""
+    store = MemoryMetadataStore()
+    bookies = RegisteredBookies(store, 3)
+    await bookies.register()
+    cluster = MemoryCluster(bookies, store, clock=LoopClock())
+    ledger_id = await cluster.closed_ledger(LedgerOptions(), payloads(30))
+    (holder,) = (await cluster.metadata(ledger_id)).ensembles[0][1]
+    leaving, staying = sorted(set(bookies.bookies) - {holder})
+    await bookies.leave(leaving)
+    for attempt in range(10):
+        cluster.rng.seed(attempt)
+        result = await cluster.replicator().replicate(ledger_id, avoid=[holder])
+        assert result.complete
+        assert (await cluster.metadata(ledger_id)).ensembles[0][1] == [staying]
+        assert await cluster.lacking(ledger_id) == []
+        await cluster.replicator().record(
+            ledger_id, Move(segments_of(await cluster.metadata(ledger_id))[0], {0: holder})
+        )
+    await cluster.close()
+
+
 async def test_what_an_earlier_attempt_has_copied_does_no_harm(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     ensemble = (await cluster.metadata(ledger_id)).ensembles[0][1]
@@ -370,7 +394,7 @@ async def test_a_conflict_is_read_again(cluster: MemoryBookieCluster) -> None:
     ops = cluster.client.metadata
     write, conflicts = ops.write, 0
 
-    async def write_second(ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
+    async def write_second(ledger_id: int, metadata: LedgerMetadata, version: int, _: Sequence[str]) -> int:
         nonlocal conflicts
         if conflicts < 3:
             conflicts += 1

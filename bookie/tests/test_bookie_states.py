@@ -25,7 +25,10 @@ INTENTION = Intention(bookie_id="one", phase=Phase.DRAINING, started_ms=1)
         (
             STEP_TRANSITIONS,
             BookieDrainStep,
-            {step.name: f"{ROUND} REMOVE_COOKIE" if step is BookieDrainStep.VERIFY else ROUND for step in BookieDrainStep},
+            {
+                step.name: f"{ROUND} REMOVE_COOKIE" if step is BookieDrainStep.VERIFY else ROUND
+                for step in BookieDrainStep
+            },
         ),
         (LIMBO, LimboStage, {"NONE": "ENTERING", "ENTERING": "ENTERING HEALING NONE", "HEALING": "ENTERING NONE"}),
     ],

@@ -13,7 +13,7 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
 from magnetar.core.clock import Clock
@@ -185,6 +185,20 @@ class SimulatedMetadata:
         stat = await self._ask(put)
         assert stat is not None
         return stat
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`."""
+
+        def put(session: int) -> Stat | None:
+            rules = self._service.rules
+            rules.check_there(others)
+            outcome = rules.put(path, value, expected_version, session, ephemeral=False, sequential=False)
+            self._service.apply(outcome, self._host)
+            return outcome.stat
+
+        stat = await self._ask(put)
+        assert stat is not None
+        return stat.version
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """See `MetadataStore.delete`."""

@@ -39,11 +39,17 @@ def blind_ensemble_change() -> list[Patch]:
     right_change = OpenLedgerWriter.change_ensemble
     right_write = LedgerMetadataOps.write
 
-    async def write(self: LedgerMetadataOps, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
+    async def write(
+        self: LedgerMetadataOps,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        registrations: Sequence[str] = (),
+    ) -> int:
         if metadata.state.name == "OPEN":
             node = await self._store.get(ledger_path(ledger_id))
             version = node.stat.version if node is not None else version
-        return await right_write(self, ledger_id, metadata, version)
+        return await right_write(self, ledger_id, metadata, version, registrations)
 
     assert right_change is not None
     return [(LedgerMetadataOps, "write", write)]

@@ -80,6 +80,8 @@ class WatchedConnections:
         self.places = inner.places
         self.writable_bookies = inner.writable_bookies
         self.readable_bookies = inner.readable_bookies
+        self.registrations = inner.registrations
+        self.look_again = inner.look_again
         self._inner = inner
         self._witness = witness
         self._connections: dict[str, WatchedConnection] = {}

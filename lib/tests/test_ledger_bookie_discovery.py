@@ -67,3 +67,48 @@ async def test_a_list_of_bookies_that_could_not_be_read_is_read_again() -> None:
     assert not fates
     await bookies.close()
     await store.close()
+
+
+async def test_the_list_is_read_as_soon_as_the_store_is_back() -> None:
+    """Without its pause, for which the list would be as old as when the store went away (the simulator's seed 8270)."""
+    tree = MemoryMetadataStore()
+    others = tree.another_session()
+    for name in ("left:3181", "stays:3181"):
+        await others.put(f"{AVAILABLE_PATH}/{name}", b"")
+    bookies = TcpBookieConnections(tree)
+    await bookies.start()
+    tree.disconnect()
+    tree.reconnect()
+    tree.disconnect()
+    await asyncio.sleep(RETRY_SECONDS / 10)
+    await others.delete(f"{AVAILABLE_PATH}/left:3181")
+    tree.reconnect()
+    await asyncio.sleep(RETRY_SECONDS / 10)
+    assert bookies.writable_bookies() == ["stays:3181"]
+    await bookies.close()
+    await tree.close()
+    await others.close()
+
+
+async def test_however_many_look_again_two_looks_answer_all() -> None:
+    tree = MemoryMetadataStore()
+    asked: list[str] = []
+
+    def fate(verb: str, path: str) -> Fate:
+        asked.append(path)
+        return Fate.DONE
+
+    slow = FaultyStore(tree, fate, delay_seconds=lambda: ANSWER_SECONDS / THERE_AND_BACK)
+    bookies = TcpBookieConnections(slow)
+    await bookies.start()
+    first = asyncio.ensure_future(bookies.look_again())
+    await asyncio.sleep(ANSWER_SECONDS * LISTS)
+    await tree.put(f"{AVAILABLE_PATH}/new:3181", b"")
+    asked.clear()
+    await asyncio.gather(*(bookies.look_again() for _ in range(50)))
+    assert bookies.writable_bookies() == ["new:3181"]
+    # The one that was under way, theirs, and the one that the news have brought.
+    assert asked.count(READ_ONLY_PATH) <= 2
+    await first
+    await bookies.close()
+    await slow.close()

@@ -181,3 +181,32 @@ def test_one_that_only_closes_takes_no_patience_from_a_slow_one(pair: Pair, monk
         began = time.monotonic()
         assert handler.select([BufferedSocket(silent)], [], [], 10.0) == ([], [], [])
         assert time.monotonic() - began >= 0.04
+
+
+@pytest.mark.parametrize(
+    ("greeting_seconds", "given_seconds"), [(0.1, 2.5), (1.0, 2.5), (2.0, 4.0), (4.9, 9.8), (6.0, 10.0), (9.0, 10.0)]
+)
+def test_a_server_that_greets_slowly_is_waited_for_at_the_next_connection(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, greeting_seconds: float, given_seconds: float
+) -> None:
+    """A session of 30 s is lost ten after its connection. Attempts of 2.5 s and five leave two and a half: too few for
+    a server that always takes six."""
+    theirs, ours = pair
+    given: list[float] = []
+    seconds = 100.0
+
+    def connect(_: Handler, *, timeout: float) -> socket.socket:
+        given.append(timeout)
+        return ours  # type: ignore[return-value]  # It is read as a socket is.
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+    handler = Handler(lambda _: None, 2.5, session_kept_seconds=10.0, now=lambda: seconds)
+    connection = handler.create_connection(timeout=20.0)
+    seconds += greeting_seconds
+    theirs.sendall(b"greeting")
+    assert connection.recv(8) == b"greeting"
+    seconds += 1_000.0
+    theirs.sendall(b"reply")
+    assert connection.recv(5) == b"reply"
+    handler.create_connection(timeout=20.0)
+    assert given == pytest.approx([2.5, given_seconds])

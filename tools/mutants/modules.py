@@ -54,6 +54,7 @@ _LEDGER_TESTS: Final = _files(
         "ledger_placement",
         "ledger_recovery",
         "ledger_ensemble_change",
+        "ledger_bookie_leaves",
         "ledger_takeover",
         "ledger_client",
         "ledger_appender",

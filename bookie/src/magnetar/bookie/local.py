@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.local_adds import LocalAdds
@@ -89,6 +89,13 @@ class LocalBookies:
     def readable_bookies(self) -> list[str]:
         """Ids of all bookies, sorted."""
         return sorted(self._bookies)
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """None: what is asked here is the bookies themselves."""
+        return []
+
+    async def look_again(self) -> None:
+        """The lists are always as it is."""
 
     async def close(self) -> None:
         """Close every connection."""

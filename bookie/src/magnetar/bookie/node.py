@@ -223,7 +223,7 @@ class RunningNode:
 async def start_node(settings: NodeSettings, store: MetadataStore, clock: Clock) -> RunningNode:
     """Start the storage, then the rest. On failure what was started is closed again.
 
-    Raises what `start_bookie` and `RunningNode.start` raise, `PeerError` for an unreadable intention to drain it."""
+    Raises what `start_bookie` and `RunningNode.start` raise."""
     # A bookie whose drain goes on must not register as writable even for a moment: it would get new ledgers.
     leaving = await is_leaving(store, settings.bookie.registered_id)
     reasons = (REASON_DRAIN,) if leaving else ()

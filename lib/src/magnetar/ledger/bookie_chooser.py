@@ -17,6 +17,7 @@ from magnetar.ledger.placement import (
     isolation_of,
 )
 from magnetar.ledger.topology import BookieTopology
+from magnetar.metadata.store import NodeNotFound
 
 _DEFAULT_SETTINGS: Final = PlacementSettings()
 _NOTHING_KNOWN: Final = BookieTopology()
@@ -46,10 +47,14 @@ class BookieChooser:
         self._quarantined_until: dict[str, float] = {}
 
     def new_ensemble(
-        self, size: int, write_quorum: int, custom_metadata: Mapping[str, bytes] = _NO_METADATA
+        self,
+        size: int,
+        write_quorum: int,
+        custom_metadata: Mapping[str, bytes] = _NO_METADATA,
+        left: Collection[str] = (),
     ) -> list[str]:
-        """Bookies for a new ledger. Raises `NotEnoughBookies`."""
-        return self._fill([None] * size, write_quorum, custom_metadata, excluded=())
+        """Bookies for a new ledger, none of those that have `left`. Raises `NotEnoughBookies`."""
+        return self._fill([None] * size, write_quorum, custom_metadata, excluded=left)
 
     def replacement(
         self,
@@ -62,6 +67,15 @@ class BookieChooser:
         """The ensemble with other bookies at the failed indexes, none of them from `lost`. `NotEnoughBookies`."""
         kept = [None if index in failed else bookie for index, bookie in enumerate(ensemble)]
         return self._fill(kept, write_quorum, custom_metadata, excluded={*ensemble, *lost})
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """What must be there when metadata is written that gives these bookies places."""
+        return self._connections.registrations(bookie_ids)
+
+    async def another_choice(self, missing: NodeNotFound) -> str:
+        """A registration was not there: look who is, and return the id of who has left. Raises `Unavailable`."""
+        await self._connections.look_again()
+        return str(missing).rpartition("/")[2]
 
     def adheres(self, ensemble: Sequence[str], write_quorum: int) -> Adherence:
         """Whether an ensemble is spread as the policy wants it."""

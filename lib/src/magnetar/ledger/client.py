@@ -18,7 +18,7 @@ from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, 
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.topology import BookieTopology
 from magnetar.ledger.writer import LedgerParts, OpenLedgerWriter
-from magnetar.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 _SYSTEM_CLOCK: Final = SystemClock()
@@ -76,20 +76,7 @@ class BookKeeperClient:
     async def create(self, options: LedgerOptions, listener: LedgerListener) -> OpenLedgerWriter:
         """A new, empty, open ledger. Raises `NotEnoughBookies`, `Unavailable`."""
         self._check_open()
-        ensemble = self._parts.chooser.new_ensemble(
-            options.ensemble_size, options.write_quorum, options.custom_metadata
-        )
-        metadata = LedgerMetadata(
-            ensemble_size=options.ensemble_size,
-            write_quorum=options.write_quorum,
-            ack_quorum=options.ack_quorum,
-            ensembles=[(0, ensemble)],
-            digest_type=options.digest_type,
-            password=options.password,
-            created_ms=self._parts.clock.now_ms(),
-            custom_metadata=dict(options.custom_metadata),
-        )
-        ledger_id, version = await self._parts.metadata.create(metadata)
+        ledger_id, metadata, version = await self._created(options)
         writer = OpenLedgerWriter(ledger_id, metadata, version, self._parts, listener)
         if len(self._writers) >= self._writers_looked_at:
             # Looking at all of them each time would cost the square of their number.
@@ -97,6 +84,28 @@ class BookKeeperClient:
             self._writers_looked_at = 2 * len(self._writers) + WRITERS_LOOKED_AT_MIN
         self._writers[ledger_id] = writer
         return writer
+
+    async def _created(self, options: LedgerOptions) -> tuple[int, LedgerMetadata, int]:
+        chooser = self._parts.chooser
+        left: set[str] = set()
+        while True:  # Each round leaves one more bookie out.
+            ensemble = chooser.new_ensemble(options.ensemble_size, options.write_quorum, options.custom_metadata, left)
+            metadata = LedgerMetadata(
+                ensemble_size=options.ensemble_size,
+                write_quorum=options.write_quorum,
+                ack_quorum=options.ack_quorum,
+                ensembles=[(0, ensemble)],
+                digest_type=options.digest_type,
+                password=options.password,
+                created_ms=self._parts.clock.now_ms(),
+                custom_metadata=dict(options.custom_metadata),
+            )
+            try:
+                ledger_id, version = await self._parts.metadata.create(metadata, chooser.registrations(ensemble))
+            except NodeNotFound as missing:
+                left.add(await chooser.another_choice(missing))
+            else:
+                return ledger_id, metadata, version
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> OpenLedgerReader:
         """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
@@ -36,23 +36,25 @@ class LedgerMetadataOps:
         self._short_ids_used_up = False
         self._unsure_creations: deque[int] = deque(maxlen=UNSURE_CREATIONS_MAX)
 
-    async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
-        """Give it a new id and write it; returns (ledger id, version)."""
+    async def create(self, metadata: LedgerMetadata, registrations: Sequence[str] = ()) -> tuple[int, int]:
+        """Give it a new id and write it; returns (ledger id, version). `NodeNotFound` as by `write`."""
         data = encode_ledger_metadata(metadata)
         if self._unsure_creations:
             await self.remove_unsure()
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id, used_up = await self._next_id()
             try:
-                stat, _ = await asyncio.gather(
-                    self._store.put(ledger_path(ledger_id), data, MUST_NOT_EXIST), self._remove(used_up)
+                version, _ = await asyncio.gather(
+                    self._put(ledger_id, data, MUST_NOT_EXIST, registrations), self._remove(used_up)
                 )
             except VersionConflict:
                 continue
+            except NodeNotFound:
+                raise
             except BaseException:
                 self._unsure_creations.append(ledger_id)
                 raise
-            return ledger_id, stat.version
+            return ledger_id, version
         raise LedgerUnavailable(f"{CREATE_ATTEMPTS_MAX} ledger ids in a row are taken")
 
     @property
@@ -76,10 +78,20 @@ class LedgerMetadataOps:
             raise LedgerNotFound(f"there is no ledger {ledger_id}")
         return decode_ledger_metadata(node.value), node.stat.version
 
-    async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
-        """Replace that version; returns the new one. Raises `VersionConflict`, also when the ledger is gone."""
-        stat = await self._store.put(ledger_path(ledger_id), encode_ledger_metadata(metadata), version)
-        return stat.version
+    async def write(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int, registrations: Sequence[str] = ()
+    ) -> int:
+        """Replace that version; returns the new one. Raises `VersionConflict`, also when the ledger is gone.
+
+        `registrations` are those of the bookies that get a place by this write: `NodeNotFound` names one that is not
+        there any more, and nothing is written. Whoever drains a bookie may have seen already that no ledger names it
+        (docs/adr/0028)."""
+        return await self._put(ledger_id, encode_ledger_metadata(metadata), version, registrations)
+
+    async def _put(self, ledger_id: int, data: bytes, version: int, registrations: Sequence[str]) -> int:
+        if registrations:
+            return await self._store.put_while_there(ledger_path(ledger_id), data, version, registrations)
+        return (await self._store.put(ledger_path(ledger_id), data, version)).version
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the metadata; a missing ledger is no error."""

@@ -23,7 +23,7 @@ from magnetar.ledger.entry_reader import DENIALS
 from magnetar.ledger.recovery import EntrySearch, EntryVerdict, LastConfirmedRound
 from magnetar.ledger.striping import write_set
 from magnetar.ledger.writer import LedgerParts, closed_metadata
-from magnetar.metadata.store import VersionConflict
+from magnetar.metadata.store import NodeNotFound, VersionConflict
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec, header
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -149,9 +149,14 @@ class LedgerRecovery:
                     metadata = dataclasses.replace(metadata, state=LedgerState.IN_RECOVERY)
                     version = await self._parts.metadata.write(self._ledger_id, metadata, version)
                 closed = await self._recover(metadata)
-                await self._parts.metadata.write(self._ledger_id, closed, version)
+                registrations = self._parts.chooser.registrations(_new_bookies(metadata, closed))
+                await self._parts.metadata.write(self._ledger_id, closed, version, registrations)
             except VersionConflict:
                 # Another recovery was faster, the writer closed after all, or AutoRecovery replaced a bookie.
+                continue
+            except NodeNotFound as missing:
+                # A bookie that took entries here has begun to leave: another one has to take them.
+                await self._parts.chooser.another_choice(missing)
                 continue
             return closed
         raise LedgerUnavailable(f"the metadata of ledger {self._ledger_id} kept changing during its recovery")
@@ -247,6 +252,12 @@ class LedgerRecovery:
             search.failed()
             return
         search.found(entry)
+
+
+def _new_bookies(before: LedgerMetadata, after: LedgerMetadata) -> list[str]:
+    """Those that only the later metadata names."""
+    named = {bookie for _, ensemble in before.ensembles for bookie in ensemble}
+    return sorted({bookie for _, ensemble in after.ensembles for bookie in ensemble} - named)
 
 
 def check_password(ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
 from magnetar.ledger.bookie_client.bookie_connection import (
@@ -14,6 +14,8 @@ from magnetar.ledger.bookie_client.bookie_connection import (
     READ_FLAG_NONE,
     AddCallback,
 )
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH
+from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryRun, run_of
 
@@ -220,6 +222,13 @@ class MemoryBookies:
         """Ids of all that are not stopped, sorted."""
         return self._which(lambda bookie: True)
 
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """None: these bookies do not register."""
+        return []
+
+    async def look_again(self) -> None:
+        """The lists are always as it is."""
+
     def holders(self, ledger_id: int, entry_id: int) -> list[str]:
         """Ids of the bookies that have an entry, sorted."""
         return sorted(
@@ -234,6 +243,39 @@ class MemoryBookies:
             for bookie_id, bookie in self.bookies.items()
             if bookie.health is not Health.STOPPED and wanted(bookie)
         )
+
+
+class RegisteredBookies(MemoryBookies):
+    """Bookies that register in a metadata store, and a list of them that is as old as the last look."""
+
+    def __init__(self, store: MetadataStore, count: int) -> None:
+        super().__init__(count)
+        self._store = store
+        self._listed: list[str] = []
+
+    async def register(self) -> None:
+        """All are there, and the list says so."""
+        for registration in self.registrations(self.bookies):
+            await self._store.put(registration, b"")
+        await self.look_again()
+
+    async def leave(self, *bookie_ids: str) -> None:
+        """These are not registered any more, and the list is as before. They take adds, so that only metadata tells who
+        was chosen."""
+        for registration in self.registrations(bookie_ids):
+            await self._store.delete(registration)
+
+    def writable_bookies(self) -> list[str]:
+        """Those that were registered at the last look."""
+        return self._listed
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """As those of bookies over TCP."""
+        return [f"{AVAILABLE_PATH}/{bookie_id}" for bookie_id in bookie_ids]
+
+    async def look_again(self) -> None:
+        """See who is registered."""
+        self._listed = await self._store.children(AVAILABLE_PATH)
 
 
 class RecordingListener:

@@ -27,7 +27,7 @@ from magnetar.ledger.ledger_appends import LedgerAppends, WriterState
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import check_range
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.metadata.store import VersionConflict
+from magnetar.metadata.store import NodeNotFound, VersionConflict
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -201,16 +201,18 @@ class OpenLedgerWriter:
         self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
     ) -> list[str]:
         """The pipeline: other bookies are needed from this entry on."""
-        metadata = self._metadata
-        changed = self._parts.chooser.replacement(
-            ensemble, failed, lost, metadata.write_quorum, metadata.custom_metadata
-        )
+        chooser, left = self._parts.chooser, set(lost)
         for _ in range(CONFLICTS_MAX):
+            metadata = self._metadata
+            changed = chooser.replacement(ensemble, failed, left, metadata.write_quorum, metadata.custom_metadata)
             try:
-                wanted = self._metadata.with_ensemble(first_entry_id, changed)
-                self._version = await self._parts.metadata.write(self.ledger_id, wanted, self._version)
+                wanted = metadata.with_ensemble(first_entry_id, changed)
+                registrations = chooser.registrations([changed[index] for index in failed])
+                self._version = await self._parts.metadata.write(self.ledger_id, wanted, self._version, registrations)
             except VersionConflict:
                 await self._check_still_ours(ensemble)
+            except NodeNotFound as missing:
+                left.add(await self._another_choice(missing))
             except Unavailable as error:
                 raise unavailable(f"the ensemble of ledger {self.ledger_id} could not be changed", error) from error
             else:
@@ -220,6 +222,12 @@ class OpenLedgerWriter:
         raise LedgerUnavailable(
             f"the ensemble of ledger {self.ledger_id} could not be changed: its metadata keeps changing"
         )
+
+    async def _another_choice(self, missing: NodeNotFound) -> str:
+        try:
+            return await self._parts.chooser.another_choice(missing)
+        except Unavailable as error:
+            raise unavailable(f"the ensemble of ledger {self.ledger_id} could not be changed", error) from error
 
     async def _check_still_ours(self, ensemble: Sequence[str]) -> None:
         """Take over what AutoRecovery changed in older segments; anything else means that the ledger is lost."""

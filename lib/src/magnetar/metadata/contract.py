@@ -107,6 +107,16 @@ class MetadataStoreContract:
         assert second.created_ms == first.created_ms <= second.modified_ms
         assert await store.get("/a") == Node(b"two", second)
 
+    async def test_a_node_is_told_from_one_that_was_made_there_before(self, store: MetadataStore) -> None:
+        first = await store.put("/a", b"one")
+        assert (await store.put("/a", b"two")).made == first.made
+        await store.delete("/a")
+        if self.keeps_times:
+            await asyncio.sleep(0.005)
+        again = await store.put("/a", b"one")
+        assert again.made > first.made > 0
+        assert await store.get("/a") == Node(b"one", again)
+
     async def test_an_empty_value_is_kept(self, store: MetadataStore) -> None:
         await store.put("/empty", b"")
         assert await value_of(store, "/empty") == b""
@@ -131,6 +141,34 @@ class MetadataStoreContract:
         with pytest.raises(VersionConflict):
             await store.put("/a", b"one", 0)
         assert not await store.exists("/a")
+
+    async def test_a_write_happens_only_while_others_are_there(
+        self, store: MetadataStore, other_session: MetadataStore
+    ) -> None:
+        await store.put("/others/a", b"")
+        await other_session.put("/others/b", b"", ephemeral=True)
+        others = ["/others/a", "/others/b"]
+        heard = Heard(other_session)
+        assert not await other_session.exists("/deep/below/node")
+        assert await store.put_while_there("/deep/below/node", b"one", MUST_NOT_EXIST, others) == 0
+        await heard.until(Change.CREATED, "/deep/below/node")
+        assert await store.put_while_there("/deep/below/node", b"two", 0, others) == 1
+        with pytest.raises(VersionConflict):
+            await store.put_while_there("/deep/below/node", b"three", 0, others)
+        with pytest.raises(VersionConflict):
+            await store.put_while_there("/deep/below/node", b"three", MUST_NOT_EXIST, others)
+        with pytest.raises(VersionConflict):
+            await store.put_while_there("/deep/below/none", b"three", 0, others)
+        await other_session.delete("/others/b")
+        # Nobody has read it since: what counts is how it is, not what a session has heard.
+        with pytest.raises(NodeNotFound, match=r"^/others/b$"):
+            await store.put_while_there("/deep/below/node", b"three", 1, others)
+        with pytest.raises(NodeNotFound, match=r"^/others/b$"):
+            await store.put_while_there("/deep/below/new", b"three", MUST_NOT_EXIST, others)
+        assert await value_of(store, "/deep/below/node") == b"two"
+        assert not await store.exists("/deep/below/new")
+        assert await store.put_while_there("/deep/below/new", b"four", MUST_NOT_EXIST, ["/others/a"]) == 0
+        assert await value_of(store, "/deep/below/new") == b"four"
 
     async def test_only_one_of_many_creators_wins(self, store: MetadataStore, other_session: MetadataStore) -> None:
         results = await asyncio.gather(

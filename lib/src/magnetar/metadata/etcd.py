@@ -1,13 +1,13 @@
 """The metadata store in etcd, with the keys that Apache's brokers use there (Pulsar `EtcdMetadataStore`).
 
 A node is the key of its path; ephemeral nodes hang on the session's lease; a node's version is etcd's, less one. etcd
-has no parents and no times: parents are made as in ZooKeeper, times are 0.
+has no parents and no times: parents are made as in ZooKeeper, times are 0, and stats have revisions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from magnetar.core.errors import Misuse
@@ -20,6 +20,7 @@ from magnetar.metadata.etcd_transactions import (
     delete_tree_transaction,
     number_transaction,
     put_transaction,
+    put_while_there_transaction,
 )
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.listeners import Listeners
@@ -139,9 +140,27 @@ class EtcdMetadataStore:
             request = put_transaction(path, value, expected_version, lease)
             answer = await self._client.transact(request)
             if answer.succeeded:
-                return await self._stored(path, answer.responses[0].response_txn, lease)
+                revision = answer.header.revision
+                return await self._stored(path, answer.responses[0].response_txn, lease, revision)
             await self._make_parent(path, answer.responses[0].response_range)
         raise StoreUnavailable(f"the parent of {path} vanished under {_ATTEMPTS_MAX} attempts to write")
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`."""
+        check_node(path, value)
+        for other in others:
+            check_path(other)
+        self._client.check_open()
+        for _ in range(_ATTEMPTS_MAX):
+            answer = await self._client.transact(put_while_there_transaction(path, value, expected_version, others))
+            if not answer.succeeded:
+                found = {kv.key.decode() for response in answer.responses for kv in response.response_range.kvs}
+                raise NodeNotFound(next(other for other in others if other not in found))
+            put = answer.responses[0].response_txn
+            if put.succeeded:
+                return (await self._stored(path, put.responses[0].response_txn, 0, answer.header.revision)).version
+            await self._make_parent(path, put.responses[0].response_range)
+        raise StoreUnavailable(f"{path} could not be written in {_ATTEMPTS_MAX} attempts")
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""
@@ -232,21 +251,22 @@ class EtcdMetadataStore:
         except VersionConflict:
             return  # Another was quicker, which is as good.
 
-    async def _stored(self, path: str, answer: pb.TxnResponse, lease: int) -> Stat:
-        """What a put has done: the stat of the new version."""
+    async def _stored(self, path: str, answer: pb.TxnResponse, lease: int, revision: int) -> Stat:
+        """What a put has done: the stat of the new version, which came with this revision."""
         if not answer.responses:
             raise VersionConflict(f"{path} has not the expected version")
         put = answer.responses[0].response_put
         replaced = put.HasField("prev_kv")
         version = put.prev_kv.version if replaced else 0
         holder = put.prev_kv.lease if replaced else lease
+        created = put.prev_kv.create_revision if replaced else revision
         if replaced:
             self._changes.tell([Notification(NodeChange.MODIFIED, path)])
         else:
             parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
             self._changes.tell([Notification(NodeChange.CREATED, path), parent])
         await asyncio.sleep(0)  # Listeners hear of a write before it returns.
-        return self._stat(path, version, holder)
+        return self._stat(path, version, holder, created)
 
     async def _tell_deleted(self, paths: list[str]) -> None:
         for path in paths:
@@ -255,11 +275,11 @@ class EtcdMetadataStore:
         await asyncio.sleep(0)
 
     def _node(self, path: str, found: pb.KeyValue) -> Node:
-        return Node(found.value, self._stat(path, found.version - 1, found.lease))
+        return Node(found.value, self._stat(path, found.version - 1, found.lease, found.create_revision))
 
-    def _stat(self, path: str, version: int, lease: int) -> Stat:
+    def _stat(self, path: str, version: int, lease: int, created: int) -> Stat:
         ours = lease != 0 and lease == self._session.lease
-        return Stat(path, version, 0, 0, ephemeral=lease != 0, owned_by_this_session=ours)
+        return Stat(path, version, 0, 0, ephemeral=lease != 0, owned_by_this_session=ours, revision=created)
 
     def _take_event(self, event: pb.Event) -> None:
         path = event.kv.key.decode(errors="replace")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.paths import ROOT, parent_of
 from magnetar.metadata.store import ANY_VERSION, MUST_NOT_EXIST
@@ -40,6 +42,15 @@ def put_transaction(path: str, value: bytes, expected_version: int | None, lease
         request.compare.extend([_present(parent.encode()), _without_lease(parent.encode())])
         request.failure.append(_read(parent.encode()))
     return request
+
+
+def put_while_there_transaction(
+    path: str, value: bytes, expected_version: int, others: Collection[str]
+) -> pb.TxnRequest:
+    """`put_transaction` if all the others stand; else answer those that do."""
+    keys = [other.encode() for other in others]
+    put = pb.RequestOp(request_txn=put_transaction(path, value, expected_version, 0))
+    return pb.TxnRequest(compare=[_present(key) for key in keys], success=[put], failure=[_read(key) for key in keys])
 
 
 def delete_transaction(path: str, expected_version: int | None) -> pb.TxnRequest:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, TypeVar
 
 from magnetar.core.errors import MagnetarError
@@ -97,6 +97,12 @@ class FaultyStore:
             "put",
             path,
             lambda store: store.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
+        )
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`; its fate is that of a `put`."""
+        return await self._write(
+            "put", path, lambda store: store.put_while_there(path, value, expected_version, others)
         )
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from magnetar.core.clock import Clock
@@ -132,6 +132,12 @@ class LocalStore:
         await self._commit(outcome)
         assert outcome.stat is not None
         return outcome.stat
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`."""
+        self._check_usable()
+        self._tree.rules.check_there(others)
+        return (await self.put(path, value, expected_version)).version
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""

@@ -9,7 +9,7 @@ on demand.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -58,6 +58,13 @@ class Stat:
     """Both 0 where the store keeps no times."""
     ephemeral: bool
     owned_by_this_session: bool
+    revision: int = 0
+    """In a store that keeps no times: the number of the change that made the node."""
+
+    @property
+    def made(self) -> int:
+        """Tells a node from one that was made at its path later: when it was made, as far as the store tells."""
+        return self.created_ms or self.revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class SessionEvent(enum.Enum):
 
 
 class MetadataStore(Protocol):
-    """Eleven verbs over a tree of versioned nodes. All methods may raise `StoreUnavailable`."""
+    """Twelve verbs over a tree of versioned nodes. All methods may raise `StoreUnavailable`."""
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """The node, or None when there is none. Reads see every write this client has finished.
@@ -120,6 +127,14 @@ class MetadataStore(Protocol):
         """Create or replace. With a version: compare and set, `VersionConflict` otherwise.
 
         A sequential put always creates; ten decimal digits are appended to the path (see `Stat.path`)."""
+        ...
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """Compare and set as by `put` (`MUST_NOT_EXIST`: create), in one step with a look at other nodes: only while
+        all of them are there. Returns the new version.
+
+        `VersionConflict`; `NodeNotFound`, whose text is the path, when another one is missing and nothing is written.
+        Where both are so, either is raised."""
         ...
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:

@@ -99,7 +99,7 @@ async def delete_surely(store: MetadataStore, path: str, node: Node) -> None:
 
 async def _is_gone(store: MetadataStore, path: str, node: Node) -> bool:
     now = await store.get(path, watch=False)
-    if now is None or now.stat.created_ms != node.stat.created_ms:
+    if now is None or now.stat.made != node.stat.made:
         return True
     # A node that is made anew begins with version 0. Some stores keep no times.
     anew = now.stat.version < node.stat.version

@@ -6,6 +6,7 @@ remove and what to tell. Whoever holds the table applies an outcome before askin
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -111,6 +112,13 @@ class TreeRules:
         """The least number that the next sequential child of a node gets."""
         check_path(parent)
         return self._table.sequence(parent)
+
+    def check_there(self, paths: Collection[str]) -> None:
+        """`NodeNotFound` for the first path at which there is no node."""
+        for path in paths:
+            check_path(path)
+            if self._load(path) is None:
+                raise NodeNotFound(path)
 
     def put(
         self, path: str, value: bytes, expected_version: int | None, session: int, *, ephemeral: bool, sequential: bool

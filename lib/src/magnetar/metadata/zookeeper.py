@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -162,6 +162,39 @@ class ZookeeperMetadataStore:
             return await self._replace(path, value, expected_version)
         except (BadVersionError, NodeExistsError, NoNodeError) as error:
             raise VersionConflict(f"{path}: version {expected_version} was expected ({_said(error)})") from error
+
+    async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
+        """See `MetadataStore.put_while_there`. Never tried again when the connection fails."""
+        check_node(path, value)
+        full, others = self._root + path, list(others)
+        fulls = [self._full(other) for other in others]
+
+        def request(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for other in fulls:
+                transaction.check(other, -1)
+            if expected_version == MUST_NOT_EXIST:
+                transaction.create(full, value)
+            else:
+                transaction.set_data(full, value, expected_version)
+            return transaction.commit_async()
+
+        for _ in range(_ATTEMPTS_MAX):
+            *found, result = await self._call(request)
+            for other, answer in zip(others, found, strict=True):
+                if isinstance(answer, NoNodeError):
+                    raise NodeNotFound(other)
+            if isinstance(result, ZnodeStat):
+                return result.version
+            if isinstance(result, NoNodeError) and expected_version == MUST_NOT_EXIST:
+                await self._make_node_and_parents(parent_of(full))
+            elif isinstance(result, (BadVersionError, NodeExistsError, NoNodeError)):
+                raise VersionConflict(f"{path}: version {expected_version} was expected ({_said(result)})")
+            elif isinstance(result, KazooException):
+                raise PeerError(f"ZooKeeper refused a transaction: {_said(result)}")
+            else:
+                return 0
+        raise _contended(path)
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove one node. `NodeNotFound`, `VersionConflict`, `NodeHasChildren`."""

@@ -29,10 +29,14 @@ class MemoryBookieCluster:
     """Some bookies and one client."""
 
     def __init__(
-        self, bookies: int, store: MetadataStore | None = None, seed: int = 7, clock: Clock = _SYSTEM_CLOCK
+        self,
+        bookies: int | MemoryBookies,
+        store: MetadataStore | None = None,
+        seed: int = 7,
+        clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         self.store = store or MemoryMetadataStore(MemoryTree(clock))
-        self.bookies = MemoryBookies(bookies)
+        self.bookies = MemoryBookies(bookies) if isinstance(bookies, int) else bookies
         self.rng = random.Random(seed)  # noqa: S311  (tests repeat their choices)
         self.clock = clock
         self.client = BookKeeperClient(self.store, self.bookies, clock=clock, rng=self.rng, settings=QUICK)

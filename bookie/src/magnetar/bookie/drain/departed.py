@@ -28,11 +28,10 @@ async def finish_departure(store: MetadataStore, bookie_id: str, cookie: Node | 
     try:
         intention = decode_intention(node.value)
     except PeerError as error:
-        logger.warning(
-            "the drain of bookie %s cannot be read, so the bookie starts as if there were none: %s", bookie_id, error
-        )
+        # Whoever drains it tells what to do.
+        logger.warning("whether the drain of bookie %s was about to end is not known: %s", bookie_id, error)
         return
-    if not intention.has_removed(None if cookie is None else cookie.stat.created_ms):
+    if not intention.has_removed(cookie):
         return
     done = intention.moved_to(Phase.DONE, now_ms)
     try:

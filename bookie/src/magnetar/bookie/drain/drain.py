@@ -4,8 +4,9 @@ The steps are not a script that could be cut off: every round looks at what is a
 whoever holds the drain's lock can go on after a kill at any point. What must hold for the cookie to go is found anew
 in one round: the bookie has not taken writes for a while, and after that no ledger's metadata names it.
 
-A ledger that a client creates just then, from an old list of bookies, may still name the bookie. It refuses that
-ledger's entries, so none was ever confirmed by it: its writer replaces it, or the auditor finds it lost.
+Our clients give it no place any more, however old their lists are: they write such metadata only while the bookie is
+registered as writable (docs/adr/0028). Apache's may, until they hear of it; that is what the while is for. It refuses
+the entries of such a ledger, and the writer replaces it.
 
 (BookKeeper has no drain of a live bookie; `bookkeeper shell decommissionbookie` demands that it is down.)
 """
@@ -13,6 +14,7 @@ ledger's entries, so none was ever confirmed by it: its writer replaces it, or t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from dataclasses import dataclass
@@ -24,17 +26,11 @@ from magnetar.bookie.cookie import COOKIES_PATH
 from magnetar.bookie.drain.moves import LedgerMover
 from magnetar.bookie.drain.paths import intention_path, lock_path
 from magnetar.bookie.drain.scan import ledgers_naming
-from magnetar.bookie.drain.state import Capacity
-from magnetar.bookie.drain.state import Intention
-from magnetar.bookie.drain.state import Phase
-from magnetar.bookie.drain.state import STEP_TRANSITIONS
-from magnetar.bookie.drain.state import decode_intention
-from magnetar.bookie.drain.state import encode_intention
-from magnetar.bookie.operations import BookieDrainState
-from magnetar.bookie.operations import BookieDrainStep
-from magnetar.bookie.operations import OperationRefused
+from magnetar.bookie.drain.state import STEP_TRANSITIONS, Capacity, Intention, Phase, decode_intention, encode_intention
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, OperationRefused
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import PeerError
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
@@ -42,6 +38,7 @@ from magnetar.metadata.coordination import LockState, LockTaken, ResourceLock
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
     MetadataStore,
+    Node,
     NodeChange,
     NodeNotFound,
     Notification,
@@ -56,13 +53,30 @@ THE_BOOKIE: Final = -1
 BLOCKERS_NAMED_MAX: Final = 100
 """Ledgers that the progress names; the count of those left tells how many there are."""
 
+HOW_TO_MEND: Final = "take the drain back (`magnetar bookie drain --cancel`), and ask for it again if it is wanted"
+"""What to do about an intention that nobody can read."""
+
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
 async def is_leaving(store: MetadataStore, bookie_id: str) -> bool:
-    """Whether a bookie is to leave, and has not left yet. `PeerError`, `Unavailable`."""
+    """Whether a bookie is to leave, and has not left yet. An intention that nobody can read counts: a bookie that takes
+    no writes does no harm. `Unavailable`."""
     node = await store.get(intention_path(bookie_id))
-    return node is not None and decode_intention(node.value).phase is not Phase.DONE
+    if node is None:
+        return False
+    try:
+        return decode_intention(node.value).phase is not Phase.DONE
+    except PeerError as error:
+        logger.error("bookie %s stays read-only: %s; %s", bookie_id, error, HOW_TO_MEND)  # noqa: TRY400
+        return True
+
+
+def _may_be_cancelled(node: Node) -> bool:
+    try:
+        return decode_intention(node.value).phase is Phase.DRAINING
+    except PeerError:
+        return True
 
 
 class BookieSwitch(Protocol):
@@ -87,8 +101,8 @@ class DrainParts:
     """Names this process in the drain's lock; no other process's name, nor that of an earlier run."""
     clock: Clock = _SYSTEM_CLOCK
     settle_seconds: float = 5.0
-    """How long the bookie must be known as read-only before the last look at the ledgers: longer than clients take to
-    hear of it."""
+    """How long the bookie must be known as read-only before the last look at the ledgers: longer than Apache's clients
+    take to hear of it."""
     retry_seconds: float = 5.0
     """Between attempts on what holds the drain up; doubled while nothing moves, up to ten times this."""
 
@@ -139,7 +153,7 @@ class Drain:
             phase=Phase.DRAINING,
             started_ms=self._parts.clock.now_ms(),
             remove_cookie=remove_cookie,
-            cookie_created_ms=None if cookie is None else cookie.stat.created_ms,
+            cookie_created_ms=None if cookie is None else cookie.stat.made,
         )
         path = intention_path(self._bookie_id)
         try:
@@ -152,22 +166,18 @@ class Drain:
         return await is_leaving(self._store, self._bookie_id)
 
     async def cancel(self) -> None:
-        """The bookie stays after all. What was moved stays moved. No error if it is not drained.
+        """The bookie stays after all. What was moved stays moved. No error if it is not drained, or if nobody can read
+        what is noted of its drain.
 
         Raises `OperationRefused` once its cookie is being removed; `Unavailable`."""
-        intention = await self._intention()
-        while intention is not None:
-            if intention.phase is not Phase.DRAINING:
+        while (node := await self._store.get(intention_path(self._bookie_id))) is not None:
+            if not _may_be_cancelled(node):
                 raise OperationRefused(
                     f"no ledger names bookie {self._bookie_id} any more and its cookie is removed: too late to cancel"
                 )
-            assert self._known is not None
-            try:
-                await self._store.delete(intention_path(self._bookie_id), self._known[1])
-            except (VersionConflict, NodeNotFound):
-                intention = await self._intention()
-                continue
-            break
+            with contextlib.suppress(VersionConflict, NodeNotFound):
+                await self._store.delete(node.stat.path, node.stat.version)
+                break
         self._switch(draining=False)
 
     def forget(self) -> None:
@@ -251,7 +261,7 @@ class Drain:
                 return True
             if intention.phase is Phase.REMOVING:
                 cookie = await self._store.get(self._cookie_path)
-                if intention.has_removed(None if cookie is None else cookie.stat.created_ms):
+                if intention.has_removed(cookie):
                     # All was verified before it went.
                     await self._write(intention, Phase.DONE)
                     continue
@@ -318,7 +328,7 @@ class Drain:
             await self._write(intention, Phase.DONE)
             return
         cookie = await self._store.get(self._cookie_path)
-        if cookie is not None and cookie.stat.created_ms != intention.cookie_created_ms:
+        if cookie is not None and intention.is_another(cookie):
             self._bookie_problem = "its cookie was made after the drain began: it has been set up anew"
             await asyncio.sleep(self._parts.retry_seconds)
             return
@@ -351,7 +361,11 @@ class Drain:
             self._known = None
             return None
         self._known = node.value, node.stat.version
-        return decode_intention(node.value)
+        try:
+            return decode_intention(node.value)
+        except PeerError as error:
+            self._bookie_problem = f"{error}; {HOW_TO_MEND}"
+            raise
 
     async def _has_changed(self) -> bool:
         known = self._known

@@ -207,7 +207,7 @@ class LostBookies:
             return ""
         path = _cookie_path(bookie_id)
         now = await self._store.get(path)
-        if now is None or now.stat.created_ms != cookie.stat.created_ms:
+        if now is None or now.stat.made != cookie.stat.made:
             return "it has been set up anew"
         await self._refuse_registered(bookie_id)
         if lock.state is not LockState.HELD:

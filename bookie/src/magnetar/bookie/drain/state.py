@@ -16,6 +16,7 @@ import msgspec
 from magnetar.bookie.operations import BookieDrainStep
 from magnetar.core.errors import PeerError
 from magnetar.core.transitions import Transitions
+from magnetar.metadata.store import Node
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 
@@ -62,7 +63,8 @@ class Intention:
     remove_cookie: bool = True
     """False: only its ledgers are moved; it may come back empty."""
     cookie_created_ms: int | None = None
-    """When the cookie was made that is to be removed; None if there was none. A later one is another bookie's."""
+    """`Stat.made` of the cookie that is to be removed; None if there was none. A later one is another bookie's. 0 if
+    nobody noted it."""
     finished_ms: int | None = None
 
     def moved_to(self, phase: Phase, now_ms: int) -> Intention:
@@ -70,10 +72,13 @@ class Intention:
         finished_ms = now_ms if phase is Phase.DONE else None
         return dataclasses.replace(self, phase=PHASE_TRANSITIONS.step(self.phase, phase), finished_ms=finished_ms)
 
-    def has_removed(self, found_created_ms: int | None) -> bool:
-        """Whether the last step is made: the cookie that was to go is gone. `found_created_ms`: when the one was made
-        that is there now; None if there is none."""
-        return self.phase is Phase.REMOVING and (found_created_ms is None or found_created_ms != self.cookie_created_ms)
+    def is_another(self, cookie: Node) -> bool:
+        """Whether this is not the cookie that is to be removed, but one that was made after it."""
+        return self.cookie_created_ms not in (cookie.stat.made, 0)
+
+    def has_removed(self, found: Node | None) -> bool:
+        """Whether the last step is made: the cookie that was to go is gone. `found`: the one that is there now."""
+        return self.phase is Phase.REMOVING and (found is None or self.is_another(found))
 
 
 class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -68,6 +68,13 @@ class OneBookie:
         """This one."""
         return [self._bookie_id]
 
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """None: it may be read-only."""
+        return []
+
+    async def look_again(self) -> None:
+        """Nothing would change."""
+
 
 async def write_and_read_back(store: MetadataStore, connections: BookieConnections, bookie_id: str) -> bool:
     """Whether the bookie takes entries and gives them back, soon."""

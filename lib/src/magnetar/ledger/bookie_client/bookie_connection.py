@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from magnetar.wire.bookkeeper.codes import BookieError
@@ -79,6 +79,15 @@ class BookieConnections(Protocol):
 
     def readable_bookies(self) -> list[str]:
         """Ids of all registered bookies (writable and read-only), sorted."""
+        ...
+
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """Nodes of the metadata store, one per bookie, that are there as long as these take writes. None of them where
+        bookies are not found by the store. The last part of each is the bookie's id."""
+        ...
+
+    async def look_again(self) -> None:
+        """Return when the lists are not older than this call. Raises `Unavailable`."""
         ...
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
@@ -44,12 +46,16 @@ class TcpBookieConnections:
         self._read_only: list[str] = []
         self._places = BookieTopology()
         self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._looks_begun = 0
+        self._newest_look = 0
+        """The number of the last look that came to its end."""
         self._refresher: asyncio.Task[None] | None = None
         self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
 
     async def start(self) -> None:
         """Learn which bookies are there and go on watching. Raises `StoreUnavailable`."""
-        await self._refresh()
+        await self.look_again()
         self._refresher = asyncio.get_running_loop().create_task(self._keep_current(), name="bookie discovery")
 
     async def close(self) -> None:
@@ -79,6 +85,21 @@ class TcpBookieConnections:
         """Ids of all registered bookies, sorted."""
         return sorted({*self._writable, *self._read_only})
 
+    def registrations(self, bookie_ids: Collection[str]) -> list[str]:
+        """The nodes by which these bookies take writes."""
+        return [f"{AVAILABLE_PATH}/{bookie_id}" for bookie_id in bookie_ids]
+
+    async def look_again(self) -> None:
+        """Return when the lists are not older than this call; however many ask at a time, two looks are enough. Raises
+        `Unavailable`."""
+        begun = self._looks_begun
+        async with self._looking:
+            if self._newest_look > begun:
+                return
+            self._looks_begun += 1
+            await self._refresh()
+            self._newest_look = self._looks_begun
+
     def places(self) -> BookieTopology:
         """Where bookies stand, as an administrator has said."""
         return self._places
@@ -102,11 +123,13 @@ class TcpBookieConnections:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self._refresh()
+                await self.look_again()
             except Unavailable as error:
                 logger.warning("the list of bookies cannot be read: %s", error)
+                # News end the pause: they come when the store is back.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), RETRY_SECONDS)
                 self._changed.set()
-                await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self) -> None:
         # A bookie that changes its mode makes the new node before it removes the old one: one of three looks sees it.

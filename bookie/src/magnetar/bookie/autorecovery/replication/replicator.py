@@ -39,7 +39,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.api import LedgerNotFound, LedgerUnauthorized, NotEnoughBookies
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.client import BookKeeperClient
-from magnetar.metadata.store import VersionConflict
+from magnetar.metadata.store import NodeNotFound, VersionConflict
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -228,19 +228,25 @@ class LedgerReplicator:
         self._client.chooser.report_failure(error.bookie_id)
 
     async def record(self, ledger_id: int, move: EnsembleRepair) -> bool:
-        """Name the new bookies; False if the segment is not what was copied any more. Raises `LedgerNotFound`,
-        `Unavailable`."""
-        if all(move.segment.bookies[index] == bookie for index, bookie in move.replacements.items()):
+        """Name the new bookies; False if the segment is not what was copied any more, or one of them leaves. Raises
+        `LedgerNotFound`, `Unavailable`."""
+        new = [bookie for index, bookie in move.replacements.items() if move.segment.bookies[index] != bookie]
+        if not new:
             return True
+        registrations = self._connections.registrations(new)
         for _ in range(CONFLICTS_MAX):
             metadata, version = await self._client.metadata.read(ledger_id)
             changed = with_move(metadata, move)
             if changed is None:
                 return False
             try:
-                await self._client.metadata.write(ledger_id, changed, version)
+                await self._client.metadata.write(ledger_id, changed, version, registrations)
             except VersionConflict:
                 continue
+            except NodeNotFound as missing:
+                logger.info("ledger %d gets no place on a bookie that takes no writes any more: %s", ledger_id, missing)
+                await self._connections.look_again()
+                return False
             logger.info(
                 "ledger %d has new bookies from entry %d on: %s",
                 ledger_id,
