@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from magnetar.balance.split_algorithms import BadSplit
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
 from magnetar.broker.states import BundleState
@@ -120,14 +120,14 @@ async def test_clients_hear_of_an_unload_that_fails_too(
     assert (await client.expect(CLOSE_PRODUCER)).body.assignedBrokerServiceUrl == ""
 
 
-def test_who_comes_to_say_goodbye_late_is_told_at_once() -> None:
-    farewell = Farewell()
+def test_a_close_notice_that_comes_late_is_sent_at_once() -> None:
+    close_notices = CloseNotices()
     told: list[str] = []
-    farewell.add(lambda url, url_tls: told.append("early"))
+    close_notices.add(lambda url, url_tls: told.append("early"))
     assert not told
-    farewell.say()
-    farewell.add(lambda url, url_tls: told.append("late"))
-    farewell.say()
+    close_notices.send()
+    close_notices.add(lambda url, url_tls: told.append("late"))
+    close_notices.send()
     assert told == ["early", "late"]
 
 

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
     BUNDLE_TRANSITIONS,
@@ -25,9 +26,9 @@ from magnetar.broker.states import (
     SubscriptionState,
 )
 from magnetar.broker.subscriptions.entry_reader import READ_TRANSITIONS, ReadState
-from magnetar.broker.testing.load import owned_bundle
 from magnetar.broker.testing.subscriptions import StagedConnection
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
+from magnetar.core.bundle import BundleName
 from magnetar.core.errors import Misuse
 from magnetar.core.transitions import Transitions
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -111,7 +112,7 @@ def test_a_consumer_that_is_closed_is_not_unblocked() -> None:
 
 
 def test_a_bundle_that_is_unloaded_is_not_served_again() -> None:
-    owned = owned_bundle()
+    owned = OwnedBundle(BundleName.parse("public/default/0x00000000_0xffffffff"), 0, object())
     owned.become(BundleState.UNLOADING)
     with pytest.raises(Misuse, match="a bundle does not go from UNLOADING to ACTIVE"):
         owned.become(BundleState.ACTIVE)

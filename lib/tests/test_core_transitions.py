@@ -13,8 +13,6 @@ from magnetar.ledger.appender import TRANSITIONS as APPENDER
 from magnetar.ledger.appender import AppenderState
 from magnetar.ledger.bookie_client.tcp_bookie import TRANSITIONS as LINK
 from magnetar.ledger.bookie_client.tcp_bookie import LinkState
-from magnetar.ledger.ledger_appends import TRANSITIONS as WRITER
-from magnetar.ledger.ledger_appends import WriterState
 from magnetar.managed.cursors.storage import STORAGE_TRANSITIONS, WRITE_TRANSITIONS, StorageState, WriteState
 from magnetar.managed.states import TRANSITIONS as MANAGED
 from magnetar.managed.states import ManagedLedgerState
@@ -55,7 +53,6 @@ def test_every_state_has_its_row() -> None:
         (LINK, LinkState.CLOSED, LinkState.IDLE),
         (LOCK_TRANSITIONS, LockState.LOST, LockState.HELD),
         (MANAGED, ManagedLedgerState.CLOSED, ManagedLedgerState.LEDGER_OPENED),
-        (WRITER, WriterState.CLOSED, WriterState.OPEN),
         (STORAGE_TRANSITIONS, StorageState.DELETING, StorageState.OPEN),
         (CONNECTION, ConnectionState.CLOSED, ConnectionState.OPEN),
     ],
@@ -84,7 +81,6 @@ def test_what_has_ended_stays_so(table: Transitions[enum.Enum], before: enum.Enu
             LockState,
             {"FREE": "FREE HELD LOST", "HELD": "IN_DOUBT LOST FREE", "IN_DOUBT": "HELD LOST FREE", "LOST": ""},
         ),
-        (WRITER, WriterState, {"OPEN": "CLOSING CLOSED", "CLOSING": "CLOSED", "CLOSED": "CLOSED"}),
         (STORAGE_TRANSITIONS, StorageState, {"OPEN": "CLOSED DELETING", "CLOSED": "CLOSED DELETING", "DELETING": ""}),
         (
             WRITE_TRANSITIONS,

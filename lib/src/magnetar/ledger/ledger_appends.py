@@ -7,42 +7,16 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Awaitable, Sequence
-from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NO_ENTRY
-from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerUnavailable
 from magnetar.ledger.append_pipeline import AppendPipeline, PipelineContext
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
-
-
-class WriterState(enum.Enum):
-    """What the writer of a ledger takes, unless the ledger has failed."""
-
-    OPEN = enum.auto()
-    CLOSING = enum.auto()
-    """Nothing more; what it has taken is waited for, and the ledger is closed behind that."""
-    CLOSED = enum.auto()
-    """The ledger is closed, or left to its next owner."""
-
-
-_OPEN: Final = WriterState.OPEN
-
-TRANSITIONS: Final = Transitions(
-    "the writer of a ledger",
-    {
-        WriterState.OPEN: {WriterState.CLOSING, WriterState.CLOSED},
-        WriterState.CLOSING: {WriterState.CLOSED},
-        # Abandoned while it was being closed.
-        WriterState.CLOSED: {WriterState.CLOSED},
-    },
-)
 
 
 class LedgerAppends:
@@ -54,12 +28,12 @@ class LedgerAppends:
         "_listener",
         "_pending_bytes_max",
         "_pipeline",
+        "closing",
         "error",
         "last_add_confirmed",
         "last_add_pushed",
         "length_bytes",
         "length_confirmed_bytes",
-        "state",
     )
 
     def __init__(self, codec: EntryCodec, listener: LedgerListener, pending_bytes_max: int) -> None:
@@ -68,7 +42,8 @@ class LedgerAppends:
         self._listener: LedgerListener = listener
         self._pending_bytes_max: int = pending_bytes_max
         self._pipeline: AppendPipeline | None = None
-        self.state: WriterState = WriterState.OPEN
+        self.closing: bool = False
+        """Nothing is taken any more."""
         self.error: MagnetarError | None = None
         """What the ledger failed with."""
         self.last_add_confirmed: int = NO_ENTRY
@@ -99,7 +74,7 @@ class LedgerAppends:
 
         Raises `LedgerFenced` or `LedgerClosed` if the ledger takes no more, `LedgerUnavailable` (and takes none of
         these) if too much is outstanding."""
-        if self.error is not None or self.state is not _OPEN:
+        if self.error is not None or self.closing:
             raise self._refusal()
         pipeline = self.pipeline
         first = self.last_add_pushed + 1
@@ -114,10 +89,6 @@ class LedgerAppends:
         self.last_add_pushed += count
         pipeline.push(entries, size_bytes)
         return first
-
-    def become(self, state: WriterState) -> None:
-        """Change the state, as the table allows it."""
-        self.state = TRANSITIONS.step(self.state, state)
 
     def close(self) -> Awaitable[None]:
         """Stop at once; what is outstanding is not heard of any more."""

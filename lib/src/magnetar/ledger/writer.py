@@ -23,7 +23,7 @@ from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_NONE, BookieConnections
 from magnetar.ledger.ensemble_change import wait_until_settled
 from magnetar.ledger.entry_reader import LedgerEntryReader
-from magnetar.ledger.ledger_appends import LedgerAppends, WriterState
+from magnetar.ledger.ledger_appends import LedgerAppends
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import check_range
 from magnetar.ledger.settings import LedgerClientSettings
@@ -87,7 +87,7 @@ def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: 
 class OpenLedgerWriter:
     """A `LedgerWriter`: `LedgerAppends`, and what has to wait for bookies or the metadata store."""
 
-    __slots__ = ("_appends", "_entries", "_metadata", "_parts", "_version", "append", "ledger_id")
+    __slots__ = ("_appends", "_closed", "_entries", "_metadata", "_parts", "_version", "append", "ledger_id")
 
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, parts: LedgerParts, listener: LedgerListener
@@ -99,6 +99,7 @@ class OpenLedgerWriter:
         self._parts = parts
         codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
         self._entries = parts.entry_reader(codec)
+        self._closed = False
         self._appends = LedgerAppends(codec, listener, parts.settings.pending_bytes_max)
         self._appends.start(
             self,
@@ -133,7 +134,7 @@ class OpenLedgerWriter:
     @property
     def finished(self) -> bool:
         """Whether nothing will come of this writer any more."""
-        return self._appends.state is WriterState.CLOSED or self._appends.error is not None
+        return self._closed or self._appends.error is not None
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last, both confirmed. `EntryNotFound`, `LedgerUnavailable`."""
@@ -155,20 +156,20 @@ class OpenLedgerWriter:
         closed is left to it.
         Raises `LedgerFenced` if another client closed it elsewhere, `LedgerUnavailable` if the store fails."""
         appends = self._appends
-        if appends.state is WriterState.OPEN:
-            appends.become(WriterState.CLOSING)
+        appends.closing = True
         await wait_until_settled(appends.pipeline)
-        if appends.state is WriterState.CLOSED:
+        if self._closed:
             return
         if not isinstance(appends.error, (LedgerFenced, LedgerClosed)):
             length = appends.length_bytes if appends.error is None else appends.length_confirmed_bytes
             await self._write_closed(appends.last_add_confirmed, length)
-        appends.become(WriterState.CLOSED)
+        self._closed = True
         await appends.close()
 
     async def abandon(self) -> None:
         """Let go without writing anything; the next owner recovers the ledger."""
-        self._appends.become(WriterState.CLOSED)
+        self._appends.closing = True
+        self._closed = True
         await self._appends.close()
 
     async def _write_closed(self, last_entry_id: int, length_bytes: int) -> None:
@@ -186,7 +187,7 @@ class OpenLedgerWriter:
             if self._metadata.state is not LedgerState.CLOSED:
                 continue
             if (self._metadata.last_entry_id, self._metadata.length_bytes) != (last_entry_id, length_bytes):
-                self._appends.become(WriterState.CLOSED)
+                self._closed = True
                 raise LedgerFenced(
                     f"ledger {self.ledger_id} was closed by another client at entry {self._metadata.last_entry_id}; "
                     f"here it ends at {last_entry_id}"

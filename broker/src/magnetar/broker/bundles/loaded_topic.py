@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.core.topic_name import TopicName
 
 
@@ -67,7 +67,7 @@ class MeasuredTopic(Protocol):
 class LoadedTopic(MeasuredTopic, Protocol):
     """A topic, as far as the moves of its bundle know it."""
 
-    farewell: Farewell | None
+    close_notices: CloseNotices | None
 
     @property
     def name(self) -> TopicName: ...

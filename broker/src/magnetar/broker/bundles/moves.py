@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.namespace_bundles import Bundles, CutUnknown
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
@@ -76,7 +76,7 @@ class LoadedTopics(Protocol):
     def clock(self) -> Clock: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
     def wait_for_at_close(self, task: asyncio.Task[None]) -> None: ...
-    async def close_topic(self, topic: LoadedTopic, farewell: Farewell | None = None) -> None: ...
+    async def close_topic(self, topic: LoadedTopic, close_notices: CloseNotices | None = None) -> None: ...
     async def abandon(self, topics: Iterable[LoadedTopic]) -> None: ...
 
 
@@ -230,21 +230,21 @@ class BundleMoves:
         return url
 
     async def _unload(self, owned: OwnedBundle, destination: BrokerAddresses | None) -> None:
-        farewell = Farewell()
+        close_notices = CloseNotices()
         count = len(owned.topics)
         used = _names_in_use(owned)
         taken = False
         started_seconds = self._service.clock.monotonic_seconds()
         try:
-            await self._close_topics(owned, farewell)
+            await self._close_topics(owned, close_notices)
             await self._release(owned.name)
             seconds = self._service.clock.monotonic_seconds() - started_seconds
             logger.info("%s is unloaded with %d topics after %.0f ms", owned.name, count, seconds * 1000)
             taken = destination is not None and await self._have_taken(owned.name, destination, used)
         finally:
-            farewell.say(destination if taken else None)
+            close_notices.send(destination if taken else None)
 
-    async def _close_topics(self, owned: OwnedBundle, farewell: Farewell) -> None:
+    async def _close_topics(self, owned: OwnedBundle, close_notices: CloseNotices) -> None:
         if not owned.topics and not owned.loading:
             return
         disabling = asyncio.ensure_future(self._disable(owned.name))
@@ -256,16 +256,16 @@ class BundleMoves:
                     await asyncio.wait(list(owned.loading.values()))
                 topics = iter(list(owned.topics.values()))
                 workers = min(TOPICS_CLOSED_AT_ONCE_MAX, len(owned.topics))
-                await asyncio.gather(*(self._close_some(topics, farewell) for _ in range(workers)))
+                await asyncio.gather(*(self._close_some(topics, close_notices) for _ in range(workers)))
         except TimeoutError:
             logger.warning("%d topics of %s do not close in time, letting go of them", len(owned.topics), owned.name)
         await disabling
         await self._service.abandon(owned.topics.values())
 
-    async def _close_some(self, topics: Iterator[LoadedTopic], farewell: Farewell) -> None:
+    async def _close_some(self, topics: Iterator[LoadedTopic], close_notices: CloseNotices) -> None:
         for topic in topics:
             try:
-                await self._service.close_topic(topic, farewell)
+                await self._service.close_topic(topic, close_notices)
             except MagnetarError as error:
                 logger.warning("closing %s failed, its next owner recovers it: %s", topic.name, error)
             except Exception:

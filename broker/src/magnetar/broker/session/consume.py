@@ -93,19 +93,19 @@ class ConsumerCommands:
     def consumer_disconnected(self, consumer: Consumer) -> None:
         """Tell the client to look the topic up and subscribe again."""
         attachment = self._consumers.get(consumer.consumer_id)
-        farewell = None
+        close_notices = None
         opened_seconds = 0.0
         if attachment is not None and attachment.consumer is consumer:
             self._detach(consumer.consumer_id)
-            farewell = attachment.topic.farewell
+            close_notices = attachment.topic.close_notices
             opened_seconds = attachment.opened_seconds
-        goodbye = partial(self._say_goodbye, consumer.consumer_id, opened_seconds)
-        if farewell is None:
-            goodbye()
+        notice = partial(self._send_close_notice, consumer.consumer_id, opened_seconds)
+        if close_notices is None:
+            notice()
         else:
-            farewell.add(goodbye)
+            close_notices.add(notice)
 
-    def _say_goodbye(
+    def _send_close_notice(
         self, consumer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
     ) -> None:
         told = partial(self._tell_closed, consumer_id, assigned_url, assigned_url_tls)

@@ -94,13 +94,13 @@ class ProducerCommands:
         opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
         if self._producers.get(producer.producer_id) is producer:
             self._closed(producer.producer_id)
-        goodbye = partial(self._say_goodbye, producer.producer_id, opened_seconds)
-        if topic is None or topic.farewell is None:
-            goodbye()
+        notice = partial(self._send_close_notice, producer.producer_id, opened_seconds)
+        if topic is None or topic.close_notices is None:
+            notice()
         else:
-            topic.farewell.add(goodbye)
+            topic.close_notices.add(notice)
 
-    def _say_goodbye(
+    def _send_close_notice(
         self, producer_id: int, opened_seconds: float, assigned_url: str = "", assigned_url_tls: str = ""
     ) -> None:
         told = partial(self._tell_closed, producer_id, assigned_url, assigned_url_tls)

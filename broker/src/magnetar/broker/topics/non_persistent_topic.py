@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
@@ -45,8 +45,8 @@ class NonPersistentTopic:
         self.last_active_seconds = clock.monotonic_seconds()
         self.last_publish_ms = 0
         self.state = LoadedTopicState.OPEN
-        self.farewell: Farewell | None = None
-        """Set before `close`: who tells the clients, later."""
+        self.close_notices: CloseNotices | None = None
+        """Set before `close` when the clients are to be told later."""
         self.messages_in = 0
         self.bytes_in = 0
         self.of_broker = belongs_to_brokers(name)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.bundles.lookup_answers import Connect
@@ -346,14 +346,14 @@ class BrokerService:
         if topic is not None:
             await self.close_topic(topic)
 
-    async def close_topic(self, topic: LoadedTopic, farewell: Farewell | None = None) -> None:
-        """Let go of a topic that is loaded; with a `farewell` its clients hear of it only when that says so."""
+    async def close_topic(self, topic: LoadedTopic, close_notices: CloseNotices | None = None) -> None:
+        """Let go of a topic that is loaded; its clients hear of it at once, or when `close_notices` are sent."""
         if topic.closing:
             # Somebody is at it, or deletes it: only then may another broker have it.
             while self.topics.get(str(topic.name)) is topic:  # noqa: ASYNC110  (rare, and over in milliseconds)
                 await asyncio.sleep(CLOSING_LOOK_SECONDS)
             return
-        topic.farewell = farewell
+        topic.close_notices = close_notices
         try:
             await topic.close()
         except BaseException:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.broker.bundles.farewell import Farewell
+from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
@@ -69,9 +69,9 @@ class PersistentTopic:
         "_subscribing",
         "admission",
         "bytes_in",
+        "close_notices",
         "created_ms",
         "deduplication",
-        "farewell",
         "last_active_seconds",
         "last_publish_ms",
         "ledger",
@@ -100,8 +100,8 @@ class PersistentTopic:
         self.created_ms = clock.now_ms()
         self.last_active_seconds = clock.monotonic_seconds()
         self.state = LoadedTopicState.OPEN
-        self.farewell: Farewell | None = None
-        """Set before `close`: who tells the clients, later."""
+        self.close_notices: CloseNotices | None = None
+        """Set before `close` when the clients are to be told later."""
         self.messages_in = 0
         self.bytes_in = 0
         self.last_publish_ms = 0

@@ -11,27 +11,28 @@ from typing import TypeAlias
 
 from magnetar.broker.peers.addresses import BrokerAddresses
 
-Goodbye: TypeAlias = Callable[[str, str], None]
-"""Tells one client; gets the URL of the broker to go to, and that for TLS, both empty: look it up."""
+CloseNotice: TypeAlias = Callable[[str, str], None]
+"""Tells one client that its producer or consumer is closed. It gets the URL of the broker to go to, and that for TLS;
+both are empty when the client has to look the topic up."""
 
 
-class Farewell:
-    """Collects who is to be told; `say` tells them, and from then on whoever comes is told at once."""
+class CloseNotices:
+    """Collects the close notices of topics that move; `send` sends them, and from then on each is sent at once."""
 
-    __slots__ = ("_goodbyes", "_urls")
+    __slots__ = ("_notices", "_urls")
 
     def __init__(self) -> None:
-        self._goodbyes: list[Goodbye] = []
+        self._notices: list[CloseNotice] = []
         self._urls: tuple[str, str] | None = None
 
-    def add(self, goodbye: Goodbye) -> None:
+    def add(self, notice: CloseNotice) -> None:
         """One client more."""
         if self._urls is None:
-            self._goodbyes.append(goodbye)
+            self._notices.append(notice)
         else:
-            goodbye(*self._urls)
+            notice(*self._urls)
 
-    def say(self, destination: BrokerAddresses | None = None) -> None:
+    def send(self, destination: BrokerAddresses | None = None) -> None:
         """Tell everybody: go there, or look it up. Only the first call counts.
 
         A broker with advertised listeners has several addresses, and only a lookup tells which one a client can reach.
@@ -42,6 +43,6 @@ class Farewell:
         if destination is not None and not destination.listeners:
             urls = destination.service_url or "", destination.service_url_tls or ""
         self._urls = urls
-        goodbyes, self._goodbyes = self._goodbyes, []
-        for goodbye in goodbyes:
-            goodbye(*urls)
+        notices, self._notices = self._notices, []
+        for notice in notices:
+            notice(*urls)
