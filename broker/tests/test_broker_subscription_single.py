@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+from broker.tests.subscription_stage import LEDGER, Stage, stored_message
 
 EXCLUSIVE = SubscriptionType.EXCLUSIVE
 FAILOVER = SubscriptionType.FAILOVER
