@@ -17,6 +17,7 @@ from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, Ledg
 from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger, replace_failed_bookies, stop_replacing
+from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
 from magnetar.wire.bookkeeper.entry import EntryCodec, header
 
@@ -28,34 +29,20 @@ TICKS_PER_TIMEOUT: Final = 4
 class PipelineContext:
     """What every add of a pipeline has in common, and whom to tell of failures."""
 
-    __slots__ = (
-        "_report",
-        "add_flags",
-        "add_timeout_seconds",
-        "change_pause_seconds",
-        "clock",
-        "codec",
-        "ledger_id",
-        "pending_bytes_max",
-    )
+    __slots__ = ("_report", "add_flags", "clock", "codec", "ledger_id", "settings")
 
     def __init__(
         self,
         codec: EntryCodec,
         add_flags: int,
-        *,
-        pending_bytes_max: int,
-        add_timeout_seconds: float,
-        change_pause_seconds: float,
+        settings: LedgerClientSettings,
         clock: Clock,
         report: Callable[[int, str, BookieCode], None],
     ) -> None:
         self.codec = codec
         self.ledger_id = codec.ledger_id
         self.add_flags = add_flags
-        self.pending_bytes_max = pending_bytes_max
-        self.add_timeout_seconds = add_timeout_seconds
-        self.change_pause_seconds = change_pause_seconds
+        self.settings = settings
         self.clock = clock
         self._report = report
 
@@ -181,7 +168,7 @@ class AppendPipeline:
         codec = context.codec
         entries = codec.encode_many(first, self._appender.last_add_confirmed, self.length_bytes, payloads)
         size_bytes = sum(map(len, entries))
-        if self.pending_bytes + size_bytes > context.pending_bytes_max:
+        if self.pending_bytes + size_bytes > context.settings.pending_bytes_max:
             raise LedgerUnavailable(f"ledger {context.ledger_id} has {self.pending_bytes} bytes outstanding")
         self.length_bytes += size_bytes - len(payloads) * codec.overhead_bytes
         self.push(entries, size_bytes)
@@ -326,7 +313,7 @@ class AppendPipeline:
     @property
     def change_pause_seconds(self) -> float:
         """The first pause between ensemble changes."""
-        return self._context.change_pause_seconds
+        return self._context.settings.change_pause_seconds
 
     def next_change(self) -> tuple[int, list[str], list[int]] | None:
         """First entry, ensemble and failed places of the change that is needed now; None when none is."""
@@ -365,7 +352,7 @@ class AppendPipeline:
             self._send(index, entry_ids, [entries[entry_id] for entry_id in entry_ids])
 
     def _arm_timer(self) -> None:
-        period = self._context.add_timeout_seconds / TICKS_PER_TIMEOUT
+        period = self._context.settings.add_timeout_seconds / TICKS_PER_TIMEOUT
         self._timer = self._loop.call_later(period, self._tick)
 
     def _stop_timer(self) -> None:
@@ -379,7 +366,7 @@ class AppendPipeline:
             return
         if self._appender.state is OPEN:
             since = max(self._pending[0].pushed_at_seconds, self._silent_since_seconds)
-            if self._context.clock.monotonic_seconds() - since >= self._context.add_timeout_seconds:
+            if self._context.clock.monotonic_seconds() - since >= self._context.settings.add_timeout_seconds:
                 for index in self._appender.silent_bookies(self._appender.last_add_confirmed + 1):
                     self._bookie_failed(index, BookieCode.UNREACHABLE)
         self._arm_timer()

@@ -58,15 +58,7 @@ class LedgerParts:
 
     def pipeline_context(self, codec: EntryCodec, add_flags: int) -> PipelineContext:
         """What the adds of one ledger have in common."""
-        return PipelineContext(
-            codec,
-            add_flags,
-            pending_bytes_max=self.settings.pending_bytes_max,
-            add_timeout_seconds=self.settings.add_timeout_seconds,
-            change_pause_seconds=self.settings.change_pause_seconds,
-            clock=self.clock,
-            report=self.bookie_failed,
-        )
+        return PipelineContext(codec, add_flags, self.settings, self.clock, self.bookie_failed)
 
 
 def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: int) -> LedgerMetadata:
