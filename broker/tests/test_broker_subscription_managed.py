@@ -46,7 +46,7 @@ class Scene:
     async def subscribe(self) -> None:
         cursor = await self.ledger.open_cursor("s", EARLIEST)
         self.subscription = Subscription("topic", "s", cursor, self.runtime, DispatchSettings(failover_delay_ms=0))
-        self.ledger.on_appended.append(self.subscription.entries_available)
+        self.ledger.appends.on_appended.append(self.subscription.entries_available)
 
     async def publish(self, count: int) -> None:
         for number in range(count):
