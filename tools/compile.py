@@ -42,7 +42,6 @@ HOT_MODULES: Final = (
     "lib/src/magnetar/ledger/striping.py",
     "lib/src/magnetar/ledger/appender.py",
     "lib/src/magnetar/ledger/append_pipeline.py",
-    "lib/src/magnetar/ledger/ledger_appends.py",
     "lib/src/magnetar/managed/entry.py",
     "lib/src/magnetar/managed/entry_bitmap.py",
     "lib/src/magnetar/managed/entry_cache.py",

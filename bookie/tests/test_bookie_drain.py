@@ -596,13 +596,13 @@ class RevisionStore(MemoryMetadataStore):
 
 async def test_a_cookie_made_anew_is_not_removed_where_the_store_keeps_no_times() -> None:
     clock = LoopClock()
-    without_times = MemoryCluster(4, RevisionStore(MemoryTree(clock)), clock=clock)
+    without_times = MemoryBookieCluster(4, RevisionStore(MemoryTree(clock)), clock=clock)
     await without_times.store.put(COOKIE, b"cookie")
     await test_a_cookie_made_anew_is_not_removed(without_times)
     intention = Intention(bookie_id=LEAVING, phase=Phase.REMOVING, started_ms=1, cookie_created_ms=1)
     await without_times.store.put(intention_path(LEAVING), encode_intention(intention))
     process = Process(without_times, own=False)
-    assert (await run(process)).step is DrainStep.DONE
+    assert (await run(process)).step is BookieDrainStep.DONE
     assert await without_times.store.exists(COOKIE)
     await process.end()
     await without_times.close()

@@ -341,7 +341,7 @@ async def test_a_bookie_that_has_left_is_not_named_whatever_the_list_says() -> N
     store = MemoryMetadataStore()
     bookies = RegisteredBookies(store, 3)
     await bookies.register()
-    cluster = MemoryCluster(bookies, store, clock=LoopClock())
+    cluster = MemoryBookieCluster(bookies, store, clock=LoopClock())
     ledger_id = await cluster.closed_ledger(LedgerOptions(), payloads(30))
     (holder,) = (await cluster.metadata(ledger_id)).ensembles[0][1]
     leaving, staying = sorted(set(bookies.bookies) - {holder})
@@ -353,7 +353,7 @@ async def test_a_bookie_that_has_left_is_not_named_whatever_the_list_says() -> N
         assert (await cluster.metadata(ledger_id)).ensembles[0][1] == [staying]
         assert await cluster.lacking(ledger_id) == []
         await cluster.replicator().record(
-            ledger_id, Move(segments_of(await cluster.metadata(ledger_id))[0], {0: holder})
+            ledger_id, EnsembleRepair(segments_of(await cluster.metadata(ledger_id))[0], {0: holder})
         )
     await cluster.close()
 

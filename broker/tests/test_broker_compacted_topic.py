@@ -325,7 +325,7 @@ async def test_a_reader_goes_to_and_fro(large: Large) -> None:
     assert await large.next_entry_id(cursor) == 100, "nothing before the start"
     cursor.acknowledge_cumulative(large.ledger.last_confirmed)
     cursor.rewind()
-    assert cursor.read_position == large.ledger.next_position(large.ledger.last_confirmed)
+    assert cursor.read_position == large.ledger.ledgers.next_position(large.ledger.last_confirmed)
     await cursor.reset(large.at(100))
     await cursor.clear_backlog()
     cursor.rewind()

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import pytest
 from magnetar.broker.admin.brokers.control import SERVICE, BrokerControlPort
-from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, until
 from magnetar.control.broker_client import BrokerControl
 from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import broker_pb2 as messages
 from magnetar.control.server import ControlServer
 from magnetar.control.settings import ControlSettings
+
+from broker.tests.fake_cluster import FakeCluster, bundles, owned_bundle, until
 
 HOST: Final = "127.0.0.1"
 

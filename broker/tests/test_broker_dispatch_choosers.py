@@ -21,10 +21,11 @@ from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DelayedEntries
 from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
-from magnetar.broker.testing.subscriptions import LEDGER, Stage, StagedConnection, Timers
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
+
+from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection, Timers
 
 
 def consumer(name: str, policy: KeySharedPolicy | None = None) -> Consumer:

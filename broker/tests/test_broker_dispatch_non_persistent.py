@@ -6,10 +6,11 @@ import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
-from magnetar.broker.testing.subscriptions import StagedConnection, Timers, stored_message
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError
+
+from broker.tests.subscription_stage import StagedConnection, Timers, stored_message
 
 
 class Scene:

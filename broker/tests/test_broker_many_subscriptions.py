@@ -136,4 +136,4 @@ async def test_the_answer_is_whole(admin: Any, context: BrokerContext) -> None:
     one = document["subscriptions"]["4711"]
     assert (one["type"], one["durable"], len(one["consumers"])) == ("Exclusive", True, 1)
     assert "keySharedMode" not in one  # As all that is null.
-    assert document["backlogSize"] == topic.ledger.total_size_bytes
+    assert document["backlogSize"] == topic.ledger.ledgers.total_size_bytes()

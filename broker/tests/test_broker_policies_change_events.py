@@ -673,7 +673,7 @@ async def test_metadata_that_nobody_can_read_stops_nobody(
     await follower.update(TOPIC, put(messageTTLInSeconds=6))
     topic = await memory_broker.service.topic(EVENTS, create=False)
     assert isinstance(topic, PersistentTopic)
-    assert await topic.position_of_time(0) == topic.ledger.first_position
+    assert await topic.position_of_time(0) == topic.ledger.ledgers.first_position()
     assert await stores.open().get(TOPIC) == {"messageTTLInSeconds": 6}
 
 

@@ -273,7 +273,7 @@ async def test_each_snapshot_between_confirmations_holds_what_is_confirmed_by_th
             topic.publish(batch(producer, number))
         while producer.batches_pending:
             await topic.ledger.set_property("wait", "x")
-        first = topic.ledger.first_position[1]
+        first = topic.ledger.ledgers.first_position()[1]
         assert [(mark[1] - first, held["p"]) for mark, held in taken] == [(number, number) for number in range(5)]
 
 

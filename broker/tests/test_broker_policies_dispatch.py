@@ -12,9 +12,10 @@ from magnetar.broker.policies.model import EffectivePolicies, Rate
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-from magnetar.broker.testing.subscriptions import LEDGER, Stage
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.enums import SubscriptionType
+
+from broker.tests.subscription_stage import LEDGER, Stage
 
 SHARED, EXCLUSIVE, FAILOVER = SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 POLICIES = EffectivePolicies(ledger=ManagedLedgerSettings(), dispatch=DispatchSettings())

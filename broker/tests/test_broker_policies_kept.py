@@ -12,11 +12,12 @@ from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.policies import Policies
 from magnetar.broker.resources import Resources, new_policies
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.testing.policies import MemoryTopicPolicies
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import StoreUnavailable
+
+from broker.tests.memory_topic_policies import MemoryTopicPolicies
 
 NAMESPACE = NamespaceName("t", "n")
 TOPIC = TopicName.parse("persistent://t/n/a")

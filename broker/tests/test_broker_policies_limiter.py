@@ -6,9 +6,10 @@ import pytest
 from magnetar.broker.policies.broker_limits import ConnectionLimits, PublishBuffer
 from magnetar.broker.policies.limiter import RateLimiter, TokenBucket, limiter_for
 from magnetar.broker.policies.model import Rate
-from magnetar.broker.testing.subscriptions import Timers
 from magnetar.net.refused_connections import FILES_SETTING, LimitKind
 from magnetar.wire.pulsar.errors import PulsarError
+
+from broker.tests.subscription_stage import Timers
 
 
 class Reader:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.broker.testing.subscriptions import Timers
 from magnetar.broker.topics.sweep import PAUSE_SECONDS, VISITS_PER_LOOK, WORK_AT_ONCE, Job, Sweeper, Work
 from magnetar.core.errors import MagnetarError
+
+from broker.tests.subscription_stage import Timers
 
 
 class Clock(Timers):

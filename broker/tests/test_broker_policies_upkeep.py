@@ -89,10 +89,10 @@ async def test_a_backlog_over_its_size_is_cut_to_nine_tenths_of_the_limit() -> N
         await it.subscription("fast", 2)
         await it.topic.subscriptions["fast"].cursor.clear_backlog()
         await it.publish(80, 20)
-        size = it.topic.ledger.total_size_bytes
+        size = it.topic.ledger.ledgers.total_size_bytes()
         assert size > 1_500
         await it.check("backlog quotas")
-        left = it.topic.ledger.size_bytes_after(it.topic.subscriptions["slow"].cursor.mark_delete)
+        left = it.topic.ledger.ledgers.size_bytes_after(it.topic.subscriptions["slow"].cursor.mark_delete)
         assert 800 <= left <= 950
         assert it.topic.subscriptions["fast"].backlog < 80
         await it.publish(1, 100)

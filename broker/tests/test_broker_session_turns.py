@@ -10,11 +10,12 @@ from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
 from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame
-from magnetar.broker.testing.subscriptions import StagedConnection
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from broker.tests.subscription_stage import StagedConnection
 
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/topic"

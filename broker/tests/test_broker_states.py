@@ -26,12 +26,13 @@ from magnetar.broker.states import (
     SubscriptionState,
 )
 from magnetar.broker.subscriptions.entry_reader import READ_TRANSITIONS, ReadState
-from magnetar.broker.testing.subscriptions import StagedConnection
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import Misuse
 from magnetar.core.transitions import Transitions
 from magnetar.wire.pulsar.enums import SubscriptionType
+
+from broker.tests.subscription_stage import StagedConnection
 
 
 @pytest.mark.parametrize(

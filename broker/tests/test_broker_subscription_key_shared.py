@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.dispatch.consumer import KeySharedPolicy
 from magnetar.broker.dispatch.hash_ring import consistent_slot
-from magnetar.broker.testing.subscriptions import Stage, stored_message
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+from broker.tests.subscription_stage import Stage, stored_message
 
 KEY_SHARED = SubscriptionType.KEY_SHARED
 KEYS = "abcdefgh"

@@ -10,7 +10,6 @@ from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.testing.subscriptions import StagedConnection, stored_message
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.managed_ledger import ManagedLedger
@@ -18,6 +17,8 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import ManagedWorld, append
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
+
+from broker.tests.subscription_stage import StagedConnection, stored_message
 
 NAME = "public/default/persistent/topic"
 ALL_TYPES = list(SubscriptionType)
@@ -45,7 +46,7 @@ class Scene:
     async def subscribe(self) -> None:
         cursor = await self.ledger.open_cursor("s", EARLIEST)
         self.subscription = Subscription("topic", "s", cursor, self.runtime, DispatchSettings(failover_delay_ms=0))
-        self.ledger.on_appended.append(self.subscription.entries_available)
+        self.ledger.appends.on_appended.append(self.subscription.entries_available)
 
     async def publish(self, count: int) -> None:
         for number in range(count):

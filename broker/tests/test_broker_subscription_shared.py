@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.testing.subscriptions import Stage, stored_message
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+from broker.tests.subscription_stage import Stage, stored_message
 
 SHARED = SubscriptionType.SHARED
 

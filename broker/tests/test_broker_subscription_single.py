@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+from broker.tests.subscription_stage import LEDGER, Stage, stored_message
 
 EXCLUSIVE = SubscriptionType.EXCLUSIVE
 FAILOVER = SubscriptionType.FAILOVER

@@ -14,13 +14,14 @@ from magnetar.broker.load.operations import NotOwned, UnknownBroker
 from magnetar.broker.load.registration import Registration, broker_path
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.resources import Documents, bundles_document
-from magnetar.broker.testing.load import FakeCluster, bundles, owned_bundle, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.metadata.coordination import LockTaken
 from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 from magnetar.metadata.sure_writes import ATTEMPTS_MAX
+
+from broker.tests.fake_cluster import FakeCluster, bundles, owned_bundle, until
 
 
 @pytest.fixture

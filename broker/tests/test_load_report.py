@@ -14,9 +14,10 @@ from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
 from magnetar.broker.load.reporter import Reporter, report_due
 from magnetar.broker.peers.addresses import AdvertisedListener, BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings, switched
-from magnetar.broker.testing.subscriptions import Timers
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
+
+from broker.tests.subscription_stage import Timers
 
 BUNDLE = "t/n/0x00000000_0x80000000"
 OTHER = "t/n/0x80000000_0xffffffff"

@@ -59,7 +59,7 @@ def later_ms() -> int:
 
 async def found(cluster: MemoryBookieCluster, before_ms: int | None = None) -> list[UnnamedLedger]:
     before_ms = later_ms() if before_ms is None else before_ms
-    return [each async for each in unnamed_ledgers(cluster.store, cluster.client.metadata, before_ms)]
+    return [each async for each in unnamed_ledgers(cluster.store, before_ms)]
 
 
 async def made(cluster: MemoryBookieCluster, options: LedgerOptions) -> int:
@@ -120,7 +120,7 @@ async def test_of_a_node_that_nobody_can_read_nothing_is_told(
 async def test_more_than_are_looked_at_side_by_side(cluster: MemoryBookieCluster) -> None:
     wanted = [await made(cluster, ledger_options(ONE_COPY, TOPIC)) for _ in range(70)]
     looked_at: list[int] = []
-    rows = unnamed_ledgers(cluster.store, cluster.client.metadata, later_ms(), looked_at.append)
+    rows = unnamed_ledgers(cluster.store, later_ms(), looked_at.append)
     assert [each.ledger_id async for each in rows] == wanted
     assert looked_at == [64]
 

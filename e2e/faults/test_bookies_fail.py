@@ -43,7 +43,7 @@ def in_use(broker: BrokerOnBookies) -> BookieProcess:
     """The bookie of the topic's ensemble that readers ask first."""
     assert broker.broker is not None
     topic = broker.broker.context.service.topics[TOPIC]
-    writer = topic.ledger._appends.writer  # type: ignore[union-attr]  # noqa: SLF001 - nobody else knows
+    writer = topic.ledger.appends.writer  # type: ignore[union-attr]
     members = writer.metadata.ensembles[-1][1]  # type: ignore[union-attr]
     asked_first = members[writer.ledger_id % len(members)]  # type: ignore[union-attr]
     return next(bookie for bookie in broker.bookies if bookie.id == asked_first)

@@ -120,7 +120,7 @@ class PublishingClient:
             self._appended(owner, error, (ledger_id, first_entry_id), context, connection)
 
         assert owner.ledger is not None
-        owner.ledger.append(batch.payloads, done, batch)
+        owner.ledger.appends.append(batch.payloads, done, batch)
 
     def _appended(
         self, owner: Owner, error: MagnetarError | None, first: Position, batch: PublishBatch, connection: int
@@ -138,7 +138,7 @@ class PublishingClient:
             if isinstance(error, ManagedLedgerFenced):
                 owner.check_fence(error)
             else:
-                owner.ledger.ready_to_create_ledger()
+                owner.ledger.appends.ready_to_create_ledger()
             return
         if owner.deduplication is not None:
             owner.deduplication.batch_stored(batch, (first[0], first[1] + len(messages) - 1))
@@ -189,7 +189,9 @@ class Subscriber:
             chosen = rng.sample(known, min(len(known), rng.randint(1, 4)))
             promised.requested(chosen)
             cursor.acknowledge(chosen)
-            missing = [each for each in chosen if owner.ledger.contains(each) and not cursor.is_acknowledged(each)]
+            missing = [
+                each for each in chosen if owner.ledger.ledgers.contains(each) and not cursor.is_acknowledged(each)
+            ]
             if missing:
                 self._world.violated(f"{owner.name}: {self.name} ignores the acknowledgement of {missing}")
         elif kind == "cumulative":
@@ -302,7 +304,7 @@ class Subscriber:
             return
         world.note(self.name, f"is subscribed at {owner.name}, {len(view.acknowledged)} acknowledged")
         if before is not True:
-            there = sorted(each for each in view.acknowledged if owner.ledger.contains(each))
+            there = sorted(each for each in view.acknowledged if owner.ledger.ledgers.contains(each))
             if before is False and initial == EARLIEST and there:
                 world.violated(f"{owner.name}: the new {self.name} has acknowledged {there}")
             # What an attempt before this one has made may be older than what is published now.

@@ -241,7 +241,7 @@ class Owner:
                     self.world.violated(f"{self.name} does not find subscription {name}")
                     continue
                 view = self.cursor_view(cursor)
-                forgotten = sorted(each for each in promised.sure - view.acknowledged if ledger.contains(each))
+                forgotten = sorted(each for each in promised.sure - view.acknowledged if ledger.ledgers.contains(each))
                 if forgotten:
                     self.world.violated(f"{self.name}: subscription {name} has forgotten {forgotten}")
 
@@ -318,7 +318,7 @@ async def _all_entries(ledger: ManagedLedger) -> AsyncIterator[tuple[Position, M
     for record in ledger.ledgers.records():
         first = 0
         while first < record.entries:
-            for entry in await ledger.read_range(record.ledger_id, first, record.entries - 1):
+            for entry in await ledger.readers.read(record.ledger_id, first, record.entries - 1):
                 metadata = entry.metadata()
                 yield entry.position, (metadata.producer_name, metadata.sequence_id)
                 first += 1

@@ -137,20 +137,24 @@ class Owner:
             if error is None:
                 self._topic.appended(name, (ledger_id, first_entry_id), payloads)
             elif isinstance(error, ManagedLedgerWriteFailed):
-                ledger.ready_to_create_ledger()
+                ledger.appends.ready_to_create_ledger()
 
-        ledger.append(payloads, done, None)
+        ledger.appends.append(payloads, done, None)
 
     def _acknowledge(self, name: str, ledger: ManagedLedger, cursor: Cursor) -> None:
         """Some of the entries that this owner could have delivered."""
-        known = [each for each in self._topic.confirmed if ledger.contains(each) and not cursor.is_acknowledged(each)]
+        known = [
+            each for each in self._topic.confirmed if ledger.ledgers.contains(each) and not cursor.is_acknowledged(each)
+        ]
         positions = sorted(self._chance.sample(known, min(len(known), self._chance.randint(1, 4))))
         self._topic.acknowledged(positions)
         cursor.acknowledge(positions)
         self._ask_for_receipt(name, cursor, positions)
 
     def _acknowledge_up_to(self, name: str, ledger: ManagedLedger, cursor: Cursor) -> None:
-        known = sorted(each for each in self._topic.confirmed if ledger.contains(each) and each > cursor.mark_delete)
+        known = sorted(
+            each for each in self._topic.confirmed if ledger.ledgers.contains(each) and each > cursor.mark_delete
+        )
         if known:
             position = known[self._chance.randrange(1 + len(known) // 4)]
             self._topic.acknowledged_up_to(position)
@@ -190,9 +194,9 @@ async def look_at_the_topic(client: Client, topic: TopicWitness, history: Histor
             cursor = await ledger.open_cursor(CURSOR, EARLIEST)
             entries = []
             for ledger_id in list(ledger.ledgers.ids):
-                first, count = 0, ledger.entries_in(ledger_id)
+                first, count = 0, ledger.ledgers.entries_in(ledger_id)
                 while first < count:
-                    some = await ledger.read_range(ledger_id, first, count - 1)
+                    some = await ledger.readers.read(ledger_id, first, count - 1)
                     entries += some
                     first += len(some)
         except MagnetarError as failure:

@@ -9,9 +9,10 @@ from magnetar.balance.balancer import Balancer
 from magnetar.balance.isolation import IsolationPolicy
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, ResourceUsages, Split, Unload
 from magnetar.balance.settings import BalancedSettings, BalanceSettings
-from magnetar.balance.testing import even_bundles
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import SettingError
+
+from lib.tests.balance_cluster import even_bundles
 
 MINUTE = 60_000
 BUNDLES = even_bundles(16)

@@ -4,7 +4,8 @@ import pytest
 from magnetar.balance.balancer import Balancer
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, ResourceUsages
 from magnetar.balance.settings import BalanceSettings, PlacementStrategy
-from magnetar.balance.testing import even_bundles
+
+from lib.tests.balance_cluster import even_bundles
 
 NEW = even_bundles(64, "public/new")
 

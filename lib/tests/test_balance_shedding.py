@@ -13,8 +13,9 @@ from magnetar.balance.settings import (
     ThresholdSettings,
     UniformSettings,
 )
-from magnetar.balance.testing import even_bundles
 from magnetar.core.limits import MIB
+
+from lib.tests.balance_cluster import even_bundles
 
 
 def broker(name: str, throughputs: list[float], *, cpu: float = 0.0, rate: float = 10.0) -> BrokerLoad:

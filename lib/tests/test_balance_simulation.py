@@ -21,8 +21,9 @@ from random import Random
 
 import pytest
 from magnetar.balance.settings import BalanceSettings, SheddingStrategy, SplitSettings
-from magnetar.balance.testing import SimulatedCluster, even_bundles, no_noise, spread_topics
 from magnetar.core.bundle import BundleName
+
+from lib.tests.balance_cluster import SimulatedCluster, even_bundles, no_noise, spread_topics
 
 NOISE = 0.3
 

@@ -6,10 +6,11 @@ import pytest
 from magnetar.balance.balancer import Balancer
 from magnetar.balance.model import BrokerLoad, BundleLoad, LoadSnapshot, Split
 from magnetar.balance.settings import BalanceSettings, SplitSettings
-from magnetar.balance.testing import even_bundles
 from magnetar.core.bundle import BundleName, BundleRange
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+
+from lib.tests.balance_cluster import even_bundles
 
 MINUTE = 60_000
 BUNDLE, OTHER = even_bundles(2)

@@ -94,9 +94,9 @@ async def test_however_many_look_again_two_looks_answer_all() -> None:
     tree = MemoryMetadataStore()
     asked: list[str] = []
 
-    def fate(verb: str, path: str) -> Fate:
+    def fate(verb: str, path: str) -> RequestFate:
         asked.append(path)
-        return Fate.DONE
+        return RequestFate.DONE
 
     slow = FaultyStore(tree, fate, delay_seconds=lambda: ANSWER_SECONDS / THERE_AND_BACK)
     bookies = TcpBookieConnections(slow)

@@ -335,7 +335,7 @@ async def test_a_closed_durable_cursor_holds_back_trimming_and_opens_again(world
     cursor.acknowledge([at[0]])
     await cursor.close()
     await ledger.trim()
-    assert ledger.number_of_entries == 25
+    assert ledger.ledgers.number_of_entries() == 25
     again = await ledger.open_cursor("sub", LATEST)
     assert again is not cursor
     assert again.mark_delete == at[0]

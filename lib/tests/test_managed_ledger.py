@@ -71,13 +71,13 @@ async def test_entries_are_read_in_the_order_of_appends(world: ManagedWorld) -> 
         nonlocal groups
         groups += 1
 
-    ledger.on_appended.append(on_appended)
+    ledger.appends.on_appended.append(on_appended)
     assert cursor.read_cached(10, 100) == []
-    ledger.append(numbered(0, 2), outcomes, "a")
-    ledger.append(numbered(3, 3), outcomes, "b")
+    ledger.appends.append(numbered(0, 2), outcomes, "a")
+    ledger.appends.append(numbered(3, 3), outcomes, "b")
     assert outcomes.told == []
     await world.settle()
-    first = ledger.first_position
+    first = ledger.ledgers.first_position()
     assert outcomes.told == [(None, first[0], 0, "a"), (None, first[0], 3, "b")]
     assert groups == 1
     assert ledger.last_confirmed == (first[0], 3)
@@ -105,12 +105,12 @@ async def test_rollover_by_entries(world: ManagedWorld, cache_bytes_max: int) ->
     cursor = await ledger.open_cursor("sub", EARLIEST)
     outcomes = Outcomes()
     for number in range(35):
-        ledger.append(numbered(number, number), outcomes, number)
+        ledger.appends.append(numbered(number, number), outcomes, number)
     await world.settle()
     assert [each[3] for each in outcomes.told] == list(range(35))
     assert len(ledger.ledgers) == 4
     assert [record.entries for record in ledger.ledgers.records()] == [10, 10, 10, 5]
-    assert ledger.number_of_entries == 35
+    assert ledger.ledgers.number_of_entries() == 35
     assert cursor.backlog_entries == 35
     assert await read_all(cursor) == numbered(0, 34)
     assert (world.ledgers.reads > 0) == (cache_bytes_max == 0)
@@ -200,7 +200,7 @@ async def test_retention_by_time_and_size_keeps_ledgers(world: ManagedWorld) -> 
     ledger.settings.retention_time_ms = -1
     ledger.settings.retention_size_bytes = 200
     await ledger.trim()
-    assert ledger.total_size_bytes == 150
+    assert ledger.ledgers.total_size_bytes() == 150
     ledger.settings.retention_time_ms = 60_000
     await ledger.trim()
     assert len(ledger.ledgers) == 1
@@ -223,7 +223,7 @@ async def test_reopen(world: ManagedWorld, clean: bool) -> None:
         await first.close()
     again = await world.factory(small_ledgers(10)).open(NAME, create=False)
     assert again.properties == {"index": "24"}
-    assert again.number_of_entries == 25
+    assert again.ledgers.number_of_entries() == 25
     cursor = again.cursors["sub ~1"]
     assert (cursor.properties, cursor.cursor_properties) == ({"n": 7}, {"k": "v"})
     assert cursor.backlog_entries == 13
@@ -259,9 +259,9 @@ async def test_a_failed_ledger_is_replaced_and_batches_are_sent_again_in_order(
     outcomes = Outcomes()
     world.ledgers.fail_appends_after = confirmed_first
     for number in range(0, 9, 3):
-        ledger.append(numbered(number, number + 2), outcomes, number)
+        ledger.appends.append(numbered(number, number + 2), outcomes, number)
     await asyncio.sleep(0)
-    ledger.append(numbered(9, 11), outcomes, 9)
+    ledger.appends.append(numbered(9, 11), outcomes, 9)
     async with asyncio.timeout(30):
         while len(outcomes.told) < 4:
             await asyncio.sleep(0.01)
@@ -302,9 +302,9 @@ async def test_write_failed_until_the_producers_are_gone(world: ManagedWorld) ->
     world.ledgers.refuse_creation = None
     with pytest.raises(Unavailable):
         await append(ledger, [b"x"])
-    ledger.ready_to_create_ledger()
+    ledger.appends.ready_to_create_ledger()
     await append(ledger, [b"1"])
-    assert ledger.number_of_entries == 2
+    assert ledger.ledgers.number_of_entries() == 2
 
 
 async def test_terminate(world: ManagedWorld) -> None:
@@ -312,7 +312,7 @@ async def test_terminate(world: ManagedWorld) -> None:
     ledger = await factory.open(NAME)
     cursor = await ledger.open_cursor("sub", EARLIEST)
     outcomes = Outcomes()
-    ledger.append(numbered(0, 1), outcomes, None)
+    ledger.appends.append(numbered(0, 1), outcomes, None)
     last = await ledger.terminate()
     assert outcomes.positions() == [(last[0], 0)]
     assert last[1] == 1
@@ -332,7 +332,7 @@ async def test_close_confirms_what_was_sent_and_refuses_more(world: ManagedWorld
     factory = world.factory()
     ledger = await factory.open(NAME)
     outcomes = Outcomes()
-    ledger.append(numbered(0, 1), outcomes, None)
+    ledger.appends.append(numbered(0, 1), outcomes, None)
     await ledger.close()
     assert len(outcomes.positions()) == 1
     with pytest.raises(ManagedLedgerClosed):
@@ -372,7 +372,7 @@ async def test_who_was_replaced_deletes_nothing(world: ManagedWorld) -> None:
             await deletion
     assert former.state is ManagedLedgerState.FENCED
     again = await world.factory().open(NAME)
-    assert (again.number_of_entries, list(again.cursors)) == (1, ["sub"])
+    assert (again.ledgers.number_of_entries(), list(again.cursors)) == (1, ["sub"])
     assert ledger is not again
 
 
@@ -423,7 +423,7 @@ async def test_trimming_while_a_ledger_is_made_keeps_the_list_right(world: Manag
     assert set(world.ledgers.stored) == set(ledger.ledgers.ids)
     await append(ledger, [b"x"])
     again = await world.factory(small_ledgers(10)).open(NAME)
-    assert again.number_of_entries == ledger.number_of_entries
+    assert again.ledgers.number_of_entries() == ledger.ledgers.number_of_entries()
 
 
 async def test_truncate_leaves_nothing_to_anybody(world: ManagedWorld) -> None:
@@ -432,7 +432,7 @@ async def test_truncate_leaves_nothing_to_anybody(world: ManagedWorld) -> None:
     for number in range(15):
         await append(ledger, numbered(number, number))
     await ledger.truncate()
-    assert (ledger.number_of_entries, cursor.backlog_entries) == (0, 0)
+    assert (ledger.ledgers.number_of_entries(), cursor.backlog_entries) == (0, 0)
     await append(ledger, [b"x"])
     assert cursor.backlog_entries == 1
 
@@ -443,4 +443,4 @@ async def test_a_made_ledger_is_opened_like_any_other(world: ManagedWorld) -> No
     assert not await factory.create(NAME)
     ledger = await factory.open(NAME, create=False)
     await append(ledger, [b"x"])
-    assert ledger.number_of_entries == 1
+    assert ledger.ledgers.number_of_entries() == 1

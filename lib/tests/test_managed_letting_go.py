@@ -55,7 +55,7 @@ class SlowToList(FaultyStore):
 def append_later(ledger: ManagedLedger, payload: bytes) -> list[MagnetarError | None]:
     """What the append is told, once it is."""
     told: list[MagnetarError | None] = []
-    ledger.append([payload], lambda error, *_: told.append(error), None)
+    ledger.appends.append([payload], lambda error, *_: told.append(error), None)
     return told
 
 
@@ -78,7 +78,7 @@ async def test_who_lets_go_while_the_next_ledger_is_made_uses_none(world: Manage
     world.ledgers.hold = True
     told = append_later(ledger, b"one") + append_later(ledger, b"two")
     world.ledgers.release()
-    ledger.append([b"a", b"b"], lambda *_: None, None)
+    ledger.appends.append([b"a", b"b"], lambda *_: None, None)
     ledgers = len(world.ledgers.stored)
     assert ledger.internal_stats().state == ManagedLedgerState.CLOSING_LEDGER.value
     await ledger.abandon()
@@ -114,7 +114,7 @@ async def test_nothing_is_kept_of_a_ledger_that_is_not_open(world: ManagedWorld,
     ledger = await world.factory().open(NAME)
     await append(ledger, [b"stored"])
     listener = Listener()
-    ledger.on_appended.append(listener)
+    ledger.appends.on_appended.append(listener)
     await getattr(ledger, way)()
     kept = weakref.ref(listener)
     del ledger, listener
@@ -150,7 +150,7 @@ async def test_nobody_is_let_in_while_no_ledger_can_be_made(world: ManagedWorld)
     world.ledgers.refuse_creation = None
     await ledger.check_writable()
     await append(ledger, [b"d"])
-    assert ledger.number_of_entries == 3
+    assert ledger.ledgers.number_of_entries() == 3
 
 
 async def test_a_confirmation_of_a_former_ledger_confirms_nothing_of_the_next(world: ManagedWorld) -> None:
@@ -160,9 +160,9 @@ async def test_a_confirmation_of_a_former_ledger_confirms_nothing_of_the_next(wo
     world.ledgers.hold = True
     told = append_later(ledger, b"d")
     former, current = (record.ledger_id for record in ledger.internal_stats().ledgers)
-    ledger._appends.confirmed(former, 1)
+    ledger.appends.confirmed(former, 1)
     assert told == []
-    ledger._appends.confirmed(current, 1)
+    ledger.appends.confirmed(current, 1)
     assert told == [None]
 
 

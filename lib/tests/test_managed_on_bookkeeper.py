@@ -82,7 +82,7 @@ async def append_all(ledger: ManagedLedger, first: int, count: int, batch: int =
             finished.set()
 
     for number in wanted:
-        ledger.append([b"%d" % each for each in range(number, number + batch)], done, number)
+        ledger.appends.append([b"%d" % each for each in range(number, number + batch)], done, number)
     async with asyncio.timeout(30):
         await finished.wait()
     assert told == wanted
@@ -102,8 +102,8 @@ async def test_killed_owner(world: BookKeeperWorld, cache_bytes_max: int) -> Non
     cursor.persist(lambda error: durable.set())
     await durable.wait()
     second = await world.factory(cache_bytes_max).open(NAME)
-    assert second.number_of_entries == 100
-    assert second.total_size_bytes == first.total_size_bytes
+    assert second.ledgers.number_of_entries() == 100
+    assert second.ledgers.total_size_bytes() == first.ledgers.total_size_bytes()
     await append_all(second, 100, 5)
     assert numbers(await read_all(second.cursors["sub"])) == [*range(3, 50), *range(51, 105)]
     with pytest.raises(ManagedLedgerFenced):
@@ -161,7 +161,9 @@ async def test_a_small_batch_does_not_overtake_a_larger_one_that_waits() -> None
     cursor = await ledger.open_cursor("sub", EARLIEST)
     told: list[object] = []
     for number, size in enumerate((600, 600, 50)):
-        ledger.append([bytes([number]) * size], lambda _error, _ledger, _entry, context: told.append(context), number)
+        ledger.appends.append(
+            [bytes([number]) * size], lambda _error, _ledger, _entry, context: told.append(context), number
+        )
     async with asyncio.timeout(30):
         while len(told) < 3:
             await asyncio.sleep(0.001)

@@ -149,7 +149,7 @@ async def test_what_a_terminated_topic_may_name_is_not_deleted(world: ManagedWor
     await append(ledger, [b"stored"])
     await ledger.terminate()
     await ledger.close()
-    in_doubt = await world.ledgers.create(LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1), ledger._appends)
+    in_doubt = await world.ledgers.create(LedgerOptions(ensemble_size=1, write_quorum=1, ack_quorum=1), ledger.appends)
     factory._shared.left_over(NAME, [in_doubt.ledger_id])
     await factory.open(NAME)
     await world.settle()
@@ -177,7 +177,7 @@ async def test_what_may_go_goes_when_the_topic_is_opened(world: ManagedWorld) ->
     await cursor.clear_backlog()
     opened = await world.factory(KEEPING_NOTHING).open(NAME)
     await world.settle()
-    assert opened.number_of_entries == 0
+    assert opened.ledgers.number_of_entries() == 0
 
 
 async def test_a_subscription_is_not_deleted_once_its_topic_is_closed(world: ManagedWorld) -> None:

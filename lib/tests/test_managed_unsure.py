@@ -171,7 +171,7 @@ async def test_who_lets_go_before_the_next_ledger_is_named_leaves_none(world: Wo
         await asyncio.sleep(1)
     await rolling
     assert await world.nothing_left_over()
-    assert (await world.owner()).number_of_entries == 1
+    assert (await world.owner()).ledgers.number_of_entries() == 1
 
 
 @pytest.mark.parametrize("fate", UNSURE)
@@ -196,7 +196,7 @@ async def test_who_lets_go_while_a_naming_is_in_doubt_deletes_nothing_and_finds_
     assert set(world.ledgers.stored) > before
     world.fates.clear()
     again = await factory.open(NAME, POLICY)
-    assert again.number_of_entries == 1
+    assert again.ledgers.number_of_entries() == 1
     assert await world.nothing_left_over()
 
 
@@ -321,10 +321,10 @@ async def test_a_ledger_whose_naming_had_no_answer_is_used_or_deleted(world: Wor
     for _ in range(3):
         world.next_fates(ledger_path(NAME), fate)
         await ledger.roll()
-        ledger.ready_to_create_ledger()
+        ledger.appends.ready_to_create_ledger()
         await append(ledger, [b"x"])
         assert await world.nothing_left_over()
-    assert (await world.owner()).number_of_entries == 4
+    assert (await world.owner()).ledgers.number_of_entries() == 4
 
 
 @pytest.mark.parametrize("fate", UNSURE)
@@ -346,7 +346,7 @@ async def test_a_topic_that_is_closed_leaves_no_ledger_in_doubt(world: World, fa
     await ledger.roll()
     await ledger.close()
     assert await world.nothing_left_over()
-    assert (await world.owner()).number_of_entries == 1
+    assert (await world.owner()).ledgers.number_of_entries() == 1
 
 
 @pytest.mark.parametrize("fate", UNSURE)

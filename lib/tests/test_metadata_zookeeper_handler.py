@@ -195,12 +195,12 @@ def test_a_server_that_greets_slowly_is_waited_for_at_the_next_connection(
     given: list[float] = []
     seconds = 100.0
 
-    def connect(_: Handler, *, timeout: float) -> socket.socket:
+    def connect(_: ZooKeeperHandler, *, timeout: float) -> socket.socket:
         given.append(timeout)
         return ours  # type: ignore[return-value]  # It is read as a socket is.
 
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
-    handler = Handler(lambda _: None, 2.5, session_kept_seconds=10.0, now=lambda: seconds)
+    handler = ZooKeeperHandler(lambda _: None, 2.5, session_kept_seconds=10.0, now=lambda: seconds)
     connection = handler.create_connection(timeout=20.0)
     seconds += greeting_seconds
     theirs.sendall(b"greeting")

@@ -24,8 +24,9 @@ from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.credentials import OriginalClient
 from magnetar.proxy.handshake import BrokerConnector, BrokerEndpoint, Greeting
 from magnetar.proxy.settings import BrokerClientSettings, ProxyAccessSettings
-from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 REFUSED = (pb.AuthenticationError, "Failed to authenticate")

@@ -16,8 +16,9 @@ from magnetar.broker.testing.auth import TOPIC, broker_settings, grants, make_na
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxyAccessSettings
-from magnetar.proxy.testing import Wire, connect_command
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

@@ -11,9 +11,10 @@ from magnetar.net.testing import SilentClient, until
 from magnetar.proxy import lookups
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.session import TURN_COMMANDS_MAX, ProxySession
-from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 

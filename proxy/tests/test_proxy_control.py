@@ -13,7 +13,8 @@ from magnetar.control.generated.proxy_pb2_grpc import ProxyStub
 from magnetar.control.settings import ControlSettings
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.control import SERVICE, ProxyControlPort
-from magnetar.proxy.testing import ScriptedBroker, Wire
+
+from proxy.tests.wires import ScriptedBroker, Wire
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 

@@ -17,8 +17,9 @@ from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import TlsSettings
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.settings import FixedBrokers, HttpSettings
-from magnetar.proxy.testing import ScriptedBroker, Wire
 from yarl import URL
+
+from proxy.tests.wires import ScriptedBroker, Wire
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 

@@ -16,7 +16,8 @@ from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.session import ProxySession
 from magnetar.proxy.settings import ProxyAccessSettings
-from magnetar.proxy.testing import Wire, connect_command
+
+from proxy.tests.wires import Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers
-from magnetar.proxy.testing import ScriptedBroker, Wire
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 Kind = pb.CommandLookupTopicResponse

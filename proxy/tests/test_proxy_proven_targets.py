@@ -23,8 +23,9 @@ from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.discovery import BROKERS_PATH, DRAINING_PATH, BrokerChoice, NamedBrokers
 from magnetar.proxy.proven_targets import ANSWER_SECONDS, ProvenTargets, TargetUnknown
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxyAccessSettings, TargetSettings
-from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 OWN = BrokerClientSettings(authentication_plugin="token", authentication_parameters="token:own")

@@ -15,9 +15,10 @@ from magnetar.proxy.joined import CLOSING_SWEEPS_MAX, JoinedConnection
 from magnetar.proxy.metrics import render
 from magnetar.proxy.service import LOOKUPS_SECONDS_MAX
 from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers, ProxySettings, TargetSettings
-from magnetar.proxy.testing import ScriptedBroker, Wire, connect_command
 from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire, connect_command
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 

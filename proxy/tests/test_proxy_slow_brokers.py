@@ -18,8 +18,9 @@ from magnetar.proxy.broker_places import OF_ONE_BROKER
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.session import ProxySession
 from magnetar.proxy.settings import BrokerClientSettings, ProxyAccessSettings
-from magnetar.proxy.testing import ScriptedBroker, Wire
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from proxy.tests.wires import ScriptedBroker, Wire
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
 HOURS = 7_200.0

@@ -67,7 +67,7 @@ class World:
         """Store it as it is, past the checks of SEND."""
         topic = await self.broker.service.topic(TOPIC, create=False)
         stored = asyncio.get_running_loop().create_future()
-        topic.ledger.append([entry], lambda *outcome: stored.set_result(outcome), None)
+        topic.ledger.appends.append([entry], lambda *outcome: stored.set_result(outcome), None)
         await stored
 
     async def ledgers(self) -> list[tuple[int, int]]:

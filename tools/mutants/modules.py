@@ -114,7 +114,6 @@ PARTS: Final = (
                 "appender",
                 "append_pipeline",
                 "writer",
-                "ledger_appends",
                 "ensemble_change",
                 "bookie_chooser",
             ),

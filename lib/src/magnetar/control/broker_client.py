@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Self
 
-from magnetar.control.client import ControlChannel
+from magnetar.control.client import ControlChannel, ControlClient
 from magnetar.control.generated import broker_pb2 as messages
 from magnetar.control.generated.broker_pb2_grpc import BrokerStub
-from magnetar.control.settings import ControlClientTls
 
 
-class BrokerControl:
-    """One broker's control service. Errors: `ControlRefused`, `ControlUnavailable`."""
+class BrokerControl(ControlClient):
+    """One broker's control service."""
 
     def __init__(self, channel: ControlChannel) -> None:
-        self.channel = channel
+        super().__init__(channel)
         self._stub = BrokerStub(channel.channel)
-
-    @classmethod
-    def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
-        """The control port of a broker, for an `async with` that closes the channel."""
-        return cls(ControlChannel(address, token=token, tls=tls))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.channel.close()
 
     async def load_report(self) -> messages.LoadReport:
         """What the broker does now."""

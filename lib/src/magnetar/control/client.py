@@ -80,12 +80,11 @@ class ControlChannel:
             call.cancel()
 
 
-class BookieControl:
-    """One bookie's control service."""
+class ControlClient:
+    """One component's control service. Errors: `ControlRefused`, `ControlUnavailable`."""
 
     def __init__(self, channel: ControlChannel) -> None:
         self.channel = channel
-        self._stub = BookieStub(channel.channel)
 
     @classmethod
     def to(cls, address: str, *, token: str = "", tls: ControlClientTls | None = None) -> Self:
@@ -97,6 +96,14 @@ class BookieControl:
 
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
+
+
+class BookieControl(ControlClient):
+    """One bookie's control service."""
+
+    def __init__(self, channel: ControlChannel) -> None:
+        super().__init__(channel)
+        self._stub = BookieStub(channel.channel)
 
     async def storage_state(self) -> messages.StorageState:
         """What it holds, and whether it takes writes."""

@@ -1,7 +1,7 @@
-"""Carries out what the `Appender` decides: sends to bookies, hears their answers, changes the ensemble.
+"""The appends of one ledger: makes entries of payloads, sends them to bookies, hears the answers, changes the ensemble.
 
-A normal writer and a recovery that writes back both run on it; they differ in the flags of their adds and in where a
-changed ensemble is recorded.
+The `Appender` decides. A normal writer and a recovery that writes back both run on it; they differ in the flags of
+their adds and in where a changed ensemble is recorded. Nothing here waits: `writer.py` does.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -10,71 +10,41 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.ledger.api import LedgerFenced, LedgerUnauthorized
+from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerUnauthorized, LedgerUnavailable
 from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger, replace_failed_bookies, stop_replacing
+from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.wire.bookkeeper.codes import BookieCode, known_code
+from magnetar.wire.bookkeeper.entry import EntryCodec, header
 
 _EOK: Final = int(BookieCode.EOK)
 TICKS_PER_TIMEOUT: Final = 4
 """How often within the add timeout the oldest entry's age is looked at."""
 
 
-class PipelineOwner(Protocol):
-    """Who appends through the pipeline. The pipeline never calls it from inside `push`."""
-
-    def pipeline_confirmed(self, last_add_confirmed: int) -> None:
-        """The LAC advanced; once per group."""
-        ...
-
-    def pipeline_failed(self, error: MagnetarError) -> None:
-        """Nothing more will be confirmed. Told once; pending entries are still readable during the call."""
-        ...
-
-
-class FailureReport(Protocol):
-    """Hears of every bookie that failed an add."""
-
-    def __call__(self, ledger_id: int, bookie_id: str, code: BookieCode) -> None:
-        """Counts, logs, avoids."""
-        ...
-
-
 class PipelineContext:
     """What every add of a pipeline has in common, and whom to tell of failures."""
 
-    __slots__ = (
-        "_report",
-        "add_flags",
-        "add_timeout_seconds",
-        "change_pause_seconds",
-        "clock",
-        "ledger_id",
-        "master_key",
-    )
+    __slots__ = ("_report", "add_flags", "clock", "codec", "ledger_id", "settings")
 
     def __init__(
         self,
-        ledger_id: int,
-        master_key: bytes,
+        codec: EntryCodec,
         add_flags: int,
-        *,
-        add_timeout_seconds: float,
-        change_pause_seconds: float,
+        settings: LedgerClientSettings,
         clock: Clock,
-        report: FailureReport,
+        report: Callable[[int, str, BookieCode], None],
     ) -> None:
-        self.ledger_id = ledger_id
-        self.master_key = master_key
+        self.codec = codec
+        self.ledger_id = codec.ledger_id
         self.add_flags = add_flags
-        self.add_timeout_seconds = add_timeout_seconds
-        self.change_pause_seconds = change_pause_seconds
+        self.settings = settings
         self.clock = clock
         self._report = report
 
@@ -123,27 +93,31 @@ class AppendPipeline:
         "_changes_in_a_row",
         "_connections",
         "_context",
+        "_listener",
         "_loop",
-        "_owner",
         "_pending",
         "_places",
         "_settled",
         "_settled_waiters",
         "_silent_since_seconds",
         "_timer",
+        "closing",
+        "error",
+        "length_bytes",
+        "length_confirmed_bytes",
         "pending_bytes",
     )
 
     def __init__(
         self,
-        owner: PipelineOwner,
+        listener: LedgerListener | None,
         changer: EnsembleChanger,
         appender: Appender,
         ensemble: Sequence[str],
         connections: BookieConnections,
         context: PipelineContext,
     ) -> None:
-        self._owner: PipelineOwner | None = owner
+        self._listener: LedgerListener | None = listener
         self._changer: EnsembleChanger | None = changer
         self._appender: Appender = appender
         self._connections: BookieConnections = connections
@@ -158,14 +132,57 @@ class AppendPipeline:
         self._changes_in_a_row: int = 0
         self._settled: bool = True
         self._settled_waiters: list[asyncio.Future[None]] | None = None
+        self.closing: bool = False
+        """Nothing is taken any more."""
+        self.error: MagnetarError | None = None
+        """What the ledger failed with."""
+        self.length_bytes: int = 0
+        """Of all payloads that were appended."""
+        self.length_confirmed_bytes: int = 0
+        """After a failure: the length up to the last confirmed entry."""
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is on an ack quorum of disks, as all before it are."""
+        return self._appender.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was appended."""
+        return self._appender.last_add_pushed
 
     @property
     def ensemble(self) -> list[str]:
         """The bookies that take new entries."""
         return [place.bookie_id for place in self._places]
 
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Make entries of payloads and send them on their way; returns the first one's id, the rest follow.
+
+        Raises `LedgerFenced` or `LedgerClosed` if the ledger takes no more, `LedgerUnavailable` (and takes none of
+        these) if too much is outstanding."""
+        if self.error is not None or self.closing:
+            raise self._refusal()
+        first = self._appender.last_add_pushed + 1
+        if not payloads:
+            return first
+        context = self._context
+        codec = context.codec
+        entries = codec.encode_many(first, self._appender.last_add_confirmed, self.length_bytes, payloads)
+        size_bytes = sum(map(len, entries))
+        if self.pending_bytes + size_bytes > context.settings.pending_bytes_max:
+            raise LedgerUnavailable(f"ledger {context.ledger_id} has {self.pending_bytes} bytes outstanding")
+        self.length_bytes += size_bytes - len(payloads) * codec.overhead_bytes
+        self.push(entries, size_bytes)
+        return first
+
+    def _refusal(self) -> MagnetarError:
+        if isinstance(self.error, LedgerFenced):
+            return LedgerFenced(str(self.error))
+        return LedgerClosed(f"ledger {self._context.ledger_id} takes no more entries: {self.error or 'it is closed'}")
+
     def push(self, entries: Sequence[bytes], size_bytes: int) -> None:
-        """Send the next entries on their way. Must not be called after a failure."""
+        """Send the next whole entries on their way. Must not be called after a failure."""
         first = self._appender.last_add_pushed + 1
         now = self._context.clock.monotonic_seconds()
         if self._pending is None:
@@ -202,15 +219,20 @@ class AppendPipeline:
         """Give up on everything that is not confirmed. A second failure is ignored."""
         if not self._appender.fail():
             return
-        if self._owner is not None:
-            self._owner.pipeline_failed(error)
+        self.error = error
+        self.length_confirmed_bytes = self.length_bytes
+        following = self._pending_entry(self._appender.last_add_confirmed + 1)
+        if following is not None:
+            payload_bytes = len(following) - self._context.codec.overhead_bytes
+            self.length_confirmed_bytes = header(following)[3] - payload_bytes
+        if self._listener is not None:
+            self._listener.failed(self._context.ledger_id, error)
         self._pending = None
         self.pending_bytes = 0
         self._set_settled()
         self._stop_timer()
 
-    def pending_entry(self, entry_id: int) -> bytes | None:
-        """An entry that is not confirmed yet."""
+    def _pending_entry(self, entry_id: int) -> bytes | None:
         for group in self._pending or ():
             if group.first_entry_id <= entry_id <= group.last_entry_id:
                 return group.entries[entry_id - group.first_entry_id]
@@ -234,7 +256,7 @@ class AppendPipeline:
         self._set_settled()
         self._pending = None
         # All of these refer to the pipeline: each ledger that was rolled would else wait for the collector of cycles.
-        self._owner = None
+        self._listener = None
         self._changer = None
         self._places = []
         return stop_replacing(self._change_task)
@@ -246,7 +268,7 @@ class AppendPipeline:
         context = self._context
         place = self._places[index]
         place.connection.add_entries(
-            context.ledger_id, context.master_key, entry_ids, entries, context.add_flags, place
+            context.ledger_id, context.codec.master_key, entry_ids, entries, context.add_flags, place
         )
 
     def _confirmed(self) -> None:
@@ -258,8 +280,8 @@ class AppendPipeline:
         if not pending:
             self._pending = None
         self._settle()
-        if self._owner is not None:
-            self._owner.pipeline_confirmed(confirmed)
+        if self._listener is not None:
+            self._listener.confirmed(self._context.ledger_id, confirmed)
 
     def _settle(self) -> None:
         if not self._pending and self._appender.state is OPEN:
@@ -293,7 +315,7 @@ class AppendPipeline:
     @property
     def change_pause_seconds(self) -> float:
         """The first pause between ensemble changes."""
-        return self._context.change_pause_seconds
+        return self._context.settings.change_pause_seconds
 
     def next_change(self) -> tuple[int, list[str], list[int]] | None:
         """First entry, ensemble and failed places of the change that is needed now; None when none is."""
@@ -332,7 +354,7 @@ class AppendPipeline:
             self._send(index, entry_ids, [entries[entry_id] for entry_id in entry_ids])
 
     def _arm_timer(self) -> None:
-        period = self._context.add_timeout_seconds / TICKS_PER_TIMEOUT
+        period = self._context.settings.add_timeout_seconds / TICKS_PER_TIMEOUT
         self._timer = self._loop.call_later(period, self._tick)
 
     def _stop_timer(self) -> None:
@@ -346,7 +368,7 @@ class AppendPipeline:
             return
         if self._appender.state is OPEN:
             since = max(self._pending[0].pushed_at_seconds, self._silent_since_seconds)
-            if self._context.clock.monotonic_seconds() - since >= self._context.add_timeout_seconds:
+            if self._context.clock.monotonic_seconds() - since >= self._context.settings.add_timeout_seconds:
                 for index in self._appender.silent_bookies(self._appender.last_add_confirmed + 1):
                     self._bookie_failed(index, BookieCode.UNREACHABLE)
         self._arm_timer()

@@ -88,24 +88,16 @@ class RecoveryWriteBack:
 
     def __init__(self, metadata: LedgerMetadata, codec: EntryCodec, parts: LedgerParts, last_confirmed: int) -> None:
         self.metadata = metadata
-        self.error: MagnetarError | None = None
         self._parts = parts
         flags = ADD_FLAG_RECOVERY | ADD_FLAG_HIGH_PRIORITY
         self.pipeline = AppendPipeline(
-            self,
+            None,
             self,
             Appender(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, last_confirmed),
             metadata.ensembles[-1][1],
             parts.connections,
-            parts.pipeline_context(codec.ledger_id, codec.master_key, flags),
+            parts.pipeline_context(codec, flags),
         )
-
-    def pipeline_confirmed(self, last_add_confirmed: int) -> None:
-        """The pipeline: entries are safe; the end is waited for."""
-
-    def pipeline_failed(self, error: MagnetarError) -> None:
-        """The pipeline: the write-back failed."""
-        self.error = error
 
     async def change_ensemble(
         self, first_entry_id: int, ensemble: Sequence[str], failed: Sequence[int], lost: Collection[str]
@@ -120,11 +112,11 @@ class RecoveryWriteBack:
 
     async def write(self, entries: Sequence[bytes]) -> None:
         """Store the next entries on an ack quorum. Raises what the pipeline failed with."""
-        if self.error is None:
+        if self.pipeline.error is None:
             self.pipeline.push(entries, sum(map(len, entries)))
             await wait_until_settled(self.pipeline)
-        if self.error is not None:
-            raise self.error
+        if self.pipeline.error is not None:
+            raise self.pipeline.error
 
 
 class LedgerRecovery:

@@ -17,13 +17,12 @@ from magnetar.ledger.api import (
     LedgerNotFound,
     LedgerUnavailable,
 )
-from magnetar.ledger.append_pipeline import PipelineContext
+from magnetar.ledger.append_pipeline import AppendPipeline, PipelineContext
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import ADD_FLAG_NONE, BookieConnections
 from magnetar.ledger.ensemble_change import wait_until_settled
 from magnetar.ledger.entry_reader import LedgerEntryReader
-from magnetar.ledger.ledger_appends import LedgerAppends
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.reader import check_range
 from magnetar.ledger.settings import LedgerClientSettings
@@ -57,17 +56,9 @@ class LedgerParts:
         self.chooser.report_failure(bookie_id)
         logger.warning("bookie %s failed an add of ledger %d: %s", bookie_id, ledger_id, code.name)
 
-    def pipeline_context(self, ledger_id: int, master_key: bytes, add_flags: int) -> PipelineContext:
+    def pipeline_context(self, codec: EntryCodec, add_flags: int) -> PipelineContext:
         """What the adds of one ledger have in common."""
-        return PipelineContext(
-            ledger_id,
-            master_key,
-            add_flags,
-            add_timeout_seconds=self.settings.add_timeout_seconds,
-            change_pause_seconds=self.settings.change_pause_seconds,
-            clock=self.clock,
-            report=self.bookie_failed,
-        )
+        return PipelineContext(codec, add_flags, self.settings, self.clock, self.bookie_failed)
 
 
 def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: int) -> LedgerMetadata:
@@ -85,9 +76,9 @@ def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: 
 
 
 class OpenLedgerWriter:
-    """A `LedgerWriter`: `LedgerAppends`, and what has to wait for bookies or the metadata store."""
+    """A `LedgerWriter`: an `AppendPipeline`, and what has to wait for bookies or the metadata store."""
 
-    __slots__ = ("_appends", "_closed", "_entries", "_metadata", "_parts", "_version", "append", "ledger_id")
+    __slots__ = ("_closed", "_entries", "_metadata", "_parts", "_pipeline", "_version", "append", "ledger_id")
 
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, parts: LedgerParts, listener: LedgerListener
@@ -100,16 +91,16 @@ class OpenLedgerWriter:
         codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
         self._entries = parts.entry_reader(codec)
         self._closed = False
-        self._appends = LedgerAppends(codec, listener, parts.settings.pending_bytes_max)
-        self._appends.start(
+        self._pipeline = AppendPipeline(
+            listener,
             self,
             Appender(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.ensembles[-1][1],
             parts.connections,
-            parts.pipeline_context(ledger_id, codec.master_key, ADD_FLAG_NONE),
+            parts.pipeline_context(codec, ADD_FLAG_NONE),
         )
-        self.append: Callable[[Sequence[bytes]], int] = self._appends.append
-        """`LedgerAppends.append`, without a call in between."""
+        self.append: Callable[[Sequence[bytes]], int] = self._pipeline.append
+        """`AppendPipeline.append`, without a call in between."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -119,22 +110,22 @@ class OpenLedgerWriter:
     @property
     def last_add_confirmed(self) -> int:
         """The last entry that is on an ack quorum of disks, as all before it are."""
-        return self._appends.last_add_confirmed
+        return self._pipeline.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
         """The last entry that was appended."""
-        return self._appends.last_add_pushed
+        return self._pipeline.last_add_pushed
 
     @property
     def length_bytes(self) -> int:
         """Bytes of all payloads that were appended."""
-        return self._appends.length_bytes
+        return self._pipeline.length_bytes
 
     @property
     def finished(self) -> bool:
         """Whether nothing will come of this writer any more."""
-        return self._closed or self._appends.error is not None
+        return self._closed or self._pipeline.error is not None
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last, both confirmed. `EntryNotFound`, `LedgerUnavailable`."""
@@ -155,22 +146,22 @@ class OpenLedgerWriter:
         After a failure the ledger is closed at its last confirmed entry, but one that another client has fenced or
         closed is left to it.
         Raises `LedgerFenced` if another client closed it elsewhere, `LedgerUnavailable` if the store fails."""
-        appends = self._appends
-        appends.closing = True
-        await wait_until_settled(appends.pipeline)
+        pipeline = self._pipeline
+        pipeline.closing = True
+        await wait_until_settled(pipeline)
         if self._closed:
             return
-        if not isinstance(appends.error, (LedgerFenced, LedgerClosed)):
-            length = appends.length_bytes if appends.error is None else appends.length_confirmed_bytes
-            await self._write_closed(appends.last_add_confirmed, length)
+        if not isinstance(pipeline.error, (LedgerFenced, LedgerClosed)):
+            length = pipeline.length_bytes if pipeline.error is None else pipeline.length_confirmed_bytes
+            await self._write_closed(pipeline.last_add_confirmed, length)
         self._closed = True
-        await appends.close()
+        await pipeline.close()
 
     async def abandon(self) -> None:
         """Let go without writing anything; the next owner recovers the ledger."""
-        self._appends.closing = True
+        self._pipeline.closing = True
         self._closed = True
-        await self._appends.close()
+        await self._pipeline.close()
 
     async def _write_closed(self, last_entry_id: int, length_bytes: int) -> None:
         for _ in range(CONFLICTS_MAX):

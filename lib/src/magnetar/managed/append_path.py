@@ -109,6 +109,7 @@ class AppendPath:
         self.state: ManagedLedgerState = ManagedLedgerState.CLOSED_LEDGER
         self.last_confirmed: Position = ledgers.last_position()
         self.on_appended: list[Callable[[], None]] = []
+        """Called once per confirmed group, after `last_confirmed` advanced and the entries are in the cache."""
         self.on_rolled: Callable[[], None] | None = None
         """Told after another ledger came into use and the list was written."""
         self.cache_wanted: bool = False
@@ -131,8 +132,9 @@ class AppendPath:
         return self._writer
 
     def append(self, payloads: Sequence[bytes], done: AppendCallback, context: object) -> None:
-        """Store a batch: consecutive entries of one ledger. Never waits, and never calls `done` from inside. `done`
-        hears once per call, in the order of the calls. When a ledger fails, the batch goes to the next one."""
+        """Store a batch: consecutive entries of one ledger. Never waits, and never calls `done` from inside.
+
+        `done` hears once per call, in the order of the calls. When a ledger fails, the batch goes to the next one."""
         assert payloads
         pending = self._pending
         if pending is None:
@@ -249,7 +251,7 @@ class AppendPath:
         self.go(ManagedLedgerState.TERMINATED)
 
     def ready_to_create_ledger(self) -> None:
-        """The producers whose appends failed are gone: the next append tries again."""
+        """After `ManagedLedgerWriteFailed`: the producers that saw it are disconnected, appends may try again."""
         if self.state is ManagedLedgerState.WRITE_FAILED:
             self.go(ManagedLedgerState.CLOSED_LEDGER)
 

@@ -169,6 +169,16 @@ class LedgerList:
         """Confirmed payload bytes over all ledgers."""
         return sum([record.size_bytes for record in self._by_id.values()])
 
+    def entries_in(self, ledger_id: int) -> int:
+        """Confirmed entries of one ledger; 0 when it is not there."""
+        record = self._by_id.get(ledger_id)
+        return 0 if record is None else record.entries
+
+    def average_entry_bytes(self, ledger_id: int) -> int:
+        """Of one ledger's entries; 0 when it is not there or empty."""
+        record = self._by_id.get(ledger_id)
+        return 0 if record is None or not record.entries else record.size_bytes // record.entries
+
     def entry_at(self, index: int) -> Position:
         """The position of the index-th entry, from 0."""
         assert index >= 0

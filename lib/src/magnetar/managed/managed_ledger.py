@@ -12,7 +12,7 @@ from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerReader
 from magnetar.managed.ack_state import AckState
-from magnetar.managed.append_path import AppendCallback, AppendPath
+from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors.cursor import Cursor, start_mark
 from magnetar.managed.cursors.opening import CursorOpening
 from magnetar.managed.cursors.recovery import recover_cursor
@@ -41,27 +41,27 @@ class ManagedLedger:
     """Made by `ManagedLedgerFactory.open`. All calls on the event loop's thread."""
 
     __slots__ = (
-        "_appends",
         "_node",
         "_non_durable",
         "_opening",
-        "_readers",
         "_rollover",
         "_shared",
         "_trim_task",
+        "appends",
         "cache",
         "cursors",
         "ledgers",
         "name",
+        "readers",
     )
 
     def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath, rollover: LedgerRollover) -> None:
         self._shared: Shared = shared
         self._node: InfoNode = node
-        self._appends: AppendPath = appends
+        self.appends: AppendPath = appends
         self._rollover: LedgerRollover = rollover
         self._opening: CursorOpening = CursorOpening(shared, appends)
-        self._readers: LedgerReaders = LedgerReaders(shared, appends)
+        self.readers: LedgerReaders = LedgerReaders(shared, appends)
         self._non_durable: list[Cursor] = []
         self._trim_task: asyncio.Task[None] | None = None
         self.name: str = appends.name
@@ -71,68 +71,33 @@ class ManagedLedger:
         appends.on_rolled = self._rolled
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Where everything of this object runs."""
-        return self._shared.loop
-
-    @property
     def settings(self) -> ManagedLedgerSettings:
         """The policy; its fields may be changed."""
-        return self._appends.settings
+        return self.appends.settings
 
     @settings.setter
     def settings(self, settings: ManagedLedgerSettings) -> None:
-        self._appends.settings = settings
+        self.appends.settings = settings
 
     @property
     def state(self) -> ManagedLedgerState:
         """What happens to an append now."""
-        return self._appends.state
+        return self.appends.state
 
     @property
     def properties(self) -> dict[str, str]:
         """The stored properties; changed by `set_property` only."""
-        return self._appends.properties
+        return self.appends.properties
 
     @property
     def last_confirmed(self) -> Position:
         """The last confirmed entry; (ledger, -1) when there is none."""
-        return self._appends.last_confirmed
-
-    @property
-    def first_position(self) -> Position:
-        """The first entry there is, or the one to come."""
-        return self.ledgers.first_position()
+        return self.appends.last_confirmed
 
     @property
     def terminated(self) -> bool:
         """Whether no entry will ever be added."""
-        return self._appends.state is ManagedLedgerState.TERMINATED
-
-    @property
-    def on_appended(self) -> list[Callable[[], None]]:
-        """Called once per confirmed group, after `last_confirmed` advanced and the entries are in the cache."""
-        return self._appends.on_appended
-
-    @property
-    def number_of_entries(self) -> int:
-        """Over all ledgers."""
-        return self.ledgers.number_of_entries()
-
-    @property
-    def total_size_bytes(self) -> int:
-        """Over all ledgers."""
-        return self.ledgers.total_size_bytes()
-
-    def append(self, payloads: Sequence[bytes], done: AppendCallback, context: object) -> None:
-        """Store a batch: consecutive entries of one ledger. Never waits, and never calls `done` from inside.
-
-        `done` hears once per call, in the order of the calls. When a ledger fails, the batch goes to the next one."""
-        self._appends.append(payloads, done, context)
-
-    def ready_to_create_ledger(self) -> None:
-        """After `ManagedLedgerWriteFailed`: the producers that saw it are disconnected, appends may try again."""
-        self._appends.ready_to_create_ledger()
+        return self.appends.state is ManagedLedgerState.TERMINATED
 
     async def check_writable(self) -> None:
         """Whether appends can be expected to work again after a `ManagedLedgerWriteFailed`; raises it when not."""
@@ -163,7 +128,7 @@ class ManagedLedger:
         """A cursor in memory only; `start` is what it reads first. It holds back no trimming."""
         cursor = Cursor(self, name, AckState(self.ledgers, start_mark(self, start)))
         self._non_durable.append(cursor)
-        self._appends.cache_wanted = True
+        self.appends.cache_wanted = True
         return cursor
 
     async def delete_cursor(self, name: str) -> None:
@@ -187,22 +152,22 @@ class ManagedLedger:
         """From the cursor: it is used no more. A durable one still holds back trimming; it can be opened again."""
         if cursor in self._non_durable:
             self._non_durable.remove(cursor)
-        self._appends.cache_wanted = bool(self.cursors or self._non_durable)
+        self.appends.cache_wanted = bool(self.cursors or self._non_durable)
 
     async def find_first(self, matches: Callable[[Entry], bool]) -> Position | None:
         """The first entry that matches, if all after it match too (binary search); None when none does."""
-        low, high = 0, self.number_of_entries
+        low, high = 0, self.ledgers.number_of_entries()
         before = self.ledgers.ids[0]
         while low < high:
             middle = (low + high) // 2
             entry = await self.read_entry(self.ledgers.entry_at(middle))
             if self.ledgers.ids[0] != before:  # Trimmed while we waited: the indexes count anew.
-                low, high, before = 0, self.number_of_entries, self.ledgers.ids[0]
+                low, high, before = 0, self.ledgers.number_of_entries(), self.ledgers.ids[0]
             elif matches(entry):
                 high = middle
             else:
                 low = middle + 1
-        return self.ledgers.entry_at(low) if low < self.number_of_entries else None
+        return self.ledgers.entry_at(low) if low < self.ledgers.number_of_entries() else None
 
     async def read_entry(self, position: Position) -> Entry:
         """One confirmed entry. `EntryNotFound`, and what the ledger client raises."""
@@ -211,59 +176,20 @@ class ManagedLedger:
         entry = self.cache.get(position[0], position[1])
         if entry is not None:
             return entry
-        return (await self._readers.read(position[0], position[1], position[1]))[0]
-
-    async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
-        """Confirmed entries of one ledger from bookies, fewer (at least one) when a later one cannot be had; they are
-        in the cache afterwards."""
-        return await self._readers.read(ledger_id, first_entry_id, last_entry_id)
+        return (await self.readers.read(position[0], position[1], position[1]))[0]
 
     async def open_other(self, ledger_id: int) -> LedgerReader:
         """A closed ledger that belongs to this topic without being one of its own, such as a compaction's; whoever
         opens it closes it. Raises what the ledger client raises."""
         return await self._shared.ledgers.open(ledger_id, recover=False)
 
-    def contains(self, position: Position) -> bool:
-        """Whether there is a confirmed entry at the position."""
-        return self.ledgers.contains(position)
-
-    def valid_position(self, position: Position) -> Position:
-        """The first entry at or after the position, or the one to come."""
-        return self.ledgers.valid_from(position)
-
     def start_of_reading(self, position: Position) -> Position:
         """Where reading begins for a position, EARLIEST or LATEST."""
         if position == EARLIEST:
-            return self.first_position
+            return self.ledgers.first_position()
         if position >= LATEST:
-            return self.next_position(self.last_confirmed)
+            return self.ledgers.next_position(self.last_confirmed)
         return self.ledgers.valid_from(position)
-
-    def next_position(self, position: Position) -> Position:
-        """The first entry after the position, or the one to come."""
-        return self.ledgers.next_position(position)
-
-    def previous_position(self, position: Position) -> Position:
-        """The last entry before the position; (first ledger, -1) when there is none."""
-        return self.ledgers.previous_position(position)
-
-    def entries_between(self, after: Position, up_to: Position) -> int:
-        """The number of entries in (after, up_to]."""
-        return self.ledgers.entries_between(after, up_to)
-
-    def entries_in(self, ledger_id: int) -> int:
-        """Confirmed entries of one ledger; 0 when it is not there."""
-        record = self.ledgers.get(ledger_id)
-        return 0 if record is None else record.entries
-
-    def average_entry_bytes(self, ledger_id: int) -> int:
-        """The average size of one ledger's entries, in bytes; 0 when it is not there or empty."""
-        record = self.ledgers.get(ledger_id)
-        return 0 if record is None or not record.entries else record.size_bytes // record.entries
-
-    def size_bytes_after(self, position: Position) -> int:
-        """Estimated bytes of the entries after the position."""
-        return self.ledgers.size_bytes_after(position)
 
     async def roll(self) -> None:
         """Go on in a new ledger now, so that the one in use may be trimmed."""
@@ -284,7 +210,7 @@ class ManagedLedger:
             kept = {**self.properties, **changes}
             changed = {key: value for key, value in kept.items() if value is not None}
             await self._write_info(self.ledgers.records(), changed)
-            self._appends.properties = changed
+            self.appends.properties = changed
 
     def trim_later(self) -> None:
         """Trim in the background if there is something to delete."""
@@ -310,12 +236,12 @@ class ManagedLedger:
             for cursor in [*self.cursors.values(), *self._non_durable]:
                 cursor.ledgers_removed()
         for ledger_id in sorted(doomed):
-            await self._readers.forget(ledger_id)
+            await self.readers.forget(ledger_id)
             await self._shared.delete_ledger(ledger_id)
 
     def maintain(self, now_ms: int) -> None:
         """From the factory's timer: what is due by time alone."""
-        self._appends.roll_if_due(now_ms)
+        self.appends.roll_if_due(now_ms)
         self.trim_later()
 
     async def close(self) -> None:
@@ -355,14 +281,14 @@ class ManagedLedger:
 
     def internal_stats(self, *, with_cursors: bool = True) -> ManagedLedgerStats:
         """What administrators see. Without the cursors for who asks these one by one, as there may be many."""
-        appends = self._appends
+        appends = self.appends
         current = self.ledgers.last()
         failure = appends.last_creation_error
         return ManagedLedgerStats(
             state=appends.state.value,
             entries_added=appends.entries_added,
-            number_of_entries=self.number_of_entries,
-            total_size_bytes=self.total_size_bytes,
+            number_of_entries=self.ledgers.number_of_entries(),
+            total_size_bytes=self.ledgers.total_size_bytes(),
             current_ledger_entries=current.entries,
             current_ledger_size_bytes=current.size_bytes,
             last_ledger_created_ms=appends.ledger_created_ms,
@@ -387,10 +313,10 @@ class ManagedLedger:
         """While opening: bring back the durable cursors of these names."""
         for start in range(0, len(names), CURSORS_LOADED_AT_ONCE):
             some = names[start : start + CURSORS_LOADED_AT_ONCE]
-            recovered = await asyncio.gather(*(recover_cursor(self._shared, self._appends, name) for name in some))
+            recovered = await asyncio.gather(*(recover_cursor(self._shared, self.appends, name) for name in some))
             for name, state in zip(some, recovered, strict=True):
                 if state is not None:
-                    self._add_cursor(name, CursorStorage(self._shared, self._appends, name, state))
+                    self._add_cursor(name, CursorStorage(self._shared, self.appends, name, state))
 
     async def check_loaded_cursors(self) -> None:
         """Before any of them is used: `ManagedLedgerFenced` when another owner has written the list since.
@@ -402,7 +328,7 @@ class ManagedLedger:
 
     def _add_cursor(self, name: str, storage: CursorStorage) -> Cursor:
         cursor = self.cursors[name] = Cursor(self, name, storage.acks, storage)
-        self._appends.cache_wanted = True
+        self.appends.cache_wanted = True
         return cursor
 
     async def _close(self, *, with_cursors: bool) -> None:
@@ -423,8 +349,8 @@ class ManagedLedger:
 
     async def _let_go(self) -> None:
         self._tell_doubts()
-        await self._readers.close()
-        self._appends.let_go()
+        await self.readers.close()
+        self.appends.let_go()
         for ledger_id in self.ledgers.ids:
             self.cache.remove_ledger(ledger_id)
         self.cursors, self._non_durable = {}, []  # They refer to this object.
@@ -446,7 +372,7 @@ class ManagedLedger:
             logger.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
 
     async def _write_info(self, records: Sequence[LedgerRecord], properties: dict[str, str] | None = None) -> None:
-        appends = self._appends
+        appends = self.appends
         try:
             await self._node.write(
                 records, appends.terminated_at, appends.properties if properties is None else properties
@@ -469,7 +395,7 @@ class ManagedLedger:
             try:
                 await self._node.check_owner()
             except ManagedLedgerFenced as error:
-                self._appends.fence(error)
+                self.appends.fence(error)
                 raise
 
     async def _trim_in_background(self) -> None:

@@ -88,7 +88,7 @@ async def append(ledger: ManagedLedger, payloads: Sequence[bytes]) -> Position:
         else:
             outcome.set_exception(error)
 
-    ledger.append(payloads, done, None)
+    ledger.appends.append(payloads, done, None)
     return await outcome
 
 

@@ -148,10 +148,10 @@ class MetadataStoreContract:
         await store.put("/others/a", b"")
         await other_session.put("/others/b", b"", ephemeral=True)
         others = ["/others/a", "/others/b"]
-        heard = Heard(other_session)
+        heard = RecordedNotifications(other_session)
         assert not await other_session.exists("/deep/below/node")
         assert await store.put_while_there("/deep/below/node", b"one", MUST_NOT_EXIST, others) == 0
-        await heard.until(Change.CREATED, "/deep/below/node")
+        await heard.until(NodeChange.CREATED, "/deep/below/node")
         assert await store.put_while_there("/deep/below/node", b"two", 0, others) == 1
         with pytest.raises(VersionConflict):
             await store.put_while_there("/deep/below/node", b"three", 0, others)

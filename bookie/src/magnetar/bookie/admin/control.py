@@ -10,18 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from magnetar.bookie.operations import (
-    AutoRecoveryState,
-    BookieDrainState,
-    BookieDrainStep,
-    BookieOperations,
-    CollectionState,
-    DirectoryUsage,
-    LimboState,
-    LostBookie,
-    StoredLedger,
-)
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, BookieOperations
 from magnetar.control.errors import ControlRefused, RefusalReason
+from magnetar.control.filling import message_of
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.generated.bookie_pb2_grpc import BookieServicer, add_BookieServicer_to_server
 from magnetar.control.server import ControlServer, ControlService
@@ -130,7 +121,7 @@ class BookieControlService(BookieServicer):
             wanted = page_size if left is None else min(page_size, left)
             page = [ledger async for ledger in self._operations.storage.stored_ledgers(after, wanted)]
             if page:
-                yield messages.ListLedgersResponse(ledgers=[stored_ledger(ledger) for ledger in page])
+                yield messages.ListLedgersResponse(ledgers=[message_of(messages.StoredLedger, one) for one in page])
                 after = page[-1].ledger_id
             if len(page) < wanted:
                 return
@@ -140,7 +131,7 @@ class BookieControlService(BookieServicer):
     async def GetAutoRecovery(self, request: messages.GetAutoRecoveryRequest, context: object) -> messages.AutoRecovery:
         """What AutoRecovery does."""
         del request, context
-        return auto_recovery(await self._operations.recovery.auto_recovery())
+        return await self._auto_recovery()
 
     async def WatchAutoRecovery(
         self, request: messages.WatchAutoRecoveryRequest, context: object
@@ -149,7 +140,7 @@ class BookieControlService(BookieServicer):
         del context
         interval_seconds = _interval_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
         while True:
-            yield auto_recovery(await self._operations.recovery.auto_recovery())
+            yield await self._auto_recovery()
             await self._pause(interval_seconds)
 
     async def EnableAutoRecovery(
@@ -158,7 +149,7 @@ class BookieControlService(BookieServicer):
         """Switch it on for the whole cluster."""
         del request, context
         await self._operations.recovery.enable_auto_recovery(enabled=True)
-        return auto_recovery(await self._operations.recovery.auto_recovery())
+        return await self._auto_recovery()
 
     async def DisableAutoRecovery(
         self, request: messages.DisableAutoRecoveryRequest, context: object
@@ -166,17 +157,22 @@ class BookieControlService(BookieServicer):
         """Switch it off for the whole cluster."""
         del request, context
         await self._operations.recovery.enable_auto_recovery(enabled=False)
-        return auto_recovery(await self._operations.recovery.auto_recovery())
+        return await self._auto_recovery()
 
     async def GetLostBookie(self, request: messages.GetLostBookieRequest, context: object) -> messages.LostBookie:
         """What the cluster has of another bookie."""
         del context
-        return lost_bookie(await self._operations.recovery.lost_bookie(_other_bookie(request.bookie_id)))
+        found = await self._operations.recovery.lost_bookie(_other_bookie(request.bookie_id))
+        return message_of(messages.LostBookie, found)
 
     async def RetireLostBookie(self, request: messages.RetireLostBookieRequest, context: object) -> messages.LostBookie:
         """The next step to have it forgotten."""
         del context
-        return lost_bookie(await self._operations.recovery.retire_lost_bookie(_other_bookie(request.bookie_id)))
+        found = await self._operations.recovery.retire_lost_bookie(_other_bookie(request.bookie_id))
+        return message_of(messages.LostBookie, found)
+
+    async def _auto_recovery(self) -> messages.AutoRecovery:
+        return message_of(messages.AutoRecovery, await self._operations.recovery.auto_recovery())
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -204,116 +200,23 @@ def _other_bookie(bookie_id: str) -> str:
 
 def storage_state(operations: BookieOperations) -> messages.StorageState:
     """All that is known of the bookie's storage without waiting."""
-    state, totals = operations.bookie.state(), operations.storage.totals()
-    return messages.StorageState(
+    lacks = operations.bookie.limbo()
+    problems = [messages.LimboProblem(ledger_id=ledger_id, reason=reason) for ledger_id, reason in lacks.problems]
+    return message_of(
+        messages.StorageState,
+        operations.bookie.state(),
+        operations.storage.totals(),
         bookie_id=operations.bookie.bookie_id,
-        running=state.running,
-        shutting_down=state.shutting_down,
-        read_only=state.read_only,
-        high_priority_writes=state.high_priority_writes,
-        read_only_reasons=state.read_only_reasons,
-        read_only_manual=state.read_only_manual,
-        read_only_forced=state.read_only_forced,
-        ledgers=totals.ledgers,
-        entries=totals.entries,
-        write_cache_bytes=totals.write_cache_bytes,
-        write_cache_bytes_max=totals.write_cache_bytes_max,
-        journal_queue_bytes=totals.journal_queue_bytes,
-        entry_log_bytes=totals.entry_log_bytes,
-        directories=[directory(usage) for usage in operations.storage.directories()],
-        journal_marks=[
-            messages.JournalMark(file_id=mark.file_id, offset=mark.offset) for mark in operations.storage.last_marks()
-        ],
-        collections=[collection(state) for state in operations.collection.collections()],
-        limbo=limbo(operations.bookie.limbo()),
-    )
-
-
-def limbo(state: LimboState) -> messages.Limbo:
-    """What the bookie has lost and gets back."""
-    return messages.Limbo(
-        in_limbo=state.in_limbo,
-        since_ms=state.since_ms,
-        ledgers=state.ledgers,
-        ledgers_total=state.ledgers_total,
-        ledgers_unhealed=state.ledgers_unhealed,
-        entries_lost=state.entries_lost,
-        entries_fetched=state.entries_fetched,
-        problems=[messages.LimboProblem(ledger_id=ledger_id, reason=reason) for ledger_id, reason in state.problems],
-        damage=state.damage,
-    )
-
-
-def directory(usage: DirectoryUsage) -> messages.Directory:
-    """One directory."""
-    return messages.Directory(
-        directory=usage.directory,
-        kind=usage.kind,
-        total_bytes=usage.total_bytes,
-        free_bytes=usage.free_bytes,
-        writable=usage.writable,
-    )
-
-
-def collection(state: CollectionState) -> messages.Collection:
-    """Garbage collection of one directory."""
-    return messages.Collection(
-        directory=state.directory,
-        force_compacting=state.force_compacting,
-        major_compacting=state.major_compacting,
-        minor_compacting=state.minor_compacting,
-        last_major_compaction_ms=state.last_major_compaction_ms,
-        last_minor_compaction_ms=state.last_minor_compaction_ms,
-        major_compactions=state.major_compactions,
-        minor_compactions=state.minor_compactions,
-        major_suspended=state.major_suspended,
-        minor_suspended=state.minor_suspended,
+        directories=[message_of(messages.Directory, usage) for usage in operations.storage.directories()],
+        journal_marks=[message_of(messages.JournalMark, mark) for mark in operations.storage.last_marks()],
+        collections=[message_of(messages.Collection, state) for state in operations.collection.collections()],
+        limbo=message_of(messages.Limbo, lacks, problems=problems),
     )
 
 
 def drain(state: BookieDrainState) -> messages.Drain:
     """A drain; of its blockers the first ones."""
-    return messages.Drain(
-        bookie_id=state.bookie_id,
-        step=f"DRAIN_STEP_{state.step.name}",
-        ledgers_total=state.ledgers_total,
-        ledgers_left=state.ledgers_left,
-        bytes_copied=state.bytes_copied,
-        bytes_per_second=state.bytes_per_second,
-        blockers=[
-            messages.DrainBlocker(ledger_id=ledger_id, reason=reason)
-            for ledger_id, reason in state.blockers[:BLOCKERS_MAX]
-        ],
-    )
-
-
-def lost_bookie(state: LostBookie) -> messages.LostBookie:
-    """Another bookie."""
-    return messages.LostBookie(
-        bookie_id=state.bookie_id,
-        registered=state.registered,
-        has_cookie=state.has_cookie,
-        ledgers_left=state.ledgers_left,
-        waits_for=state.waits_for,
-    )
-
-
-def stored_ledger(ledger: StoredLedger) -> messages.StoredLedger:
-    """One ledger."""
-    return messages.StoredLedger(ledger_id=ledger.ledger_id, fenced=ledger.fenced, last_entry_id=ledger.last_entry_id)
-
-
-def auto_recovery(state: AutoRecoveryState) -> messages.AutoRecovery:
-    """AutoRecovery."""
-    return messages.AutoRecovery(
-        enabled=state.enabled,
-        auditor_bookie_id=state.auditor_bookie_id,
-        ledgers_left=state.ledgers_left,
-        running_here=state.running_here,
-        is_auditor=state.is_auditor,
-        ledgers_done=state.ledgers_done,
-        entries_copied=state.entries_copied,
-        bytes_copied=state.bytes_copied,
-        bytes_per_second=state.bytes_per_second,
-        current_ledger_ids=state.current_ledger_ids,
-    )
+    blockers = [
+        messages.DrainBlocker(ledger_id=ledger_id, reason=reason) for ledger_id, reason in state.blockers[:BLOCKERS_MAX]
+    ]
+    return message_of(messages.Drain, state, step=f"DRAIN_STEP_{state.step.name}", blockers=blockers)

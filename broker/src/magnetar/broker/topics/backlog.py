@@ -83,7 +83,7 @@ class ExpirySearch:
     async def last_expired(self) -> Position | None:
         """The last entry that is too old, by binary search: publish times are taken to grow. None: there is none."""
         ledger = self._ledger
-        low, high = 0, ledger.number_of_entries
+        low, high = 0, ledger.ledgers.number_of_entries()
         first_ledger = ledger.ledgers.ids[0]
         unknown = -1
         while low < high:
@@ -96,7 +96,7 @@ class ExpirySearch:
                 fresh = await self.is_fresh(ledger.ledgers.entry_at(at))
             if first_ledger != ledger.ledgers.ids[0]:
                 # Trimmed while we waited: the indexes count anew.
-                low, high, first_ledger, unknown = 0, ledger.number_of_entries, ledger.ledgers.ids[0], -1
+                low, high, first_ledger, unknown = 0, ledger.ledgers.number_of_entries(), ledger.ledgers.ids[0], -1
             elif fresh is False:
                 low = at + 1
             else:
@@ -105,9 +105,9 @@ class ExpirySearch:
         self.stands_at = ledger.ledgers.entry_at(low) if low == unknown else None
         if low == 0:
             return None
-        if low >= ledger.number_of_entries:
+        if low >= ledger.ledgers.number_of_entries():
             return ledger.last_confirmed
-        return ledger.previous_position(ledger.ledgers.entry_at(low))
+        return ledger.ledgers.previous_position(ledger.ledgers.entry_at(low))
 
     @property
     def problem(self) -> str:
@@ -123,7 +123,7 @@ def slowest_cursor(topic: BackloggedTopic) -> Cursor | None:
 def backlog_bytes(topic: BackloggedTopic) -> int:
     """What the slowest durable cursor has not acknowledged, estimated."""
     slowest = slowest_cursor(topic)
-    return 0 if slowest is None else topic.ledger.size_bytes_after(slowest.mark_delete)
+    return 0 if slowest is None else topic.ledger.ledgers.size_bytes_after(slowest.mark_delete)
 
 
 def size_exceeded(topic: BackloggedTopic) -> bool:
@@ -138,7 +138,7 @@ def age_exceeded(topic: BackloggedTopic, now_ms: int) -> bool:
     slowest = slowest_cursor(topic)
     if limit_seconds <= 0 or slowest is None or slowest.backlog_entries == 0:
         return False
-    record = topic.ledger.ledgers.get(topic.ledger.next_position(slowest.mark_delete)[0])
+    record = topic.ledger.ledgers.get(topic.ledger.ledgers.next_position(slowest.mark_delete)[0])
     return record is not None and record.closed_ms > 0 and now_ms - record.closed_ms > limit_seconds * 1000
 
 
@@ -148,7 +148,7 @@ async def age_exceeded_precisely(topic: BackloggedTopic, now_ms: int) -> bool:
     slowest = slowest_cursor(topic)
     if limit_seconds <= 0 or slowest is None or slowest.backlog_entries == 0:
         return False
-    oldest = await topic.ledger.read_entry(topic.ledger.next_position(slowest.mark_delete))
+    oldest = await topic.ledger.read_entry(topic.ledger.ledgers.next_position(slowest.mark_delete))
     try:
         return now_ms - oldest.metadata().publish_time_ms > limit_seconds * 1000
     except BadMetadata:

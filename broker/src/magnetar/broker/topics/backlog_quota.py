@@ -98,8 +98,8 @@ async def evict_by_age(topic: PersistentTopic) -> None:
         slowest = slowest_cursor(topic)
         assert slowest is not None
         before = slowest.mark_delete
-        ledger_id = topic.ledger.next_position(before)[0]
-        last: Position = (ledger_id, topic.ledger.entries_in(ledger_id) - 1)
+        ledger_id = topic.ledger.ledgers.next_position(before)[0]
+        last: Position = (ledger_id, topic.ledger.ledgers.entries_in(ledger_id) - 1)
         logger.warning("%s skips ledger %d of %s: over quota", topic.name, ledger_id, slowest.name)
         slowest.acknowledge_cumulative(last)
         _moved(topic, slowest)

@@ -123,7 +123,7 @@ class CompactedCursor:
         return first
 
     def _go_behind_horizon(self) -> None:
-        behind = self._ledger.next_position(self._compaction.horizon)
+        behind = self._ledger.ledgers.next_position(self._compaction.horizon)
         if self._cursor.read_position < behind:
             self._cursor.skip_to(behind)
 

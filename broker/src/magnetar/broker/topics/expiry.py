@@ -29,9 +29,9 @@ async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | N
     ]
     if not behind:
         return None
-    oldest = ledger.next_position(min(behind))
+    oldest = ledger.ledgers.next_position(min(behind))
     search = ExpirySearch(ledger, topic.clock.now_ms() - ttl_seconds * 1000)
-    if not ledger.contains(oldest) or await search.is_fresh(oldest):
+    if not ledger.ledgers.contains(oldest) or await search.is_fresh(oldest):
         return None
     position = await search.last_expired()
     if search.stands_at is not None:

@@ -53,7 +53,7 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
     if compacted and compaction is not None and position <= compaction.horizon:
         return await _last_compacted(topic, compaction)
     turn = Turn()
-    while position[1] != NO_ENTRY and position >= topic.ledger.first_position:
+    while position[1] != NO_ENTRY and position >= topic.ledger.ledgers.first_position():
         entry = await topic.ledger.read_entry(position)
         try:
             metadata = entry.metadata()
@@ -61,7 +61,7 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
             metadata = None
         if metadata is not None and metadata.marker_type < 0:
             return position, metadata.num_messages - 1 if metadata.is_batch else -1
-        position = topic.ledger.previous_position(position)
+        position = topic.ledger.ledgers.previous_position(position)
         if turn.over:  # Entries in the cache come without waiting.
             await turn.pause()
     return (EARLIEST, -1) if compaction is None else await _last_compacted(topic, compaction)

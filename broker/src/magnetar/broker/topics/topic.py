@@ -124,7 +124,7 @@ class PersistentTopic:
         for cursor_name, cursor in ledger.cursors.items():
             if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
                 self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
-        ledger.on_appended.append(self._entries_available)
+        ledger.appends.on_appended.append(self._entries_available)
 
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
@@ -151,7 +151,7 @@ class PersistentTopic:
     @property
     def number_of_entries(self) -> int:
         """Entries that are stored."""
-        return self.ledger.number_of_entries
+        return self.ledger.ledgers.number_of_entries()
 
     def publish(self, batch: PublishBatch) -> None:
         """Store a batch; its producer hears how it went. Never waits."""
@@ -160,10 +160,10 @@ class PersistentTopic:
         elif self._checks_messages:
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
         else:
-            self.ledger.append(batch.payloads, self._appended, batch)
+            self.ledger.appends.append(batch.payloads, self._appended, batch)
 
     def _append(self, batch: PublishBatch) -> None:
-        self.ledger.append(batch.payloads, self._appended, batch)
+        self.ledger.appends.append(batch.payloads, self._appended, batch)
 
     def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
         assert isinstance(context, PublishBatch)
@@ -193,7 +193,7 @@ class PersistentTopic:
         if self.producers.by_name:
             logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
         self.disconnect_producers()
-        self.ledger.ready_to_create_ledger()
+        self.ledger.appends.ready_to_create_ledger()
 
     def _entries_available(self) -> None:
         self.last_publish_ms = self._clock.now_ms()
@@ -395,8 +395,8 @@ class PersistentTopic:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)
 
     def _disconnect(self) -> None:
-        if self._entries_available in self.ledger.on_appended:
-            self.ledger.on_appended.remove(self._entries_available)
+        if self._entries_available in self.ledger.appends.on_appended:
+            self.ledger.appends.on_appended.remove(self._entries_available)
         self.admission.disconnect()
         for subscription in self.subscriptions.values():
             subscription.close()

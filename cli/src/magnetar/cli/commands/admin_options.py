@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from magnetar.cli.tools.admin_api import AdminAccess, AdminCaller
+
+T = TypeVar("T")
 
 CONNECTION: Final = "Connection"
 COMPLETION_SECONDS_MAX: Final = 2.0
@@ -61,24 +63,31 @@ def admin_access(
     return overlaid(found, url, auth_plugin, auth_params)
 
 
+async def with_brokers(
+    work: Callable[[AdminCaller], Awaitable[T]],
+    url: str | None,
+    client_conf: Path | None,
+    auth_plugin: str | None,
+    auth_params: str | None,
+) -> T:
+    """What the work with the admin API returns. `SettingError`, `AdminUnreachable`, `AdminRefused`."""
+    from magnetar.cli.tools.admin_api import open_admin_api
+
+    async with open_admin_api(admin_access(url, client_conf, auth_plugin, auth_params)) as api:
+        return await work(api)
+
+
 def _complete(
     context: typer.Context, find: Callable[[AdminCaller], Awaitable[list[str]]], incomplete: str
 ) -> list[str]:
     """What the cluster knows that begins like this; nothing when it does not answer."""
-    from magnetar.cli.tools.admin_api import open_admin_api
     from magnetar.core.errors import MagnetarError
 
     given: dict[str, Any] = context.params
-
-    async def work() -> list[str]:
-        access = admin_access(
-            given.get("admin_url"), given.get("client_conf"), given.get("auth_plugin"), given.get("auth_params")
-        )
-        async with asyncio.timeout(COMPLETION_SECONDS_MAX), open_admin_api(access) as api:
-            return await find(api)
-
+    options = ("admin_url", "client_conf", "auth_plugin", "auth_params")
+    work = asyncio.wait_for(with_brokers(find, *map(given.get, options)), COMPLETION_SECONDS_MAX)
     try:
-        return [name for name in asyncio.run(work()) if name.startswith(incomplete)]
+        return [name for name in asyncio.run(work) if name.startswith(incomplete)]
     except (MagnetarError, OSError, TimeoutError):
         return []
 

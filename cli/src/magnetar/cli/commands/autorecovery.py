@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from magnetar.cli.commands.lazy import command_group
@@ -15,15 +17,12 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
-    cluster_metadata,
     settings_given,
+    with_store,
 )
 from magnetar.cli.commands.output import Column, human_time, note, show_object, show_rows
 from magnetar.cli.commands.starting import serve
 from magnetar.core.exit_codes import EXIT_FAILED
-
-if TYPE_CHECKING:
-    from magnetar.cli.tools.autorecovery import ElectedAuditor, MarkedLedger, RecoveryStatus
 
 application = command_group("autorecovery", "Give lost replicas back: run AutoRecovery, look at it, switch it.")
 
@@ -62,11 +61,6 @@ def status(
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.autorecovery import status as ask
-    from magnetar.cli.tools.cluster import open_store_of
-
-    async def work() -> RecoveryStatus:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            return await ask(store)
 
     labels = (
         Column("AutoRecovery", lambda row: "on" if row.enabled else "off"),
@@ -77,7 +71,7 @@ def status(
         Column("last check of placement", lambda row: _last_check(row.last_placement_check_ms)),
         Column("last check of replicas", lambda row: _last_check(row.last_replicas_check_ms)),
     )
-    show_object(complete(work()), as_json=as_json, labels=labels)
+    show_object(complete(with_store(ask, conf, metadata_store)), as_json=as_json, labels=labels)
 
 
 def _last_check(time_ms: int | None) -> str:
@@ -93,25 +87,20 @@ def _seconds(count: int | None) -> str:
 @application.command()
 def enable(conf: BookieConfOption = None, metadata_store: ClusterStoreOption = None) -> None:
     """Switch AutoRecovery on in the whole cluster."""
-    _switch(cluster_conf=(conf, metadata_store), enabled=True)
+    _switch(conf, metadata_store, enabled=True)
 
 
 @application.command()
 def disable(conf: BookieConfOption = None, metadata_store: ClusterStoreOption = None) -> None:
     """Switch AutoRecovery off in the whole cluster, such as for maintenance. What is being copied is finished."""
-    _switch(cluster_conf=(conf, metadata_store), enabled=False)
+    _switch(conf, metadata_store, enabled=False)
 
 
-def _switch(*, cluster_conf: tuple[BookieConfOption, ClusterStoreOption], enabled: bool) -> None:
+def _switch(conf: Path | None, metadata_store: str | None, *, enabled: bool) -> None:
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.autorecovery import switch
-    from magnetar.cli.tools.cluster import open_store_of
 
-    async def work() -> bool:
-        async with open_store_of(cluster_metadata(*cluster_conf)) as store:
-            return await switch(store, enabled=enabled)
-
-    changed = complete(work())
+    changed = complete(with_store(partial(switch, enabled=enabled), conf, metadata_store))
     note(f"AutoRecovery is {'on' if enabled else 'off'}{'' if changed else ', as it was'}")
 
 
@@ -132,24 +121,10 @@ def audit(
     [dim]Example:[/]
       magnetar autorecovery audit --entries -m zk:localhost:2181
     """
-    from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.autorecovery import TOOL_NAME
-    from magnetar.cli.tools.cluster import open_store_of
-    from magnetar.wire.bookkeeper.under_replication import CheckKind
+    from magnetar.cli.tools.autorecovery import request_audit
 
-    async def work() -> None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            marks = UnderreplicatedLedgers(store, TOOL_NAME)
-            try:
-                await marks.request_audit()
-                if entries:
-                    await marks.request_check(CheckKind.ALL_LEDGERS)
-                    await marks.request_check(CheckKind.REPLICAS)
-            finally:
-                await marks.close()
-
-    complete(work())
+    complete(with_store(partial(request_audit, entries=entries), conf, metadata_store))
     note("the auditor is asked")
 
 
@@ -163,14 +138,10 @@ def who_is_auditor(
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.autorecovery import auditors
-    from magnetar.cli.tools.cluster import open_store_of
 
-    async def work() -> tuple[ElectedAuditor, ...]:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            return await auditors(store)
-
+    found = complete(with_store(auditors, conf, metadata_store))
     columns = (Column("auditor", lambda row: row.bookie_id), Column("election", lambda row: row.election))
-    if not show_rows(complete(work()), columns, as_json=as_json, none="nobody audits: AutoRecovery runs nowhere"):
+    if not show_rows(found, columns, as_json=as_json, none="nobody audits: AutoRecovery runs nowhere"):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -188,22 +159,10 @@ def lost_bookie_recovery_delay(
       magnetar autorecovery lost-bookie-recovery-delay
       magnetar autorecovery lost-bookie-recovery-delay 3600
     """
-    from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.autorecovery import TOOL_NAME
-    from magnetar.cli.tools.cluster import open_store_of
+    from magnetar.cli.tools.autorecovery import recovery_delay
 
-    async def work() -> int | None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            marks = UnderreplicatedLedgers(store, TOOL_NAME)
-            try:
-                if seconds is not None:
-                    await marks.set_lost_bookie_recovery_delay_seconds(seconds)
-                return await marks.lost_bookie_recovery_delay_seconds()
-            finally:
-                await marks.close()
-
-    found = complete(work())
+    found = complete(with_store(partial(recovery_delay, seconds=seconds), conf, metadata_store))
     if found is None:
         note("nobody has set it; the auditor's own setting counts")
     else:
@@ -227,11 +186,6 @@ def list_under_replicated(
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.autorecovery import marked_ledgers
-    from magnetar.cli.tools.cluster import open_store_of
-
-    async def work() -> list[MarkedLedger]:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            return [row async for row in marked_ledgers(store, missing=missing, not_missing=not_missing)]
 
     columns = (
         Column("ledger", lambda row: row.ledger_id, right=True),
@@ -240,4 +194,6 @@ def list_under_replicated(
         Column("worker", lambda row: row.worker),
         Column("problem", lambda row: row.problem),
     )
-    show_rows(complete(work()), columns, as_json=as_json, none="no ledger lacks a replica, as far as is known")
+    find = partial(marked_ledgers, missing=missing, not_missing=not_missing)
+    rows = complete(with_store(find, conf, metadata_store))
+    show_rows(rows, columns, as_json=as_json, none="no ledger lacks a replica, as far as is known")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,7 @@ from magnetar.cli.commands.options import (
     ClusterStoreOption,
     JsonOption,
     bookie_given,
-    cluster_metadata,
+    with_cluster,
 )
 from magnetar.cli.commands.output import Column, progress, show_object
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from magnetar.bookie.operating.sanity import CheckResult
+    from magnetar.cli.tools.cluster import ClusterAccess
 
 EntriesOption = Annotated[int, typer.Option("--entries", "-n", min=1, max=10_000_000, help="Entries to write.")]
 
@@ -47,14 +48,15 @@ def sanity_test(
       magnetar bookie sanity-test 10.0.0.5:3181 -m zk:localhost:2181 --entries 100
     """
     from magnetar.bookie.operating.sanity import check_bookie
-    from magnetar.cli.tools.cluster import open_cluster
+    from magnetar.cli.commands.running import guarded
 
-    async def work(report: Callable[[int, int], None]) -> CheckResult:
+    with guarded():
         name = bookie_id or configured_bookie_id(conf)
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            return await check_bookie(cluster.store, cluster.connections, name, entries, report)
 
-    _run(work, as_json)
+    async def work(cluster: ClusterAccess, report: Callable[[int, int], None]) -> CheckResult:
+        return await check_bookie(cluster.store, cluster.connections, name, entries, report)
+
+    _run(work, conf, metadata_store, as_json)
 
 
 def simple_test(
@@ -72,25 +74,32 @@ def simple_test(
       magnetar bookie simple-test -m zk:localhost:2181 --ensemble 3 --write-quorum 3 --ack-quorum 2
     """
     from magnetar.bookie.operating.sanity import check
-    from magnetar.cli.tools.cluster import open_cluster
     from magnetar.ledger.api import LedgerOptions
 
     if not ensemble >= write_quorum >= ack_quorum:
         raise typer.BadParameter("it must be that --ensemble >= --write-quorum >= --ack-quorum")
     options = LedgerOptions(ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
 
-    async def work(report: Callable[[int, int], None]) -> CheckResult:
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            return await check(cluster.store, cluster.connections, options, entries, report)
+    async def work(cluster: ClusterAccess, report: Callable[[int, int], None]) -> CheckResult:
+        return await check(cluster.store, cluster.connections, options, entries, report)
 
-    _run(work, as_json)
+    _run(work, conf, metadata_store, as_json)
 
 
-def _run(work: Callable[[Callable[[int, int], None]], Coroutine[None, None, CheckResult]], as_json: bool) -> None:
+def _run(
+    work: Callable[[ClusterAccess, Callable[[int, int], None]], Awaitable[CheckResult]],
+    conf: Path | None,
+    metadata_store: str | None,
+    as_json: bool,
+) -> None:
     from magnetar.cli.commands.running import complete
 
     with progress("entries written and read") as report:
-        result = complete(work(lambda done, total: report(done, total, "")))
+
+        def told(done: int, total: int) -> None:
+            report(done, total, "")
+
+        result = complete(with_cluster(lambda cluster: work(cluster, told), conf, metadata_store))
     show_object(result, as_json=as_json, labels=LABELS)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from magnetar.cli.commands.lazy import command_group
-from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
+from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, with_cluster, with_store
 from magnetar.cli.commands.output import Column, complain, note, show_rows
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
-
-if TYPE_CHECKING:
-    from magnetar.cli.tools.bookies import BookieMode, BookieRow
 
 BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE_ID", help="The bookie's id, such as 10.0.0.5:3181.")]
 
@@ -38,15 +36,10 @@ def list_bookies(
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.bookies import BookieMode
     from magnetar.cli.tools.bookies import list_bookies as find
-    from magnetar.cli.tools.cluster import open_cluster
 
     chosen = {BookieMode.WRITABLE: writable, BookieMode.READ_ONLY: read_only, BookieMode.DOWN: False}
     modes = {mode for mode, wanted in chosen.items() if wanted} or {BookieMode.WRITABLE, BookieMode.READ_ONLY}
-    wanted: frozenset[BookieMode] = frozenset(BookieMode) if everyone else frozenset(modes)
-
-    async def work() -> list[BookieRow]:
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            return await find(cluster, wanted, ask=usage)
+    wanted = frozenset(BookieMode if everyone else modes)
 
     columns = [
         Column("bookie", lambda row: row.bookie_id),
@@ -60,7 +53,8 @@ def list_bookies(
             Column("free", lambda row: _bytes(row.free_bytes), right=True),
             Column("used", lambda row: _share(row.free_bytes, row.total_bytes), right=True),
         ]
-    show_rows(complete(work()), columns, as_json=as_json, none="no such bookie")
+    rows = complete(with_cluster(partial(find, modes=wanted, ask=usage), conf, metadata_store))
+    show_rows(rows, columns, as_json=as_json, none="no such bookie")
 
 
 def _bytes(count: int | None) -> str:
@@ -83,13 +77,8 @@ def get_cookie(
     """Print a bookie's cookie as the metadata store has it."""
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.bookies import read_cookie
-    from magnetar.cli.tools.cluster import open_store_of
 
-    async def work() -> str | None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            return await read_cookie(store, bookie_id)
-
-    found = complete(work())
+    found = complete(with_store(partial(read_cookie, bookie_id=bookie_id), conf, metadata_store))
     if found is None:
         complain(f"{bookie_id} has no cookie")
         raise typer.Exit(EXIT_FAILED)
@@ -109,16 +98,10 @@ def create_cookie(
     """
     from magnetar.cli.commands.running import complete, guarded
     from magnetar.cli.tools.bookies import create_cookie as create
-    from magnetar.cli.tools.cluster import open_store_of
 
     with guarded():
         content = file.read_bytes()
-
-    async def work() -> None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            await create(store, bookie_id, content)
-
-    complete(work())
+    complete(with_store(partial(create, bookie_id=bookie_id, content=content), conf, metadata_store))
     note(f"{bookie_id} has its cookie")
 
 
@@ -135,16 +118,10 @@ def delete_cookie(
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.bookies import delete_cookie as delete
-    from magnetar.cli.tools.cluster import open_store_of
 
     if not yes:
         typer.confirm(f"Remove the cookie of {bookie_id}, so that it cannot start on its data any more?", abort=True)
-
-    async def work() -> None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            await delete(store, bookie_id)
-
-    complete(work())
+    complete(with_store(partial(delete, bookie_id=bookie_id), conf, metadata_store))
     note(f"the cookie of {bookie_id} is gone")
 
 
@@ -152,15 +129,9 @@ def instance_id(conf: BookieConfOption = None, metadata_store: ClusterStoreOptio
     """Print the cluster's instance id, which stands in every cookie."""
     from magnetar.bookie.cookie import INSTANCE_ID_PATH
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_store_of
 
-    async def work() -> str | None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            node = await store.get(INSTANCE_ID_PATH)
-            return None if node is None else node.value.decode("utf-8", "replace")
-
-    found = complete(work())
+    found = complete(with_store(lambda store: store.get(INSTANCE_ID_PATH), conf, metadata_store))
     if found is None:
         complain("no cluster here: `magnetar init-metadata` prepares one")
         raise typer.Exit(EXIT_FAILED)
-    typer.echo(found)
+    typer.echo(found.value.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
+from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, with_cluster, with_store
 from magnetar.cli.commands.output import (
     BodyFormat,
     Column,
@@ -23,7 +23,9 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
+    from magnetar.cli.tools.cluster import ClusterAccess
     from magnetar.cli.tools.ledgers import ReadEntry
+    from magnetar.metadata.store import MetadataStore
     from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="The ledger's id.")]
@@ -48,7 +50,6 @@ def list_ledgers(
       magnetar bookie list-ledgers --bookie 10.0.0.5:3181 --json
     """
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_cluster
     from magnetar.cli.tools.ledgers import list_ledgers as find
 
     columns = [Column("ledger", lambda row: row.ledger_id, right=True)]
@@ -62,15 +63,14 @@ def list_ledgers(
             Column("bookies", lambda row: " ".join(row.bookies or ())),
         ]
 
-    async def work() -> int:
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            with RowPrinter(columns, as_json=as_json) as printer, progress("ledgers read") as report:
-                rows = find(cluster.ledgers, bookie, metadata=metadata, on_read=lambda seen: report(seen, 0, ""))
-                async for row in rows:
-                    printer.add(row)
-            return printer.count
+    async def work(cluster: ClusterAccess) -> int:
+        with RowPrinter(columns, as_json=as_json) as printer, progress("ledgers read") as report:
+            rows = find(cluster.ledgers, bookie, metadata=metadata, on_read=lambda seen: report(seen, 0, ""))
+            async for row in rows:
+                printer.add(row)
+        return printer.count
 
-    if not complete(work()):
+    if not complete(with_cluster(work, conf, metadata_store)):
         note("no such ledger")
 
 
@@ -93,7 +93,6 @@ def list_unnamed_ledgers(
       magnetar bookie list-unnamed-ledgers --older-than-hours 168 --json
     """
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_store_of
     from magnetar.cli.tools.unnamed_ledgers import unnamed_ledgers as find
     from magnetar.core.clock import SystemClock
 
@@ -108,17 +107,13 @@ def list_unnamed_ledgers(
     )
     created_before_ms = SystemClock().now_ms() - int(hours * 3_600_000)
 
-    async def work() -> int:
-        from magnetar.ledger.metadata_ops import LedgerMetadataOps
+    async def work(store: MetadataStore) -> int:
+        with RowPrinter(columns, as_json=as_json) as printer, progress("ledgers read") as report:
+            async for row in find(store, created_before_ms, lambda seen: report(seen, 0, "")):
+                printer.add(row)
+        return printer.count
 
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            with RowPrinter(columns, as_json=as_json) as printer, progress("ledgers read") as report:
-                ledgers = LedgerMetadataOps(store)
-                async for row in find(store, ledgers, created_before_ms, lambda seen: report(seen, 0, "")):
-                    printer.add(row)
-            return printer.count
-
-    if not complete(work()):
+    if not complete(with_store(work, conf, metadata_store)):
         note("every ledger that is old enough is named")
 
 
@@ -137,15 +132,9 @@ def ledger_metadata(
       magnetar bookie ledger-metadata 12 --json
     """
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_store_of
+    from magnetar.ledger.metadata_ops import LedgerMetadataOps
 
-    async def work() -> LedgerMetadata:
-        from magnetar.ledger.metadata_ops import LedgerMetadataOps
-
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            return (await LedgerMetadataOps(store).read(ledger))[0]
-
-    found = complete(work())
+    found, _ = complete(with_store(lambda store: LedgerMetadataOps(store).read(ledger), conf, metadata_store))
     if as_json:
         from magnetar.bookie.admin.ledger_routes import metadata_fields
 
@@ -201,23 +190,20 @@ def read_ledger(
       magnetar bookie read-ledger 12 --bookie 10.0.0.5:3181 --format none
     """
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_cluster
     from magnetar.cli.tools.ledgers import EntryRange, read_from_bookie
     from magnetar.cli.tools.ledgers import read_ledger as read
 
     wanted = EntryRange(first_entry_id=first, last_entry_id=last)
 
-    async def work() -> int:
-        async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
-            entries: AsyncIterator[ReadEntry]
-            if bookie is None:
-                entries = read(cluster, ledger, wanted, password=password.encode(), recover=force_recovery)
-            else:
-                connection = cluster.connections.connection(bookie)
-                entries = read_from_bookie(cluster.ledgers, connection, ledger, wanted, password=password.encode())
-            return await _print_entries(entries, body_format, as_json=as_json)
+    async def work(cluster: ClusterAccess) -> int:
+        if bookie is None:
+            entries = read(cluster, ledger, wanted, password=password.encode(), recover=force_recovery)
+        else:
+            connection = cluster.connections.connection(bookie)
+            entries = read_from_bookie(cluster.ledgers, connection, ledger, wanted, password=password.encode())
+        return await _print_entries(entries, body_format, as_json=as_json)
 
-    if complete(work()):
+    if complete(with_cluster(work, conf, metadata_store)):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -255,18 +241,16 @@ def delete_ledger(
 ) -> None:
     """Delete a ledger for good. Its entries go with the bookies' next garbage collection."""
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_store_of
     from magnetar.ledger.metadata_ops import LedgerMetadataOps
 
-    async def work() -> None:
-        async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
-            ledgers = LedgerMetadataOps(store)
-            metadata, _ = await ledgers.read(ledger)
-            if not yes:
-                owner = metadata.custom_metadata.get("pulsar/managed-ledger", b"").decode("utf-8", "replace")
-                whose = f", a part of {owner}" if owner else ""
-                typer.confirm(f"Delete ledger {ledger}{whose}, {metadata.length_bytes} bytes?", abort=True)
-            await ledgers.delete(ledger)
+    async def work(store: MetadataStore) -> None:
+        ledgers = LedgerMetadataOps(store)
+        metadata, _ = await ledgers.read(ledger)
+        if not yes:
+            owner = metadata.custom_metadata.get("pulsar/managed-ledger", b"").decode("utf-8", "replace")
+            whose = f", a part of {owner}" if owner else ""
+            typer.confirm(f"Delete ledger {ledger}{whose}, {metadata.length_bytes} bytes?", abort=True)
+        await ledgers.delete(ledger)
 
-    complete(work())
+    complete(with_store(work, conf, metadata_store))
     note(f"ledger {ledger} is deleted")

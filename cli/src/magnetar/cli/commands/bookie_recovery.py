@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, cluster_metadata
+from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, with_cluster
 from magnetar.cli.commands.output import complain, note, progress, show_object, warn
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
     from magnetar.bookie.operations import BookieDrainState
+    from magnetar.cli.tools.cluster import ClusterAccess
     from magnetar.cli.tools.recovery import RecoveryRequest, RecoveryTotals
-    from magnetar.process.metadata_settings import MetadataSettings
 
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""
@@ -64,26 +65,23 @@ def recover(
         delete_cookies=delete_cookie and ledger is None,
         bytes_per_second=rate,
     )
-    metadata = cluster_metadata(conf, metadata_store)
-    totals = complete(_recover(metadata, wish))
+    totals = complete(with_cluster(partial(_recover, wish=wish), conf, metadata_store))
     _show_recovery(totals, dry_run=dry_run, as_json=as_json)
     if totals.failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _recover(metadata: MetadataSettings, wish: RecoveryRequest) -> RecoveryTotals:
-    from magnetar.cli.tools.cluster import open_cluster
+async def _recover(cluster: ClusterAccess, wish: RecoveryRequest) -> RecoveryTotals:
     from magnetar.cli.tools.recovery import recover as run
 
-    async with open_cluster(metadata) as cluster:
-        for bookie in sorted(wish.bookie_ids.intersection(cluster.connections.writable_bookies())):
-            warn(f"{bookie} is up and takes writes: new ledgers may name it again")
-        with progress("ledgers recovered") as report:
-            return await run(
-                cluster,
-                wish,
-                lambda now: report(now.ledgers_done, now.ledgers_total, f"{human_bytes(now.bytes_copied)} copied"),
-            )
+    for bookie in sorted(wish.bookie_ids.intersection(cluster.connections.writable_bookies())):
+        warn(f"{bookie} is up and takes writes: new ledgers may name it again")
+    with progress("ledgers recovered") as report:
+        return await run(
+            cluster,
+            wish,
+            lambda now: report(now.ledgers_done, now.ledgers_total, f"{human_bytes(now.bytes_copied)} copied"),
+        )
 
 
 def _show_recovery(totals: RecoveryTotals, *, dry_run: bool, as_json: bool) -> None:
@@ -129,18 +127,14 @@ def decommission(
     """
     from magnetar.bookie.operations import BookieDrainStep
     from magnetar.cli.commands.running import complete
-    from magnetar.cli.tools.cluster import open_cluster
     from magnetar.cli.tools.recovery import decommission as run
     from magnetar.cli.tools.recovery import open_drain
 
     if not (yes or cancel):
         typer.confirm(f"Take {bookie_id} out of the cluster for good?", abort=True)
 
-    async def work() -> BookieDrainState:
-        async with (
-            open_cluster(cluster_metadata(conf, metadata_store)) as cluster,
-            open_drain(cluster, bookie_id, rate) as drain,
-        ):
+    async def work(cluster: ClusterAccess) -> BookieDrainState:
+        async with open_drain(cluster, bookie_id, rate) as drain:
             if cancel:
                 await drain.cancel()
                 return drain.progress()
@@ -148,7 +142,7 @@ def decommission(
             with progress(f"ledgers moved off {bookie_id}") as report:
                 return await run(drain, lambda now: report(*drain_report(now)), seconds_max)
 
-    state = complete(work())
+    state = complete(with_cluster(work, conf, metadata_store))
     if cancel:
         note(f"{bookie_id} stays")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,8 +14,8 @@ from magnetar.cli.commands.admin_options import (
     BrokerArgument,
     BundleArgument,
     ClientConfOption,
-    admin_access,
     complete_bundle,
+    with_brokers,
 )
 from magnetar.cli.commands.options import JsonOption
 from magnetar.cli.commands.output import note, to_json
@@ -45,19 +46,13 @@ def transfer(
       magnetar broker transfer public/default/0x40000000_0x80000000 10.0.0.7:8080
     """
     from magnetar.cli.commands.running import complete, guarded
-    from magnetar.cli.tools.admin_api import open_admin_api
     from magnetar.cli.tools.brokers import bundle_named
     from magnetar.cli.tools.brokers import transfer as run
 
     with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
         name = bundle_named(bundle)
-
-    async def work() -> None:
-        async with open_admin_api(access) as api:
-            await run(api, name, broker)
-
-    complete(work())
+    work = partial(run, bundle=name, broker=broker)
+    complete(with_brokers(work, admin_url, client_conf, auth_plugin, auth_params))
     note(f"{name} is served by {broker}")
 
 
@@ -86,22 +81,16 @@ def split(
       magnetar broker split public/default/0x40000000_0x80000000 -a topic_count_equally_divide --unload
     """
     from magnetar.cli.commands.running import complete, guarded
-    from magnetar.cli.tools.admin_api import open_admin_api
     from magnetar.cli.tools.brokers import SplitOptions, bundle_named
     from magnetar.cli.tools.brokers import split as run
 
     with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
         name = bundle_named(bundle)
         hashes = tuple(_hash(text) for text in positions or ())
         chosen = algorithm or (SplitAlgorithm.POSITIONS if hashes else SplitAlgorithm.RANGE)
         _check_positions(chosen, hashes)
-
-    async def work() -> list[str]:
-        async with open_admin_api(access) as api:
-            return await run(api, name, SplitOptions(algorithm=chosen.value, positions=hashes, unload=unload))
-
-    parts = complete(work())
+    work = partial(run, bundle=name, wish=SplitOptions(algorithm=chosen.value, positions=hashes, unload=unload))
+    parts = complete(with_brokers(work, admin_url, client_conf, auth_plugin, auth_params))
     typer.echo(to_json(parts) if as_json else "\n".join(parts))
     if len(parts) < 2:
         note("there was nothing to cut: it has too few topics for that, or the positions are not within it")
@@ -145,15 +134,8 @@ def unload(
       magnetar broker unload public/default/0x40000000_0x80000000
       magnetar broker unload persistent://public/default/orders-1
     """
-    from magnetar.cli.commands.running import complete, guarded
-    from magnetar.cli.tools.admin_api import open_admin_api
+    from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.brokers import unload as run
 
-    with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
-
-    async def work() -> str:
-        async with open_admin_api(access) as api:
-            return await run(api, name)
-
-    note(f"{complete(work())} is unloaded")
+    found = complete(with_brokers(partial(run, name=name), admin_url, client_conf, auth_plugin, auth_params))
+    note(f"{found} is unloaded")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from magnetar.cli.commands.admin_options import (
     AuthPluginOption,
     BrokerArgument,
     ClientConfOption,
-    admin_access,
+    with_brokers,
 )
 from magnetar.cli.commands.options import JsonOption
 from magnetar.cli.commands.output import (
@@ -32,8 +33,8 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
 if TYPE_CHECKING:
-    from magnetar.cli.tools.admin_api import AdminAccess
-    from magnetar.cli.tools.brokers import BrokerDrainState, BrokerRow, DecisionRow, LeaderDecisions
+    from magnetar.cli.tools.admin_api import AdminCaller
+    from magnetar.cli.tools.brokers import BrokerDrainState, BrokerRow, DecisionRow
 
 BLOCKERS_SHOWN_MAX = 20
 """More are only counted."""
@@ -93,18 +94,11 @@ def list_brokers(
       magnetar broker list
       magnetar broker list --admin-url http://10.0.0.7:8080 --json
     """
-    from magnetar.cli.commands.running import complete, guarded
-    from magnetar.cli.tools.admin_api import open_admin_api
+    from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.brokers import list_brokers as find
 
-    with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
-
-    async def work() -> list[BrokerRow]:
-        async with open_admin_api(access) as api:
-            return await find(api)
-
-    show_rows(complete(work()), _columns(), as_json=as_json, none="no broker is registered")
+    rows = complete(with_brokers(find, admin_url, client_conf, auth_plugin, auth_params))
+    show_rows(rows, _columns(), as_json=as_json, none="no broker is registered")
 
 
 def drain(
@@ -129,30 +123,27 @@ def drain(
       magnetar broker drain 10.0.0.7:8080 --status --json
       magnetar broker drain 10.0.0.7:8080 --cancel
     """
-    from magnetar.cli.commands.running import complete, guarded
+    from magnetar.cli.commands.running import complete
 
-    with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
     watching = follow and not (status or cancel)
     method = "GET" if status else "DELETE" if cancel else "POST"
-    found = complete(_drain(access, broker, method, watching=watching))
+    work = partial(_drain, broker=broker, method=method, watching=watching)
+    found = complete(with_brokers(work, admin_url, client_conf, auth_plugin, auth_params))
     show_drain(found, as_json=as_json)
     if watching and found.step != "done":
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _drain(access: AdminAccess, broker: str, method: str, *, watching: bool) -> BrokerDrainState:
-    from magnetar.cli.tools.admin_api import open_admin_api
+async def _drain(api: AdminCaller, broker: str, method: str, *, watching: bool) -> BrokerDrainState:
     from magnetar.cli.tools.brokers import drain_state, follow_drain
 
-    async with open_admin_api(access) as api:
-        found = await drain_state(api, broker, method)
-        if watching and found.step == "running":
-            note(f"{broker} goes on by itself when this ends; --cancel stops it")
-            with progress(f"bundles moved off {broker}") as report:
-                async for found in follow_drain(api, broker):
-                    report(*drain_report(found))
-        return found
+    found = await drain_state(api, broker, method)
+    if watching and found.step == "running":
+        note(f"{broker} goes on by itself when this ends; --cancel stops it")
+        with progress(f"bundles moved off {broker}") as report:
+            async for found in follow_drain(api, broker):
+                report(*drain_report(found))
+    return found
 
 
 def drain_report(state: BrokerDrainState) -> tuple[int, int, str]:
@@ -197,14 +188,15 @@ def decisions(
       magnetar broker decisions
       magnetar broker decisions --follow --placements
     """
-    from magnetar.cli.commands.running import complete, guarded
+    from magnetar.cli.commands.running import complete
+    from magnetar.cli.tools.brokers import decisions as find
 
-    with guarded():
-        access = admin_access(admin_url, client_conf, auth_plugin, auth_params)
+    access = (admin_url, client_conf, auth_plugin, auth_params)
     if follow:
-        complete(_follow(access, count, placements=placements, as_json=as_json))
+        work = partial(_follow, count=count, placements=placements, as_json=as_json)
+        complete(with_brokers(work, *access))
         return
-    log = complete(_decisions(access, placements=placements))
+    log = complete(with_brokers(partial(find, placements=placements), *access))
     with RowPrinter((), as_json=as_json, plain=True) as printer:
         for row in log.decisions[-count:] if count else ():
             printer.add(row)
@@ -216,24 +208,14 @@ def decisions(
         note(line)
 
 
-async def _decisions(access: AdminAccess, *, placements: bool) -> LeaderDecisions:
-    from magnetar.cli.tools.admin_api import open_admin_api
-    from magnetar.cli.tools.brokers import decisions as find
-
-    async with open_admin_api(access) as api:
-        return await find(api, placements=placements)
-
-
-async def _follow(access: AdminAccess, count: int, *, placements: bool, as_json: bool) -> None:
-    from magnetar.cli.tools.admin_api import open_admin_api
+async def _follow(api: AdminCaller, count: int, *, placements: bool, as_json: bool) -> None:
     from magnetar.cli.tools.brokers import follow_decisions
 
     def lost(error: Exception) -> None:
         warn(f"{error}; trying again")
 
-    async with open_admin_api(access) as api:
-        async for row in follow_decisions(api, latest=count, placements=placements, lost=lost):
-            typer.echo(to_json(row) if as_json else decision_text(row))
+    async for row in follow_decisions(api, latest=count, placements=placements, lost=lost):
+        typer.echo(to_json(row) if as_json else decision_text(row))
 
 
 def decision_text(row: DecisionRow) -> str:

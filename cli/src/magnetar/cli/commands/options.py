@@ -5,14 +5,20 @@ from __future__ import annotations
 import enum
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from magnetar.cli.tools.bookie_files import BookieFolders
+    from magnetar.cli.tools.cluster import ClusterAccess
     from magnetar.core.settings_file import GivenSettings
+    from magnetar.metadata.store import MetadataStore
     from magnetar.process.metadata_settings import MetadataSettings
+
+T = TypeVar("T")
 
 
 class LogLevel(enum.StrEnum):
@@ -130,6 +136,24 @@ def cluster_metadata(conf: Path | None, metadata_store: str | None) -> MetadataS
     if metadata_store is not None:
         given.add("metadataServiceUri", metadata_store, "--metadata-store")
     return bookkeeper_metadata(given)
+
+
+async def with_store(work: Callable[[MetadataStore], Awaitable[T]], conf: Path | None, metadata_store: str | None) -> T:
+    """What the work with the cluster's metadata store returns. `SettingError`, `StoreUnavailable`."""
+    from magnetar.cli.tools.cluster import open_store_of
+
+    async with open_store_of(cluster_metadata(conf, metadata_store)) as store:
+        return await work(store)
+
+
+async def with_cluster(
+    work: Callable[[ClusterAccess], Awaitable[T]], conf: Path | None, metadata_store: str | None
+) -> T:
+    """As `with_store`, with the cluster's bookies too."""
+    from magnetar.cli.tools.cluster import open_cluster
+
+    async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
+        return await work(cluster)
 
 
 def bookie_given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -41,6 +42,15 @@ class RecoveryStatus:
     last_replicas_check_ms: int | None
 
 
+@contextlib.asynccontextmanager
+async def _marks_in(store: MetadataStore) -> AsyncIterator[UnderreplicatedLedgers]:
+    marks = UnderreplicatedLedgers(store, TOOL_NAME)
+    try:
+        yield marks
+    finally:
+        await marks.close()
+
+
 async def auditors(store: MetadataStore) -> tuple[ElectedAuditor, ...]:
     """The elected ones."""
     found = [(kind, await current_auditor(store, kind)) for kind in (ElectionKind.VOTES, ElectionKind.LEADER)]
@@ -49,8 +59,7 @@ async def auditors(store: MetadataStore) -> tuple[ElectedAuditor, ...]:
 
 async def status(store: MetadataStore) -> RecoveryStatus:
     """Everything at once; walks the marks to count them."""
-    marks = UnderreplicatedLedgers(store, TOOL_NAME)
-    try:
+    async with _marks_in(store) as marks:
         return RecoveryStatus(
             enabled=await marks.enabled(),
             auditors=await auditors(store),
@@ -60,17 +69,29 @@ async def status(store: MetadataStore) -> RecoveryStatus:
             last_placement_check_ms=await marks.last_check(CheckKind.PLACEMENT),
             last_replicas_check_ms=await marks.last_check(CheckKind.REPLICAS),
         )
-    finally:
-        await marks.close()
 
 
 async def switch(store: MetadataStore, *, enabled: bool) -> bool:
     """Switch it for the whole cluster; False when it was so already."""
-    marks = UnderreplicatedLedgers(store, TOOL_NAME)
-    try:
+    async with _marks_in(store) as marks:
         return await (marks.enable() if enabled else marks.disable())
-    finally:
-        await marks.close()
+
+
+async def request_audit(store: MetadataStore, *, entries: bool) -> None:
+    """Have the auditor look for lost bookies, and with `entries` check what bookies hold."""
+    async with _marks_in(store) as marks:
+        await marks.request_audit()
+        if entries:
+            await marks.request_check(CheckKind.ALL_LEDGERS)
+            await marks.request_check(CheckKind.REPLICAS)
+
+
+async def recovery_delay(store: MetadataStore, *, seconds: int | None) -> int | None:
+    """How long a lost bookie may take to come back, after it was set where seconds are given; None: nobody has."""
+    async with _marks_in(store) as marks:
+        if seconds is not None:
+            await marks.set_lost_bookie_recovery_delay_seconds(seconds)
+        return await marks.lost_bookie_recovery_delay_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +109,17 @@ class MarkedLedger:
 
 async def marked_ledgers(
     store: MetadataStore, *, missing: str | None = None, not_missing: str | None = None
-) -> AsyncIterator[MarkedLedger]:
+) -> list[MarkedLedger]:
     """All marked ledgers; those that lack a bookie, or do not lack another one, when one is given."""
-    marks = UnderreplicatedLedgers(store, TOOL_NAME)
-    try:
-        async for mark in marks.all():
-            if (missing and missing not in mark.missing_replicas) or not_missing in mark.missing_replicas:
-                continue
-            yield MarkedLedger(
+    async with _marks_in(store) as marks:
+        return [
+            MarkedLedger(
                 ledger_id=mark.ledger_id,
                 missing_replicas=tuple(mark.missing_replicas),
                 marked_ms=mark.created_ms,
                 worker=await marks.lock_holder(mark.ledger_id) or "",
                 problem=await marks.problem(mark.ledger_id),
             )
-    finally:
-        await marks.close()
+            async for mark in marks.all()
+            if (not missing or missing in mark.missing_replicas) and not_missing not in mark.missing_replicas
+        ]

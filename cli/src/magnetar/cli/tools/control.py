@@ -9,7 +9,8 @@ from typing import Final
 
 from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
 from magnetar.control.client import BookieControl
-from magnetar.control.generated.bookie_pb2 import Drain, Limbo, StorageState
+from magnetar.control.filling import value_of
+from magnetar.control.generated.bookie_pb2 import Drain, StorageState
 from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
 
 BEGIN_ATTEMPTS_MAX: Final = 20
@@ -72,57 +73,21 @@ class RunningState:
 
 def running_state(message: StorageState) -> RunningState:
     """The answer of GetStorageState."""
-    return RunningState(
-        bookie_id=message.bookie_id,
-        running=message.running,
-        shutting_down=message.shutting_down,
-        read_only=message.read_only,
-        read_only_reasons=tuple(message.read_only_reasons),
-        ledgers=message.ledgers,
-        entries=message.entries,
-        write_cache_bytes=message.write_cache_bytes,
-        write_cache_bytes_max=message.write_cache_bytes_max,
-        journal_queue_bytes=message.journal_queue_bytes,
-        entry_log_bytes=message.entry_log_bytes,
-        directories=tuple(
-            RunningDirectory(
-                directory=directory.directory,
-                kind=directory.kind,
-                total_bytes=directory.total_bytes,
-                free_bytes=directory.free_bytes,
-                writable=directory.writable,
-            )
-            for directory in message.directories
-        ),
-        limbo=_limbo(message.limbo),
-    )
-
-
-def _limbo(message: Limbo) -> RunningLimbo:
-    return RunningLimbo(
-        in_limbo=message.in_limbo,
-        since_ms=message.since_ms,
-        ledgers=message.ledgers,
-        ledgers_total=message.ledgers_total,
-        ledgers_unhealed=message.ledgers_unhealed,
-        entries_lost=message.entries_lost,
-        entries_fetched=message.entries_fetched,
-        problems=tuple(LimboProblem(ledger_id=each.ledger_id, reason=each.reason) for each in message.problems),
-        damage=tuple(message.damage),
+    problems = tuple(value_of(LimboProblem, each) for each in message.limbo.problems)
+    return value_of(
+        RunningState,
+        message,
+        directories=tuple(value_of(RunningDirectory, each) for each in message.directories),
+        limbo=value_of(RunningLimbo, message.limbo, problems=problems),
     )
 
 
 def drain_state(message: Drain) -> BookieDrainState:
     """The answer of every call about a drain."""
     step = DrainStepMessage.Name(message.step).removeprefix("DRAIN_STEP_")
-    return BookieDrainState(
-        bookie_id=message.bookie_id,
-        step=BookieDrainStep.__members__.get(step, BookieDrainStep.NONE),
-        ledgers_total=message.ledgers_total,
-        ledgers_left=message.ledgers_left,
-        bytes_copied=message.bytes_copied,
-        bytes_per_second=message.bytes_per_second,
-        blockers=tuple((blocker.ledger_id, blocker.reason) for blocker in message.blockers),
+    blockers = tuple((blocker.ledger_id, blocker.reason) for blocker in message.blockers)
+    return value_of(
+        BookieDrainState, message, step=BookieDrainStep.__members__.get(step, BookieDrainStep.NONE), blockers=blockers
     )
 
 

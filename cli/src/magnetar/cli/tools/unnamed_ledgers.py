@@ -43,15 +43,12 @@ class UnnamedLedger:
 
 
 async def unnamed_ledgers(
-    store: MetadataStore,
-    ledgers: LedgerMetadataOps,
-    created_before_ms: int,
-    on_read: Callable[[int], None] | None = None,
+    store: MetadataStore, created_before_ms: int, on_read: Callable[[int], None] | None = None
 ) -> AsyncIterator[UnnamedLedger]:
     """Those that are older than a time (ms since 1970), ascending. A ledger whose metadata or whose node cannot be
     read is left out, and so is one that does not say whose it is. `on_read` hears how many ledgers were looked at."""
     some: list[LedgerRow] = []
-    async for row in list_ledgers(ledgers, None, metadata=True, on_read=on_read):
+    async for row in list_ledgers(LedgerMetadataOps(store), None, metadata=True, on_read=on_read):
         if not _is_candidate(row, created_before_ms):
             continue
         some.append(row)

@@ -7,25 +7,41 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
 from magnetar.managed.ack_state import AckState
+from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors.reading import CursorLedger, closed, durable, nothing, read_next, read_positions
 from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry
+from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.stats import CursorStats
 
 
 class Cursor:
     """Durable cursors are kept in the store and hold back trimming; the others live in memory only."""
 
-    __slots__ = ("_ledger", "_storage", "acks", "closed", "cursor_properties", "name", "properties", "read_position")
+    __slots__ = (
+        "_appends",
+        "_ledger",
+        "_ledgers",
+        "_storage",
+        "acks",
+        "closed",
+        "cursor_properties",
+        "name",
+        "properties",
+        "read_position",
+    )
 
     def __init__(self, ledger: CursorLedger, name: str, acks: AckState, storage: CursorStorage | None = None) -> None:
         self._ledger: CursorLedger = ledger
+        self._ledgers: LedgerList = ledger.ledgers
+        self._appends: AppendPath = ledger.appends
         self._storage: CursorStorage | None = storage
         self.name: str = name
         self.acks: AckState = acks
@@ -33,7 +49,7 @@ class Cursor:
         self.properties: dict[str, int] = storage.properties if storage is not None else {}
         """Stored with each position (Pulsar: of the mark-delete, e.g. the deduplication snapshot)."""
         self.cursor_properties: dict[str, str] = storage.cursor_properties if storage is not None else {}
-        self.read_position: Position = ledger.next_position(acks.mark_delete)
+        self.read_position: Position = ledger.ledgers.next_position(acks.mark_delete)
 
     @property
     def durable(self) -> bool:
@@ -53,7 +69,7 @@ class Cursor:
     @property
     def backlog_entries(self) -> int:
         """Confirmed entries that are not acknowledged."""
-        return self.acks.backlog(self._ledger.last_confirmed)
+        return self.acks.backlog(self._appends.last_confirmed)
 
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
         """See the next entries that are not acknowledged, and move past them, without waiting.
@@ -62,7 +78,7 @@ class Cursor:
         nothing; at least one is returned whatever its size."""
         assert count_max > 0
         ledger = self._ledger
-        last_ledger, last_entry = ledger.last_confirmed
+        last_ledger, last_entry = self._appends.last_confirmed
         while True:
             ledger_id, entry_id = self.read_position
             if ledger_id == last_ledger:
@@ -144,7 +160,7 @@ class Cursor:
 
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
-        self.read_position = self._ledger.next_position(self.acks.mark_delete)
+        self.read_position = self._ledgers.next_position(self.acks.mark_delete)
 
     def skip_to(self, position: Position) -> None:
         """Read on from here; acknowledges nothing."""
@@ -153,7 +169,7 @@ class Cursor:
     def reset(self, position: Position) -> Coroutine[Any, Any, None]:
         """Seek: everything before the position counts as acknowledged, nothing from it on. Durable on return."""
         start = self._ledger.start_of_reading(position)
-        self.acks.reset(self._ledger.previous_position(start))
+        self.acks.reset(self._ledgers.previous_position(start))
         self.read_position = start
         return self._changed_and_durable(self._ledger.trim_later)
 
@@ -167,7 +183,7 @@ class Cursor:
 
     def clear_backlog(self) -> Coroutine[Any, Any, None]:
         """Acknowledge everything that is confirmed now. Durable on return."""
-        self.acknowledge_cumulative(self._ledger.last_confirmed)
+        self.acknowledge_cumulative(self._appends.last_confirmed)
         return self._changed_and_durable()
 
     def persist(self, done: Callable[[MagnetarError | None], None]) -> None:
@@ -175,7 +191,7 @@ class Cursor:
 
         One write is in flight at a time: calls made meanwhile share the next one. At once for non-durable cursors."""
         if self._storage is None:
-            self._ledger.loop.call_soon(done, None)
+            asyncio.get_running_loop().call_soon(done, None)
         else:
             self._storage.persist(done)
 
@@ -235,7 +251,7 @@ class Cursor:
         mark = self.acks.mark_delete
         if mark != before:
             if self.read_position <= mark:
-                self.read_position = self._ledger.next_position(mark)
+                self.read_position = self._ledgers.next_position(mark)
             if mark[0] != before[0]:
                 self._ledger.trim_later()
         if self._storage is not None:
@@ -251,15 +267,15 @@ class Cursor:
 
     def _not_behind_mark(self) -> None:
         if self.read_position <= self.acks.mark_delete:
-            self.read_position = self._ledger.next_position(self.acks.mark_delete)
+            self.read_position = self._ledgers.next_position(self.acks.mark_delete)
 
     def _end_of_ledger(self) -> int:
         """The last entry id of the older ledger that is read now; -1 after moving on because nothing is left there."""
         ledger_id, entry_id = self.read_position
-        entries = self._ledger.entries_in(ledger_id)
+        entries = self._ledgers.entries_in(ledger_id)
         if 0 <= entry_id < entries:
             return entries - 1
-        self.read_position = self._ledger.valid_position(self.read_position)
+        self.read_position = self._ledgers.valid_from(self.read_position)
         return NO_ENTRY
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
@@ -271,20 +287,21 @@ class Cursor:
         """After a read failed for good: whether reading may go on elsewhere (trimmed meanwhile, or lost data)."""
         if self.read_position != position:
             return True
-        if not self._ledger.contains(position):
-            self.read_position = self._ledger.valid_position(position)
+        if not self._ledgers.contains(position):
+            self.read_position = self._ledgers.valid_from(position)
             return True
-        if not self._ledger.settings.skip_lost_data:
+        if not self._appends.settings.skip_lost_data:
             return False
-        end = (position[0], self._ledger.entries_in(position[0]) - 1)
-        self.read_position = self._ledger.next_position(end)
+        end = (position[0], self._ledgers.entries_in(position[0]) - 1)
+        self.read_position = self._ledgers.next_position(end)
         return True
 
 
 def start_mark(ledger: CursorLedger, start: Position) -> Position:
     """The mark-delete position of a cursor that begins to read at `start`."""
+    ledgers = ledger.ledgers
     if start == EARLIEST:
-        return ledger.previous_position(ledger.first_position)
+        return ledgers.previous_position(ledgers.first_position())
     if start >= LATEST:
-        return ledger.last_confirmed
-    return ledger.previous_position(ledger.valid_position(start))
+        return ledger.appends.last_confirmed
+    return ledgers.previous_position(ledgers.valid_from(start))

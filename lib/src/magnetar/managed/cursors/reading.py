@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from magnetar.core.ids import Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.managed.ack_state import AckState
+from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
-from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.ledger_list import LedgerList
+from magnetar.managed.ledger_readers import LedgerReaders
 
 READ_AHEAD_ENTRIES: Final = 500
 READ_AHEAD_BYTES: Final = 1024 * 1024
@@ -42,39 +43,10 @@ class ReadingCursor(Protocol):
 class CursorLedger(Protocol):
     """The managed ledger, as its cursors know it."""
 
+    appends: AppendPath
     cache: EntryCache
-
-    @property
-    def settings(self) -> ManagedLedgerSettings:
-        """The policies in force."""
-        ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Where it lives."""
-        ...
-
-    @property
-    def first_position(self) -> Position:
-        """The position of the oldest entry there is, or will be."""
-        ...
-
-    @property
-    def last_confirmed(self) -> Position:
-        """The newest entry that readers may see."""
-        ...
-
-    def next_position(self, position: Position) -> Position:
-        """The position of the entry behind this one."""
-        ...
-
-    def previous_position(self, position: Position) -> Position:
-        """The position of the entry before this one."""
-        ...
-
-    def valid_position(self, position: Position) -> Position:
-        """The first position from this one on that may hold an entry."""
-        ...
+    ledgers: LedgerList
+    readers: LedgerReaders
 
     def start_of_reading(self, position: Position) -> Position:
         """Where to read who wants to begin here."""
@@ -86,23 +58,6 @@ class CursorLedger(Protocol):
 
     def cursor_closed(self, cursor: Any) -> None:
         """One of its cursors is no more."""
-        ...
-
-    def contains(self, position: Position) -> bool:
-        """Whether there is a confirmed entry at the position."""
-        ...
-
-    def entries_in(self, ledger_id: int) -> int:
-        """Confirmed entries of one ledger."""
-        ...
-
-    def average_entry_bytes(self, ledger_id: int) -> int:
-        """The average size of one ledger's entries, in bytes; 0 when it is not there or empty."""
-        ...
-
-    async def read_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
-        """Confirmed entries of one ledger from bookies, fewer (at least one) when a later one cannot be had; they are
-        in the cache afterwards."""
         ...
 
 
@@ -134,7 +89,7 @@ async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequen
     missing: list[Position] = []
     cache = ledger.cache
     for position in positions:
-        if not acks.is_acknowledged(position) and ledger.contains(position):
+        if not acks.is_acknowledged(position) and ledger.ledgers.contains(position):
             entry = cache.get(position[0], position[1])
             if entry is None:
                 missing.append(position)
@@ -143,11 +98,11 @@ async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequen
     for ledger_id, first, last in _runs(sorted(missing)):
         try:
             while first <= last:
-                some = await ledger.read_range(ledger_id, first, last)
+                some = await ledger.readers.read(ledger_id, first, last)
                 found += some
                 first += len(some)
         except LedgerNotFound:
-            if ledger.contains((ledger_id, last)) and not ledger.settings.skip_lost_data:
+            if ledger.ledgers.contains((ledger_id, last)) and not ledger.appends.settings.skip_lost_data:
                 raise
     if missing:
         found = [entry for entry in found if not acks.is_acknowledged(entry.position)]
@@ -176,10 +131,10 @@ async def nothing() -> None:
 
 async def _read_ahead(ledger: CursorLedger, position: Position, count_max: int, size_bytes_max: int) -> list[Entry]:
     ledger_id, entry_id = position
-    average = max(1, ledger.average_entry_bytes(ledger_id))
+    average = max(1, ledger.ledgers.average_entry_bytes(ledger_id))
     count = min(max(count_max, READ_AHEAD_ENTRIES), max(READ_AHEAD_BYTES, size_bytes_max) // average)
-    last = min(ledger.entries_in(ledger_id) - 1, entry_id + max(1, count) - 1)
-    return await ledger.read_range(ledger_id, entry_id, last)
+    last = min(ledger.ledgers.entries_in(ledger_id) - 1, entry_id + max(1, count) - 1)
+    return await ledger.readers.read(ledger_id, entry_id, last)
 
 
 def _position_of(entry: Entry) -> Position:

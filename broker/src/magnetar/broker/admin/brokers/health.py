@@ -51,7 +51,7 @@ async def check_health(context: BrokerContext) -> None:
             else:
                 stored.set_exception(error)
 
-        topic.ledger.append([message], appended, None)
+        topic.ledger.appends.append([message], appended, None)
         await stored
         while True:
             entries = await cursor.read(100, 1024 * 1024)

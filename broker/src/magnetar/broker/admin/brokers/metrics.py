@@ -165,7 +165,7 @@ def topic_values(topic: Topic, subscriptions: list[dict[str, Any]]) -> list[floa
         topic.bytes_in,
         sum(subscription["msgOutCounter"] for subscription in subscriptions),
         sum(subscription["bytesOutCounter"] for subscription in subscriptions),
-        topic.ledger.total_size_bytes if isinstance(topic, PersistentTopic) else 0,
+        topic.ledger.ledgers.total_size_bytes() if isinstance(topic, PersistentTopic) else 0,
         sum(subscription["msgBacklog"] for subscription in subscriptions),
     ]
 

@@ -227,7 +227,7 @@ async def topic_document(topic: Topic, turn: Turn) -> dict[str, Any]:
         "filteredEntriesCount": 0,
     }
     if stored is not None:
-        document["storageSize"] = stored.total_size_bytes
+        document["storageSize"] = stored.ledgers.total_size_bytes()
         document["backlogSize"] = largest_backlog_bytes(stored, stored.cursors.values())
     return document
 

@@ -90,7 +90,7 @@ def cursor_document(
     """One cursor."""
     active = subscription is not None and bool(subscription.consumers)
     waiting = active and cursor.read_position > topic.ledger.last_confirmed
-    ahead = topic.ledger.previous_position(cursor.read_position)
+    ahead = topic.ledger.ledgers.previous_position(cursor.read_position)
     return {
         "markDeletePosition": position_text(cursor.mark_delete),
         "readPosition": position_text(cursor.read_position),
@@ -104,7 +104,7 @@ def cursor_document(
         "state": "Open" if cursor.cursor_ledger >= 0 else "NoLedger",
         "active": active,
         # Apache's counts the entry that is read next as well.
-        "numberOfEntriesSinceFirstNotAckedMessage": max(topic.ledger.entries_between(cursor.mark_delete, ahead), 0) + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
         "totalNonContiguousDeletedMessagesRange": cursor.individual_count,
         "subscriptionHavePendingRead": waiting,
         "subscriptionHavePendingReplayRead": False,

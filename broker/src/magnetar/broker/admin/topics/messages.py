@@ -71,7 +71,7 @@ class MessageHandlers:
     async def examine(self, request: web.Request) -> web.Response:
         """The n-th message from the `earliest` or (else) from the latest, counted from 1, or the last of them."""
         topic = await self._one(request, EXAMINE_REFUSED)
-        count = topic.ledger.number_of_entries
+        count = topic.ledger.ledgers.number_of_entries()
         if not count:
             raise AdminError(PRECONDITION_FAILED, "Could not examine messages due to the total message is zero")
         number = min(max(query_integer(request, "messagePosition", 1), 1), count)
@@ -117,7 +117,7 @@ class MessageHandlers:
         topic = await self._one(request, MESSAGE_OF_TIME_REFUSED)
         position = await topic.position_of_time(timestamp_ms)
         if position == LATEST:
-            position = topic.ledger.next_position(topic.ledger.last_confirmed)
+            position = topic.ledger.ledgers.next_position(topic.ledger.last_confirmed)
         return json(id_on(topic.name, position))
 
     @takes("index", "authoritative")
@@ -143,9 +143,9 @@ class MessageHandlers:
         position = (ledger_id, entry_id)
         if position > topic.ledger.last_confirmed:
             return json(0)
-        if position < topic.ledger.first_position:
-            return json(topic.ledger.total_size_bytes)
-        return json(topic.ledger.size_bytes_after(position))
+        if position < topic.ledger.ledgers.first_position():
+            return json(topic.ledger.ledgers.total_size_bytes())
+        return json(topic.ledger.ledgers.size_bytes_after(position))
 
     async def _read(self, topic: PersistentTopic, position: Position, refusal: str) -> Entry:
         """Raises 404 for an entry that is not the topic's, or not any more. One that is, and that no bookie has, is
@@ -153,7 +153,7 @@ class MessageHandlers:
         try:
             return await topic.ledger.read_entry(position)
         except LedgerError:
-            if topic.ledger.contains(position):
+            if topic.ledger.ledgers.contains(position):
                 raise
             raise AdminError(NOT_FOUND, refusal) from None
 
@@ -166,7 +166,7 @@ class MessageHandlers:
 async def position_of_index(topic: PersistentTopic, index: int) -> Position | None:
     """The first entry whose noted index, which is that of its last message, is not below one. Raises 412."""
     last = topic.ledger.last_confirmed
-    if topic.ledger.contains(last) and noted_index((await topic.ledger.read_entry(last)).data) is None:
+    if topic.ledger.ledgers.contains(last) and noted_index((await topic.ledger.read_entry(last)).data) is None:
         raise AdminError(PRECONDITION_FAILED, "Brokers do not note message indexes on this topic's entries")
 
     def reaches(entry: Any) -> bool:

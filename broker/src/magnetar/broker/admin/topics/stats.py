@@ -134,7 +134,7 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
 def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
     subscriptions = stats["subscriptions"].values()
     policies = topic.policies
-    stats["storageSize"] = topic.ledger.total_size_bytes
+    stats["storageSize"] = topic.ledger.ledgers.total_size_bytes()
     stats["backlogSize"] = largest_backlog_bytes(topic.ledger, [one.cursor for one in topic.subscriptions.values()])
     stats["backlogQuotaLimitSize"] = policies.size_quota.size_bytes_max
     stats["backlogQuotaLimitTime"] = policies.age_quota.age_seconds_max
@@ -158,7 +158,7 @@ class Marked(Protocol):
 def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[Marked]) -> int:
     """Of the cursor that is furthest behind; 0 without any."""
     furthest = min((cursor.mark_delete for cursor in cursors), default=None)
-    return 0 if furthest is None else ledger.size_bytes_after(furthest)
+    return 0 if furthest is None else ledger.ledgers.size_bytes_after(furthest)
 
 
 async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
@@ -189,7 +189,7 @@ async def _stored_subscription(topic: PersistentTopic, name: str, options: Stats
     if subscription is None:
         return None
     mark_delete = subscription.cursor.mark_delete
-    size = topic.ledger.size_bytes_after(mark_delete) if options.backlog_sizes else -1
+    size = topic.ledger.ledgers.size_bytes_after(mark_delete) if options.backlog_sizes else -1
     one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
     one["isReplicated"] = is_replicated(topic, name)
     if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
@@ -216,8 +216,8 @@ def is_replicated(topic: PersistentTopic, subscription: str) -> bool:
 
 async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> int:
     """When the first entry after a position was published; 0 when there is none, -1 when it cannot be read."""
-    position = topic.ledger.next_position(mark_delete)
-    if not topic.ledger.contains(position):
+    position = topic.ledger.ledgers.next_position(mark_delete)
+    if not topic.ledger.ledgers.contains(position):
         return 0
     try:
         return (await topic.ledger.read_entry(position)).metadata().publish_time_ms

@@ -138,10 +138,10 @@ class PositionHandlers:
         position = named_position(body)
 
         async def work(topic: PersistentTopic, subscription: Subscription) -> None:
-            if position > topic.ledger.last_confirmed or position < topic.ledger.first_position:
+            if position > topic.ledger.last_confirmed or position < topic.ledger.ledgers.first_position():
                 reason = NO_POSITION_TO_EXPIRE.format(topic=topic.name, subscription=subscription.name)
                 raise AdminError(CONFLICT, reason)
-            last = topic.ledger.previous_position(position) if is_excluded(body) else position
+            last = topic.ledger.ledgers.previous_position(position) if is_excluded(body) else position
             if last > subscription.cursor.mark_delete:
                 subscription.expire_up_to(last)
 
@@ -183,9 +183,9 @@ class PositionHandlers:
         await self._access.check_not_partitioned(name, ANALYSIS_REFUSED)
         topic = await self._access.persistent(request, name)
         subscription = subscription_of(topic, subscription_name(request))
-        start = topic.ledger.next_position(subscription.cursor.mark_delete)
+        start = topic.ledger.ledgers.next_position(subscription.cursor.mark_delete)
         if body:
-            start = max(topic.ledger.valid_position(named_position(body)), start)
+            start = max(topic.ledger.ledgers.valid_from(named_position(body)), start)
         return json(await analyzed_backlog(topic, subscription, start, self._context.clock.monotonic_seconds))
 
     def _expiry_time(self, request: web.Request) -> int:
@@ -222,7 +222,7 @@ async def last_before(topic: PersistentTopic, before_ms: int) -> Position:
     target = await topic.position_of_time(before_ms)
     if target > topic.ledger.last_confirmed:
         return topic.ledger.last_confirmed
-    return topic.ledger.previous_position(target)
+    return topic.ledger.ledgers.previous_position(target)
 
 
 def expire(topic: PersistentTopic, subscription: Subscription, last: Position) -> None:
@@ -240,12 +240,12 @@ async def within_batch(
     """The entry to go on with, and what of its batch is to be delivered as an ack set (None: all of it)."""
     excluded = is_excluded(body)
     batch_index = body.get("batchIndex")
-    if not isinstance(batch_index, int) or batch_index < 0 or not topic.ledger.contains(position):
-        return (topic.ledger.next_position(position) if excluded else position), None
+    if not isinstance(batch_index, int) or batch_index < 0 or not topic.ledger.ledgers.contains(position):
+        return (topic.ledger.ledgers.next_position(position) if excluded else position), None
     batch_size = (await topic.ledger.read_entry(position)).metadata().num_messages
     first = batch_index + 1 if excluded else batch_index
     if first >= batch_size:
-        return topic.ledger.next_position(position), None
+        return topic.ledger.ledgers.next_position(position), None
     if first == 0:
         return position, None
     return position, ack_set(first, batch_size)
@@ -265,11 +265,11 @@ async def analyzed_backlog(
     last: Position | None = None
     position, began = start, seconds()
     aborted = False
-    while topic.ledger.contains(position) and not aborted:
-        end = min(topic.ledger.entries_in(position[0]) - 1, position[1] + ENTRIES_PER_READ - 1)
-        for entry in await topic.ledger.read_range(position[0], position[1], end):
+    while topic.ledger.ledgers.contains(position) and not aborted:
+        end = min(topic.ledger.ledgers.entries_in(position[0]) - 1, position[1] + ENTRIES_PER_READ - 1)
+        for entry in await topic.ledger.readers.read(position[0], position[1], end):
             here = (entry.ledger_id, entry.entry_id)
-            position = topic.ledger.next_position(here)
+            position = topic.ledger.ledgers.next_position(here)
             if subscription.cursor.is_acknowledged(here):
                 continue
             first, last = first or here, here
@@ -335,4 +335,4 @@ def start_within(topic: PersistentTopic, position: Position) -> Position:
         return EARLIEST
     if position > topic.ledger.last_confirmed:
         return LATEST
-    return max(position, topic.ledger.first_position)
+    return max(position, topic.ledger.ledgers.first_position())

@@ -174,7 +174,7 @@ class FakeCluster:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait, five seconds at most."""
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
+        while not condition():
             await asyncio.sleep(0.001)
 
 
