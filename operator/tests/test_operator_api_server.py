@@ -17,8 +17,8 @@ from magnetar.operator.kubernetes.errors import (
     ServerUnavailable,
 )
 from magnetar.operator.kubernetes.kinds import KINDS
-from magnetar.operator.testing.small_kubernetes import SettableClock
-from magnetar.operator.testing.wire import Wire, serving
+from operator_fakes.small_kubernetes import SettableClock
+from operator_fakes.wire import Wire, serving
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
 

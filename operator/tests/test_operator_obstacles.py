@@ -11,7 +11,7 @@ from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, Refused
 from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.facts import BrokerFacts
 from magnetar.operator.reconcile import INTERRUPTIONS_MAX, LOOK_AGAIN_SECONDS
-from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
+from operator_fakes.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from magnetar.operator.plan.facts import (
 from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.reconcile import LOOK_AGAIN_SECONDS, Key
 from magnetar.operator.resources.cluster import Move
-from magnetar.operator.testing.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
+from operator_fakes.stage import BLUE, COLD, MOVE, SPLIT, Stage, small_stage
 
 GI = 2**30
 

@@ -16,7 +16,8 @@ from magnetar.operator.plan.pool.questions import NOTHING
 from magnetar.operator.plans import BundleAction, Plans
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.resources.cluster import BalanceSpec, Move
-from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
+
+from operator_fakes.small_kubernetes import SettableClock, SmallApiServer, SmallControls, Told
 
 BLUE = Key("PulsarCluster", "here", "blue")
 COLD = Key("Bookie", "here", "cold")
