@@ -11,7 +11,6 @@ from typing import Final
 
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import INSTANCE_LABEL, Owner
-from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import WATCHED, EventRouter
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
@@ -96,7 +95,6 @@ class Operator:
                 defaults=DEFAULTS,
                 events=JudgedEvents(world, ApiEvents(self._api, clock, name)),
                 make_token=lambda: f"token-{rng.getrandbits(64):016x}",
-                plans=ALL_PLANS,
             )
         )
         self._loops = Loops(self._pass, clock=clock, counter=self, chance=rng)

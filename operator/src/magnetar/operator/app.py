@@ -16,7 +16,6 @@ from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.control.calls import ControlCalls
-from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import EventRouter, registry, watch_settings
 from magnetar.operator.leader import Leader
@@ -59,7 +58,6 @@ class Operator:
             ),
             events=ApiEvents(api, clock, settings.identity),
             make_token=lambda: secrets.token_urlsafe(TOKEN_BYTES),
-            plans=ALL_PLANS,
             metrics=metrics,
             may_act=self._leader.leads,
         )

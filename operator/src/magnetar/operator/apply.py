@@ -22,7 +22,6 @@ from magnetar.operator.listing import version
 from magnetar.operator.observe import Reach
 from magnetar.operator.plan import actions
 from magnetar.operator.plan.advice import what_to_correct
-from magnetar.operator.plans import BundleAction
 from magnetar.operator.resources.quantities import format_bytes
 
 logger: Final = logging.getLogger(__name__)
@@ -136,14 +135,14 @@ class Executor:
                 await self._steer(action)
         return True
 
-    async def move(self, action: BundleAction) -> str:
-        """Move or split a bundle. Gives why it was not done, which is no failure of the pass: the next round sees where
-        the bundle is, and decides anew."""
+    async def move(self, action: actions.BundleAction) -> bool:
+        """Move or split a bundle. False: it was not done. That is no failure of the pass: the next round sees where the
+        bundle is, and decides anew."""
         token = self._subject.reach.token
         source = action.source_broker_id if isinstance(action, actions.TransferBundle) else action.broker_id
         address = self._subject.reach.brokers.get(source, "")
         if not address:
-            return f"{source} does not answer"
+            return False
         try:
             if isinstance(action, actions.TransferBundle):
                 await self._controls.transfer_bundle(address, token, action.bundle, action.destination_broker_id)
@@ -153,18 +152,10 @@ class Executor:
                 )
         except (ControlUnavailable, PeerError) as error:
             logger.warning("%s stays as it is: %s", action.bundle, error)
-            return str(error)
-        return ""
+            return False
+        return True
 
-    async def _steer(
-        self,
-        action: actions.StartBookieDrain
-        | actions.CancelBookieDrain
-        | actions.RetireLostBookie
-        | actions.StartBrokerDrain
-        | actions.CancelBrokerDrain
-        | actions.SetBalanceDriver,
-    ) -> None:
+    async def _steer(self, action: actions.PodAction) -> None:
         controls, token = self._controls, self._subject.reach.token
         match action:
             case actions.StartBookieDrain(pod):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,9 +19,9 @@ from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
-from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, BundleAction, Plan, SetFinalizer, Tell
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
-from magnetar.operator.plans import Balancing, BundleAction, Plans
+from magnetar.operator.plans import Balancing, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
@@ -98,7 +98,7 @@ class Dependencies:
     events: EventWriter
     make_token: Callable[[], str]
     """A new secret for control ports."""
-    plans: Plans
+    plans: Plans = field(default_factory=Plans)
     metrics: MetricsObserver = field(default_factory=NullObserver)
     may_act: Callable[[], bool] = _always
     """Whether anything may be done yet: a process that was stopped for a while goes on in the middle of a pass, and
@@ -219,8 +219,6 @@ class Reconciler:
         elif with_load:
             # No broker answers: the next pass asks again, which comes as soon as one is ready.
             due_seconds = None
-        if memory.balancing is not None:
-            seen = replace(seen, moves=memory.balancing.moves())
         plan = self._dependencies.plans.cluster(seen, moves)
         subject = Subject(
             owner=seen.cluster.owner,
@@ -237,7 +235,7 @@ class Reconciler:
             await self._carry_out(key, plan, subject, memory, paused=paused)
         finally:
             for move in memory.undone:
-                self._move_failed(memory, move, "other work came before it")
+                self._move_failed(memory, move)
         requeue_after = plan.requeue_after_seconds
         return requeue_after if due_seconds is None else min(requeue_after, max(due_seconds, LOOK_AGAIN_SECONDS))
 
@@ -299,7 +297,7 @@ class Reconciler:
             if isinstance(action, Tell):
                 if executor.growth_refused is None or action.reason != VOLUME_GROWN:
                     await self._dependencies.events.tell(executor.owner, action)
-            elif isinstance(action, TransferBundle | SplitBundle):
+            elif isinstance(action, BundleAction):
                 await self._move(key, action, executor, memory)
             elif await executor.carry_out(action, self._dependencies.make_token):
                 self._dependencies.metrics.carried_out(key, action)
@@ -308,10 +306,10 @@ class Reconciler:
         if self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
             return
         memory.undone = [move for move in memory.undone if move != action]
-        if failure := await executor.move(action):
-            self._move_failed(memory, action, failure)
-        else:
+        if await executor.move(action):
             self._dependencies.metrics.carried_out(key, action)
+        else:
+            self._move_failed(memory, action)
 
     def _says(self, key: Key, manifest: Manifest, obstacle: Obstacle | None) -> bool:
         """Whether the status says it already: what lasts is told once."""
@@ -359,9 +357,9 @@ class Reconciler:
             memory.balancing, memory.balance_spec = self._dependencies.plans.balancing(spec), spec
         return memory.balancing
 
-    def _move_failed(self, memory: _Memory, action: BundleAction, error: str) -> None:
+    def _move_failed(self, memory: _Memory, action: BundleAction) -> None:
         if memory.balancing is not None:
-            memory.balancing.failed(action, error)
+            memory.balancing.failed(action)
 
     def _memory(self, key: Key, manifest: Manifest) -> _Memory:
         uid = manifest["metadata"]["uid"]
