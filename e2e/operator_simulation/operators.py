@@ -97,7 +97,7 @@ class Operator:
                 make_token=lambda: f"token-{rng.getrandbits(64):016x}",
             )
         )
-        self._loops = Loops(self._pass, clock=clock, counter=self, chance=rng)
+        self._loops = Loops(self._pass, clock=clock, passed=self.passed, chance=rng)
         self._router = EventRouter(self._loops)
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class Operator:
             self.process.context.copy().run(self._hear, kind, event_type, manifest)
 
     def passed(self, key: Key, seconds: float, failure: str) -> None:
-        """See `magnetar.operator.loops.PassCounter`."""
+        """One more is over."""
         self.passes += 1
 
     def cancel_passes(self) -> None:

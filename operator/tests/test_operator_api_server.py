@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.operator.api_server import DISCOVERY_SECONDS, HttpApiServer
-from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import (
     AlreadyExists,
     Conflict,
@@ -41,8 +40,7 @@ def counted() -> list[tuple[str, str]]:
 
 @pytest.fixture
 async def api(wire: Wire, clock: SettableClock, counted: list[tuple[str, str]]) -> AsyncIterator[HttpApiServer]:
-    client = KubernetesClient(wire.login(), asked=lambda verb, kind: counted.append((verb, kind)))
-    found = HttpApiServer(client, clock=clock)
+    found = HttpApiServer(wire.login(), clock=clock, asked=lambda verb, kind: counted.append((verb, kind)))
     yield found
     await found.close()
 

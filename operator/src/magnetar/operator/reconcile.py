@@ -53,6 +53,10 @@ def _always() -> bool:
     return True
 
 
+def _untold(*_: object) -> None:
+    """There are no metrics."""
+
+
 class EventWriter(Protocol):
     """Where Events go."""
 
@@ -63,28 +67,6 @@ class EventWriter(Protocol):
     def forget(self, namespace: str, kind: str, name: str) -> None:
         """The resource is gone."""
         ...
-
-
-class MetricsObserver(Protocol):
-    """Who is told what passes do, for the metrics."""
-
-    def carried_out(self, key: Key, action: Action) -> None:
-        """An action was."""
-        ...
-
-    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """What is so now; None: the resource is gone."""
-        ...
-
-
-class NullObserver:
-    """Drops what it is told."""
-
-    def carried_out(self, key: Key, action: Action) -> None:
-        """`MetricsObserver.carried_out`."""
-
-    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`MetricsObserver.found`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +81,10 @@ class Dependencies:
     make_token: Callable[[], str]
     """A new secret for control ports."""
     plans: Plans = field(default_factory=Plans)
-    metrics: MetricsObserver = field(default_factory=NullObserver)
+    carried_out: Callable[[Key, Action], None] = _untold
+    """Told of each action, for the metrics."""
+    found: Callable[[Key, PulsarClusterStatus | BookieStatus | None], None] = _untold
+    """Told what is so now, for the metrics; None: the resource is gone."""
     may_act: Callable[[], bool] = _always
     """Whether anything may be done yet: a process that was stopped for a while goes on in the middle of a pass, and
     another operator may lead by then. What reaches pods is not fenced off by anybody else."""
@@ -300,14 +285,14 @@ class Reconciler:
             elif isinstance(action, BundleAction):
                 await self._move(key, action, executor, memory)
             elif await executor.carry_out(action, self._dependencies.make_token):
-                self._dependencies.metrics.carried_out(key, action)
+                self._dependencies.carried_out(key, action)
 
     async def _move(self, key: Key, action: BundleAction, executor: Executor, memory: _Memory) -> None:
         if self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
             return
         memory.undone = [move for move in memory.undone if move != action]
         if await executor.move(action):
-            self._dependencies.metrics.carried_out(key, action)
+            self._dependencies.carried_out(key, action)
         else:
             self._move_failed(memory, action)
 
@@ -328,7 +313,7 @@ class Reconciler:
         if obstacle is not None:
             status = self._hindered(key, manifest, status, obstacle)
         wanted = _status(key, status)
-        self._dependencies.metrics.found(key, wanted)
+        self._dependencies.found(key, wanted)
         if wanted is None or _in_order(wanted) == _in_order(_status(key, manifest.get("status"))):
             return
         owner = owner_of(manifest)
@@ -373,7 +358,7 @@ class Reconciler:
         self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
         self._observer.specs.forget(key.kind, key.namespace, key.name)
         self._dependencies.events.forget(key.namespace, key.kind, key.name)
-        self._dependencies.metrics.found(key, None)
+        self._dependencies.found(key, None)
 
 
 def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:
