@@ -83,16 +83,14 @@ class SchemaVersions:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class DecodedValues:
     """The value columns of some messages. A row in `bad` has null in each."""
 
-    __slots__ = ("bad", "columns")
-
-    def __init__(self, columns: list[pa.Array], bad: dict[int, str]) -> None:
-        self.columns = columns
-        """In the order, and of the types, of the decoder's `fields()`; all as long as the values were."""
-        self.bad = bad
-        """Row → why it cannot be decoded; most often empty."""
+    columns: list[pa.Array]
+    """In the order, and of the types, of the decoder's `fields()`; all as long as the values were."""
+    bad: dict[int, str]
+    """Row → why it cannot be decoded; most often empty."""
 
 
 class ValueDecoder(Protocol):
