@@ -69,7 +69,9 @@ class ClusterConnections:
             if self._refused is not None and time.monotonic() < self._refused[0]:
                 raise ClusterUnreachable(self._refused[1])
             try:
-                self._direct = await open_direct(self.options, self.admin)
+                self._direct = await open_direct(
+                    self.options, self.admin.internal_configuration if self.admin else None
+                )
             except ClusterUnreachable as error:
                 self._refuse(str(error))
                 raise
