@@ -173,7 +173,8 @@ class TaskAccess:
 
 async def choose(direct: Callable[[], Awaitable[DirectAccess]], read_mode: str) -> tuple[str, str]:
     """("bookies" or "brokers", why). `direct` opens the metadata store and the bookies, or gives what is open already.
-    `read_mode` auto: bookies if they and the metadata store can be reached from here. Raises `ClusterUnreachable` for `bookies` when they cannot."""
+    `read_mode` auto: bookies if they and the store can be reached from here. Raises `ClusterUnreachable` for `bookies`
+    when they cannot."""
     if read_mode == "brokers":
         return "brokers", "readMode=brokers"
     try:
