@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
@@ -58,6 +58,8 @@ from magnetar.operator.trim import pod_facts, resource_facts
 
 Sizes: TypeAlias = Mapping[tuple[str, str], int]
 
+Seen = TypeVar("Seen", ClusterSeen, PoolSeen)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
@@ -73,25 +75,15 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """What the plan sees, and what carrying it out needs besides."""
+class View(Generic[Seen]):
+    """What the plan of a cluster or of a pool sees, and what carrying it out needs besides."""
 
-    seen: ClusterSeen
+    seen: Seen
     versions: Mapping[tuple[str, str], str]
     reach: Reach
     unreadable: str = ""
-    """What is wrong with the newest spec: this is seen by an older one. Empty: nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """As `ClusterView`."""
-
-    seen: PoolSeen
-    versions: Mapping[tuple[str, str], str]
-    reach: Reach
-    unreadable: str = ""
-    """Of the pool's own spec: its cluster's is told by the cluster."""
+    """What is wrong with the newest spec: this is seen by an older one. Empty: nothing. Of a pool its own spec: its
+    cluster's is told by the cluster."""
 
 
 class Observer:
@@ -105,7 +97,7 @@ class Observer:
         self._plans = plans
         self.specs = SpecReader()
 
-    async def cluster(self, manifest: Manifest, *, with_load: bool) -> ClusterView:
+    async def cluster(self, manifest: Manifest, *, with_load: bool) -> View[ClusterSeen]:
         """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.cluster(manifest)
@@ -147,7 +139,7 @@ class Observer:
             troubles=troubles,
             now_seconds=self._clock.now_ms() / 1000,
         )
-        return ClusterView(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
+        return View(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
     async def _troubles(self, cluster: Cluster, now_seconds: float) -> list[Trouble]:
         """With Secrets that the spec names. They are looked at, and not kept."""
@@ -165,7 +157,7 @@ class Observer:
     def _load(self, reach: Reach) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
 
-    async def pool(self, manifest: Manifest) -> PoolView:
+    async def pool(self, manifest: Manifest) -> View[PoolSeen]:
         """All of a Bookie."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.pool(manifest)
@@ -209,7 +201,7 @@ class Observer:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
             seen = await self._asked(seen, questions, asker, reach)
-        return PoolView(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
+        return View(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
 
     def _cluster(self, manifest: Manifest | None) -> Cluster | None:
         if manifest is None:

@@ -90,24 +90,22 @@ class Dependencies:
     another operator may lead by then. What reaches pods is not fenced off by anybody else."""
 
 
+@dataclass(slots=True, eq=False)
 class _Memory:
     """Of one resource: what spares work, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failure", "failures", "planned", "undone")
-
-    def __init__(self) -> None:
-        self.applied = Applied()
-        self.balancing: Balancing | None = None
-        self.balance_spec: BalanceSpec | None = None
-        self.balanced_seconds = 0.0
-        self.failures = 0
-        """Passes in a row that did not get to their end, all for the same kind of reason."""
-        self.failure = ""
-        """Which kind."""
-        self.planned: dict[str, Any] | None = None
-        """The status by the plan of the pass that is under way, if there is one already."""
-        self.undone: list[BundleAction] = []
-        """Of the moves that were just decided: those that the pass has not tried."""
+    applied: Applied = field(default_factory=Applied)
+    balancing: Balancing | None = None
+    balance_spec: BalanceSpec | None = None
+    balanced_seconds: float = 0.0
+    failures: int = 0
+    """Passes in a row that did not get to their end, all for the same kind of reason."""
+    failure: str = ""
+    """Which kind."""
+    planned: dict[str, Any] | None = None
+    """The status by the plan of the pass that is under way, if there is one already."""
+    undone: list[BundleAction] = field(default_factory=list)
+    """Of the moves that were just decided: those that the pass has not tried."""
 
     def failed(self, failure: str) -> int:
         """One more of this kind. Gives how many there were in a row."""
@@ -205,14 +203,7 @@ class Reconciler:
             # No broker answers: the next pass asks again, which comes as soon as one is ready.
             due_seconds = None
         plan = self._dependencies.plans.cluster(seen, moves)
-        subject = Subject(
-            owner=seen.cluster.owner,
-            manifest=manifest,
-            cluster=seen.cluster,
-            versions=view.versions,
-            reach=view.reach,
-            unreadable=view.unreadable,
-        )
+        subject = Subject(owner=seen.cluster.owner, manifest=manifest, cluster=seen.cluster, view=view)
         memory.undone = list(moves)
         # Whoever deletes a paused cluster wants it gone.
         paused = seen.cluster.spec.paused and not seen.resource.deleting
@@ -228,14 +219,7 @@ class Reconciler:
         view = await self._observer.pool(manifest)
         seen = view.seen
         plan = self._dependencies.plans.pool(seen)
-        subject = Subject(
-            owner=seen.owner,
-            manifest=manifest,
-            cluster=seen.cluster,
-            versions=view.versions,
-            reach=view.reach,
-            unreadable=view.unreadable,
-        )
+        subject = Subject(owner=seen.owner, manifest=manifest, cluster=seen.cluster, view=view)
         # As above: of a pool, what goes with its cluster.
         going = seen.cluster_resource is not None and seen.cluster_resource.deleting
         paused = seen.cluster is not None and seen.cluster.spec.paused and not going
@@ -244,9 +228,9 @@ class Reconciler:
 
     async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
-        memory.applied.keep(subject.versions)
+        memory.applied.keep(subject.view.versions)
         memory.planned = plan.status
-        obstacle = unreadable(subject.unreadable) if subject.unreadable else None
+        obstacle = unreadable(subject.view.unreadable) if subject.view.unreadable else None
         if obstacle is not None:
             memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
             if not self._says(key, subject.manifest, obstacle):
@@ -270,7 +254,7 @@ class Reconciler:
                 refusals.append(error)
         if executor.growth_refused is not None:
             refusals.append(executor.growth_refused)
-        rest = plan.asked if refusals or subject.unreadable else [*plan.told, *plan.asked]
+        rest = plan.asked if refusals or subject.view.unreadable else [*plan.told, *plan.asked]
         await self._act_in_order(key, allowed(rest), executor, memory)
         if refusals:
             raise together(refusals)
