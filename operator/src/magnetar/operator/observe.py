@@ -12,7 +12,6 @@ from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
 from magnetar.operator.api import ApiServer
-from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.context import (
     BOOKIE_CONTROL_PORT,
     BROKER_CONTROL_PORT,
@@ -30,7 +29,6 @@ from magnetar.operator.children.naming import (
     label_text,
     selector,
 )
-from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.control.asking import Asker, address, reachable
 from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import SpecReader, cluster_status, owner_of, pool_status
@@ -49,6 +47,7 @@ from magnetar.operator.plan.facts import (
     Trouble,
 )
 from magnetar.operator.plan.pool.questions import Questions
+from magnetar.operator.plan.pool.volumes import wanted_sizes
 from magnetar.operator.plans import Plans
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec
@@ -303,5 +302,4 @@ def _zookeeper_sizes(spec: PulsarClusterSpec) -> Sizes:
 
 
 def _bookie_sizes(spec: BookieSpec) -> Sizes:
-    volumes = ((JOURNAL, spec.storage.journal), (LEDGERS, spec.storage.ledgers))
-    return {(BOOKIE, name): size_bytes(volume.size) for kind, volume in volumes for name in volume_names(kind, volume)}
+    return {(BOOKIE, name): size for name, size in wanted_sizes(spec).items()}
