@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from magnetar.wire.pulsar.enums import SchemaType
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 
 VALUE_COLUMN: Final = "value"
 KEY_COLUMN: Final = "key"
@@ -38,6 +39,14 @@ class SchemaDefinition:
     properties: Mapping[str, str] = field(default_factory=dict)
     version: bytes = b""
     """8 bytes, big-endian; empty: not registered (yet)."""
+
+    @classmethod
+    def registered(cls, schema: Schema, version: bytes = b"") -> SchemaDefinition:
+        """As brokers have it."""
+        properties = {pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)}
+        return cls(
+            type=int(schema.type), name=schema.name, data=schema.schema_data, properties=properties, version=version
+        )
 
     @property
     def type_name(self) -> str:
