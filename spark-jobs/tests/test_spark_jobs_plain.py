@@ -309,6 +309,7 @@ class TestReports:
             compaction=CompactionOutcome(
                 keys=3,
                 messages_left=2,
+                bytes_saved=3072,
                 bytes_left=1024,
                 tombstones=1,
                 keys_deleted=1,
@@ -339,6 +340,10 @@ class TestReports:
             assert part in text
         [found] = audit_document([audit])["topics"]
         assert found["compaction"]["bytesSaved"] == 3072
+        assert found["duplicates"]["groupsSoon"] == 1
+        assert found["duplicates"]["samples"][0]["firstMessageId"] == "1:1"
+        assert found["gaps"] == [{"topic": "t", "ledger": 4, "entriesMissing": 2, "ofEntries": 9}]
+        assert found["longestSilence"] == {"begin": "2023-11-14T22:13:20+00:00", "end": "2023-11-14T22:23:20+00:00"}
         json.dumps(found)
 
 

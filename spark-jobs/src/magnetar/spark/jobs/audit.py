@@ -158,10 +158,12 @@ def _keys(messages: DataFrame) -> DataFrame:
 
 def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> CompactionOutcome:
     found, deleted, bytes_left = (keys["keys"], keys["deleted"], keys["bytes_left"]) if keys is not None else (0, 0, 0)
+    bytes_left += overview["keyless_bytes"] if keyless_stay else 0
     return CompactionOutcome(
         keys=found,
         messages_left=found - deleted + (overview["keyless"] if keyless_stay else 0),
-        bytes_left=bytes_left + (overview["keyless_bytes"] if keyless_stay else 0),
+        bytes_left=bytes_left,
+        bytes_saved=overview["bytes"] - bytes_left,
         tombstones=overview["tombstones"],
         keys_deleted=deleted,
         keyless=overview["keyless"],

@@ -24,7 +24,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -241,7 +242,7 @@ def job_command(
     def decorate(run: Callable[[Any], None]) -> Callable[..., None]:
         shared = inspect.signature(choices_of, eval_str=True).parameters
         (job,) = inspect.signature(run, eval_str=True).parameters.values()
-        fields = inspect.signature(job.annotation, eval_str=True).parameters.values()
+        its_fields = inspect.signature(job.annotation, eval_str=True).parameters.values()
 
         @wraps(run)
         def command(**given: Any) -> None:
@@ -253,7 +254,7 @@ def job_command(
                     runtime.run(close_clusters())
 
         # Typer makes the options from this. All are named, so that some may have no default behind others that have.
-        options = [*shared.values(), *(one for one in fields if one.name != "choices")]
+        options = [*shared.values(), *(one for one in its_fields if one.name != "choices")]
         by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options]
         command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
         return app.command()(command)
@@ -277,6 +278,23 @@ def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
 def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStreamReader:
     """A stream reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.readStream.format(FORMAT).options(**choices.options())
+
+
+def document_of(value: Any) -> Any:
+    """A report, or a part of one, as JSON has it. Fields are in camel case unless their metadata has a `json` name,
+    times are ISO texts."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [document_of(one) for one in value]
+    if is_dataclass(value):
+        return {_json_name(one): document_of(getattr(value, one.name)) for one in fields(value)}
+    return value
+
+
+def _json_name(of: Field[Any]) -> str:
+    first, *rest = of.name.split("_")
+    return str(of.metadata.get("json") or first + "".join(map(str.capitalize, rest)))
 
 
 def json_file_option(what: str) -> Any:
