@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
+from magnetar.operator.kubernetes.login import find_login
 from magnetar.operator.leader import Leader
 from magnetar.operator.plan.actions import Tell
 
@@ -30,19 +30,9 @@ from e2e.kube.kubectl import Namespace, wait_for
 GROUP_VERSION = "pulsar.magnetar.dev/v1alpha1"
 
 
-class Counted:
-    """Calls by verb."""
-
-    def __init__(self) -> None:
-        self.verbs: Counter[str] = Counter()
-
-    def api_call(self, verb: str, kind: str) -> None:
-        self.verbs[verb] += 1
-
-
 @pytest.fixture
 async def api(scratch: Namespace) -> AsyncIterator[HttpApiServer]:
-    found = await HttpApiServer.connect(clock=SystemClock(), counter=Counted())
+    found = HttpApiServer(await find_login(), clock=SystemClock())
     yield found
     await found.close()
 

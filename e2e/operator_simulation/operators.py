@@ -11,7 +11,6 @@ from typing import Final
 
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import INSTANCE_LABEL, OwnerResource
-from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import WATCHED, EventRouter
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
@@ -96,10 +95,9 @@ class Operator:
                 defaults=DEFAULTS,
                 events=JudgedEvents(world, ApiEvents(self._api, clock, name)),
                 make_token=lambda: f"token-{rng.getrandbits(64):016x}",
-                plans=ALL_PLANS,
             )
         )
-        self._loops = Loops(self._pass, clock=clock, counter=self, chance=rng)
+        self._loops = Loops(self._pass, clock=clock, passed=self.passed, chance=rng)
         self._router = EventRouter(self._loops)
 
     def start(self) -> None:
@@ -115,7 +113,7 @@ class Operator:
             self.process.context.copy().run(self._hear, kind, event_type, manifest)
 
     def passed(self, key: Key, seconds: float, failure: str) -> None:
-        """See `magnetar.operator.loops.PassCounter`."""
+        """One more is over."""
         self.passes += 1
 
     def cancel_passes(self) -> None:

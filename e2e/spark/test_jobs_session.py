@@ -23,7 +23,6 @@ from magnetar.spark.jobs.job import ConnectionChoices
 from magnetar.spark.jobs.replay import ReplayJob, in_order, outgoing, part_of, run_replay
 from magnetar.spark.jobs.replay_plan import ReplayRound
 from magnetar.spark.jobs.window_aggregation import WindowJob, run_windows
-from magnetar.spark.jobs.window_columns import Aggregate, Duration
 from magnetar.standalone.threaded import ThreadedCluster
 from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
@@ -140,7 +139,7 @@ class TestArchiveAndReplay:
     ) -> None:
         topic = cluster.unique_topic("orders")
         output = tmp_path / "archive"
-        job = ArchiveJob(choices=choices(cluster), selection={"topic": topic}, output=str(output))
+        job = ArchiveJob(choices=choices(cluster), topic=[topic], output=str(output))
         sent = send(stock, topic, range(300))
         first = run_archive(spark, job, quiet)
         assert (first.rows, first.batches) == (300, 1)
@@ -193,7 +192,7 @@ class TestArchiveAndReplay:
         frame.write.format("pulsar").options(**writing, topic=topic).mode("append").save()
         assert restored(topic) == keys
         output = str(tmp_path / "archive")
-        run_archive(spark, ArchiveJob(choices=choices(cluster), selection={"topic": topic}, output=output), quiet)
+        run_archive(spark, ArchiveJob(choices=choices(cluster), topic=[topic], output=output), quiet)
         archived = {row["value"]: row["__key"] for row in spark.read.parquet(output).collect()}
         assert archived == {
             "text": "k", "text as bytes": "aw==", "base64 as text": "/wA=", "bytes": "/wA=", "none": None,
@@ -247,7 +246,7 @@ class TestArchiveAndReplay:
         output = tmp_path / "archive"
         job = ArchiveJob(
             choices=choices(cluster),
-            selection={"topic": topic},
+            topic=[topic],
             output=str(output),
             by_topic=True,
             subscription="archive",
@@ -301,12 +300,11 @@ def test_windows_to_a_topic(
         click(second, "ab"[second % 20 == 0], second)
     job = WindowJob(
         choices=choices(cluster),
-        selection={"topic": topic},
-        window=Duration.parse("--window", "1min"),
-        slide=Duration.parse("--slide", "1min"),
-        watermark=Duration.parse("--watermark", "30s"),
-        by=("name",),
-        aggregates=tuple(map(Aggregate.parse, ("count", "sum:age", "avg:age"))),
+        topic=[topic],
+        window="1min",
+        watermark="30s",
+        by=["name"],
+        aggregate=["count", "sum:age", "avg:age"],
         output_topic=target,
         checkpoint=str(tmp_path / "checkpoint"),
         state_partitions=2,
@@ -379,7 +377,7 @@ def test_audit(spark: SparkSession, cluster: ThreadedCluster, stock: pulsar.Clie
         producer.send(value, partition_key=key)
     producer.send(b"55555")
     producer.close()
-    [audit] = run_audit(spark, AuditJob(choices=choices(cluster), selection={"topic": topic}))
+    [audit] = run_audit(spark, AuditJob(choices=choices(cluster), topic=[topic]))
     assert (audit.topic, audit.messages, audit.bytes) == (topic, 8, 23)
     compaction = audit.compaction
     assert (compaction.keys, compaction.keys_deleted, compaction.tombstones) == (3, 1, 1)

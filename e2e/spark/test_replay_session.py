@@ -83,7 +83,7 @@ def test_a_replay_goes_on_though_the_archive_has_got_another_topic(
 ) -> None:
     sent = {name: send(stock, f"public/from/grows-{name}", 5) for name in "abcd"}
     output = str(tmp_path / "archive")
-    job = ArchiveJob(choices=choices(cluster), selection={"topicsPattern": "public/from/grows-.*"}, output=output)
+    job = ArchiveJob(choices=choices(cluster), topics_pattern="public/from/grows-.*", output=output)
     assert run_archive(spark, job, QUIET).rows == 20
     replay = ReplayJob(choices=choices(cluster), archive=output, namespace="public/to")
     done = run_replay(spark, replay, QUIET)
@@ -100,7 +100,7 @@ def test_a_part_of_an_archive_has_no_files_of_attempts_that_failed(
     topic = f"public/from/part é 1%2 {by_topic}"
     sent = send(stock, topic, 5)
     output = tmp_path / "archive"
-    job = ArchiveJob(choices=choices(cluster), selection={"topic": topic}, output=str(output), by_topic=by_topic)
+    job = ArchiveJob(choices=choices(cluster), topic=[topic], output=str(output), by_topic=by_topic)
     assert run_archive(spark, job, QUIET).rows == 5
     # As a task leaves it whose executor was killed when its file was written.
     [file] = output.rglob("*.parquet")
@@ -118,7 +118,7 @@ def test_an_archive_without_messages(
 ) -> None:
     stock.create_producer("public/from/silent").close()
     output = tmp_path / "archive"
-    job = ArchiveJob(choices=choices(cluster), selection={"topic": "public/from/silent"}, output=str(output))
+    job = ArchiveJob(choices=choices(cluster), topic=["public/from/silent"], output=str(output))
     assert run_archive(spark, job, QUIET).rows == 0
     (tmp_path / "empty").mkdir()
     for folder in (output, tmp_path / "empty"):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.operator.api_server import DISCOVERY_SECONDS, HttpApiServer
-from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import (
     AlreadyExists,
     Conflict,
@@ -17,8 +16,8 @@ from magnetar.operator.kubernetes.errors import (
     ServerUnavailable,
 )
 from magnetar.operator.kubernetes.kinds import KINDS
-from magnetar.operator.testing.small_kubernetes import SettableClock
-from magnetar.operator.testing.wire import ScriptedKubernetes, serving
+from operator_fakes.small_kubernetes import SettableClock
+from operator_fakes.wire import ScriptedKubernetes, serving
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "here", "uid": "u"}}
 
@@ -43,8 +42,7 @@ def counted() -> list[tuple[str, str]]:
 async def api(
     wire: ScriptedKubernetes, clock: SettableClock, counted: list[tuple[str, str]]
 ) -> AsyncIterator[HttpApiServer]:
-    client = KubernetesClient(wire.login(), asked=lambda verb, kind: counted.append((verb, kind)))
-    found = HttpApiServer(client, clock=clock)
+    found = HttpApiServer(wire.login(), clock=clock, asked=lambda verb, kind: counted.append((verb, kind)))
     yield found
     await found.close()
 

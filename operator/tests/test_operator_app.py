@@ -4,11 +4,8 @@ import logging
 
 import pytest
 from kubernetes.aio.client.configuration import Configuration
-from magnetar.core.clock import SystemClock
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.operator import app
-from magnetar.operator.api_server import HttpApiServer
-from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import ServerUnavailable
 from magnetar.operator.kubernetes.login import Login
 from magnetar.operator.settings import OperatorSettings
@@ -29,16 +26,15 @@ async def test_whatever_ends_it_is_a_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """Also a mistake: a traceback of its own form would be a hundred lines that no program reads."""
-    api = HttpApiServer(KubernetesClient(Login(configuration=Configuration())), clock=SystemClock())
 
-    async def connect(**_: object) -> HttpApiServer:
-        return api
+    async def find_login() -> Login:
+        return Login(configuration=Configuration())
 
-    async def fail(_: app.Operator) -> int:
-        await api.close()
+    async def fail(operator: app.Operator) -> int:
+        await operator._api.close()
         raise error
 
-    monkeypatch.setattr(HttpApiServer, "connect", connect)
+    monkeypatch.setattr(app, "find_login", find_login)
     monkeypatch.setattr(app.Operator, "run", fail)
     assert await app.serve(SETTINGS) == EXIT_FAILED
     (record,) = caplog.records

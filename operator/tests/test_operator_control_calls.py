@@ -20,7 +20,7 @@ from magnetar.operator.control import calls as module
 from magnetar.operator.control.calls import ControlCalls
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import BundleMove
-from magnetar.operator.testing.small_kubernetes import SettableClock
+from operator_fakes.small_kubernetes import SettableClock
 
 TOKEN = "secret"
 BUNDLE = "public/default/0x00000000_0x40000000"

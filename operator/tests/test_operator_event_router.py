@@ -20,8 +20,8 @@ from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 from magnetar.operator.settings import split_names
 from magnetar.operator.sweep import Sweep
-from magnetar.operator.testing.small_kubernetes import SmallApiServer
 from magnetar.sim.virtual_time import VirtualTimeLoop
+from operator_fakes.small_kubernetes import SmallApiServer
 from typer.testing import CliRunner
 
 new_event_loop = VirtualTimeLoop

@@ -8,7 +8,7 @@ from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.events import BURST, MESSAGE_BYTES_MAX, REMEMBERED_SECONDS, ApiEvents
 from magnetar.operator.kubernetes.errors import NamespaceTerminating, NotFound, Refused, ServerUnavailable
 from magnetar.operator.plan.actions import Tell
-from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer
+from operator_fakes.small_kubernetes import SettableClock, SmallApiServer
 
 OWNER = OwnerResource(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
 DRAIN = Tell("Normal", "DrainStarted", "cold-bookie-3 hands its ledgers over")

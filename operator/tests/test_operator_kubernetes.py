@@ -17,7 +17,7 @@ from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import Answer, NotPermitted, ServerUnavailable, failure, users_failure
 from magnetar.operator.kubernetes.kinds import KINDS, path
 from magnetar.operator.kubernetes.login import find_login, from_kubeconfig, in_cluster
-from magnetar.operator.testing.wire import serving
+from operator_fakes.wire import serving
 
 OLD, NEW = {"message": "Unauthorized"}, {"metadata": {"name": "p"}}
 

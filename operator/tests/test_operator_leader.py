@@ -8,8 +8,8 @@ import pytest
 from magnetar.operator import leader as module
 from magnetar.operator.kubernetes.errors import ServerUnavailable
 from magnetar.operator.leader import LEASE_SECONDS, RENEW_WITHIN_SECONDS, Leader
-from magnetar.operator.testing.small_kubernetes import SettableClock, SmallApiServer
 from magnetar.sim.virtual_time import VirtualTimeLoop
+from operator_fakes.small_kubernetes import SettableClock, SmallApiServer
 
 new_event_loop = VirtualTimeLoop
 

@@ -62,7 +62,7 @@ def passes() -> Passes:
 
 @pytest.fixture
 async def loops(passes: Passes, quick: None) -> AsyncIterator[Loops]:
-    found = Loops(passes.reconcile, clock=SystemClock(), counter=passes, chance=random.Random(1))
+    found = Loops(passes.reconcile, clock=SystemClock(), passed=passes.passed, chance=random.Random(1))
     yield found
     await found.stop()
 
@@ -182,7 +182,7 @@ async def clock() -> SlowClock:
 
 @pytest.fixture
 async def slow_loops(passes: Passes, quick: None, clock: SlowClock) -> AsyncIterator[Loops]:
-    found = Loops(passes.reconcile, clock=clock, counter=passes, chance=random.Random(1))
+    found = Loops(passes.reconcile, clock=clock, passed=passes.passed, chance=random.Random(1))
     yield found
     await found.stop()
 
@@ -299,7 +299,7 @@ async def test_waiting_grows_with_failures_and_is_spread() -> None:
     async def fail(_: Key) -> float:
         raise ServerUnavailable("down")
 
-    loops = Loops(fail, clock=SystemClock(), counter=Passes(), chance=chance)
+    loops = Loops(fail, clock=SystemClock(), passed=Passes().passed, chance=chance)
     run_one: Callable[..., Awaitable[tuple[float | None, bool]]] = loops._pass
     for failures in range(12):
         seconds, failed = await run_one(BLUE, module._Loop(), failures)
@@ -315,7 +315,7 @@ async def test_a_server_that_wants_to_be_left_alone_is(asked_seconds: float, lea
     async def fail(_: Key) -> float:
         raise ServerUnavailable("too many requests", retry_after_seconds=asked_seconds)
 
-    loops = Loops(fail, clock=SystemClock(), counter=Passes(), chance=random.Random(3))
+    loops = Loops(fail, clock=SystemClock(), passed=Passes().passed, chance=random.Random(3))
     seconds, _ = await loops._pass(BLUE, module._Loop(), 0)
     assert seconds is not None
     assert least_seconds <= seconds <= max(least_seconds, 1.0)

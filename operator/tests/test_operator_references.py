@@ -20,10 +20,10 @@ from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import LatestWarning, in_doubt, with_warnings
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
-from magnetar.operator.testing.cluster_builders import healthy, told
-from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod
-from magnetar.operator.testing.pool_builders import PoolWorld
-from magnetar.operator.testing.stage import BLUE, COLD, ReconcilerStage, small_stage
+from operator_fakes.cluster_builders import healthy, told
+from operator_fakes.plan_builders import NOW, make_claim, make_cluster, make_pod
+from operator_fakes.pool_builders import PoolWorld
+from operator_fakes.stage import BLUE, COLD, ReconcilerStage, small_stage
 
 
 def encoded(**content: bytes) -> dict[str, str]:

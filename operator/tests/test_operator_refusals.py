@@ -16,7 +16,7 @@ from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
 from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plan.conditions import Obstacle
 from magnetar.operator.reconcile import Key
-from magnetar.operator.testing.stage import BLUE, COLD, ReconcilerStage, small_stage
+from operator_fakes.stage import BLUE, COLD, ReconcilerStage, small_stage
 
 MISSPELT = (
     "apply Deployment: failed to create typed patch object (here/blue-broker; apps/v1, Kind=Deployment): "

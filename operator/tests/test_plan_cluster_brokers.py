@@ -21,7 +21,7 @@ from magnetar.operator.plan.actions import (
 from magnetar.operator.plan.cluster.broker_drains import COST, COST_ANNOTATION
 from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.testing.cluster_builders import (
+from operator_fakes.cluster_builders import (
     asked,
     condition_of,
     events,
@@ -33,7 +33,7 @@ from magnetar.operator.testing.cluster_builders import (
     with_pods,
     with_workload,
 )
-from magnetar.operator.testing.plan_builders import NOW
+from operator_fakes.plan_builders import NOW
 
 
 def fewer(brokers: int, wanted: int) -> ClusterSeen:

@@ -25,7 +25,7 @@ from magnetar.operator.plan.facts import (
     ZookeeperFacts,
 )
 from magnetar.operator.resources.cluster import PulsarClusterStatus
-from magnetar.operator.testing.cluster_builders import (
+from operator_fakes.cluster_builders import (
     GENERATION,
     asked,
     healthy,
@@ -37,7 +37,7 @@ from magnetar.operator.testing.cluster_builders import (
     with_pods,
     with_workload,
 )
-from magnetar.operator.testing.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
+from operator_fakes.plan_builders import NOW, WANTED, make_claim, make_cluster, make_pod, make_workload
 
 _CLUSTER = make_cluster()
 _HASHES = st.sampled_from(

@@ -13,7 +13,7 @@ from magnetar.operator.plan.actions import Delete, GrowVolume, Scale
 from magnetar.operator.plan.cluster.parts import one_of, template_hash
 from magnetar.operator.plan.cluster.plan import BUSY_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen, ZookeeperFacts
-from magnetar.operator.testing.cluster_builders import (
+from operator_fakes.cluster_builders import (
     applied,
     asked,
     condition_of,
@@ -26,7 +26,7 @@ from magnetar.operator.testing.cluster_builders import (
     with_pods,
     with_workload,
 )
-from magnetar.operator.testing.plan_builders import NOW
+from operator_fakes.plan_builders import NOW
 
 NEW: dict[str, Any] = {"version": "0.2.0"}
 GIB = 1024**3

@@ -18,7 +18,7 @@ from magnetar.operator.plan.actions import (
 from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
-from magnetar.operator.testing.cluster_builders import (
+from operator_fakes.cluster_builders import (
     GENERATION,
     applied,
     asked,
@@ -37,7 +37,7 @@ from magnetar.operator.testing.cluster_builders import (
     without_pods,
     without_workload,
 )
-from magnetar.operator.testing.plan_builders import make_claim, make_pod
+from operator_fakes.plan_builders import make_claim, make_pod
 
 
 def replicas(plan: Plan) -> tuple[int | None, int | None, int | None]:

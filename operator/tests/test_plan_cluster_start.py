@@ -13,7 +13,7 @@ from magnetar.operator.plan.actions import Apply, Delete, MakeControlToken, Plan
 from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, WAITING_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import PulsarClusterStatus
-from magnetar.operator.testing.cluster_builders import (
+from operator_fakes.cluster_builders import (
     GENERATION,
     applied,
     asked,
@@ -33,7 +33,7 @@ from magnetar.operator.testing.cluster_builders import (
     without_pods,
     without_workload,
 )
-from magnetar.operator.testing.plan_builders import NOW, make_pod
+from operator_fakes.plan_builders import NOW, make_pod
 
 
 def with_zookeeper(*, ready: int = 3) -> ClusterSeen:

@@ -12,8 +12,8 @@ from magnetar.operator.plan.facts import EnsembleFacts
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus, UsageSample
-from magnetar.operator.testing.plan_builders import NOW
-from magnetar.operator.testing.pool_builders import PoolWorld, of, pod_name, said
+from operator_fakes.plan_builders import NOW
+from operator_fakes.pool_builders import PoolWorld, of, pod_name, said
 
 FOUR = EnsembleFacts(size=4, wanted_by="namespace a/b")
 TWO = EnsembleFacts(size=2, wanted_by="the brokers' settings")

@@ -13,9 +13,9 @@ from magnetar.operator.plan.pool.children import covers
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus
-from magnetar.operator.testing.cluster_builders import make_condition
-from magnetar.operator.testing.plan_builders import NOW, make_pod
-from magnetar.operator.testing.pool_builders import (
+from operator_fakes.cluster_builders import make_condition
+from operator_fakes.plan_builders import NOW, make_pod
+from operator_fakes.pool_builders import (
     CRASHED,
     DONE,
     OWNER,

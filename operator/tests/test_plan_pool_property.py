@@ -23,8 +23,8 @@ from magnetar.operator.plan.facts import ClaimFacts, PodFacts, PoolSeen
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieStatus
-from magnetar.operator.testing.plan_builders import NOW
-from magnetar.operator.testing.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
+from operator_fakes.plan_builders import NOW
+from operator_fakes.pool_builders import DONE, PoolWorld, bookie_id, of, pod_name, stateful_of
 
 NUMBERS = range(13)
 """Two digits among them."""

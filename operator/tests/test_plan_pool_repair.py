@@ -10,8 +10,8 @@ from magnetar.operator.children.naming import REPLACE_ANNOTATION
 from magnetar.operator.plan.actions import Annotate, CancelBookieDrain, Delete, RetireLostBookie, StartBookieDrain
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus
-from magnetar.operator.testing.plan_builders import NOW
-from magnetar.operator.testing.pool_builders import (
+from operator_fakes.plan_builders import NOW
+from operator_fakes.pool_builders import (
     CRASHED,
     DONE,
     PoolWorld,

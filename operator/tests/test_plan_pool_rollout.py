@@ -12,8 +12,8 @@ from magnetar.operator.plan.facts import PoolFacts
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.pool.questions import pool_questions
 from magnetar.operator.resources.bookie import BookieMember, BookieStatus, UsageSample
-from magnetar.operator.testing.plan_builders import NOW
-from magnetar.operator.testing.pool_builders import (
+from operator_fakes.plan_builders import NOW
+from operator_fakes.pool_builders import (
     CRASHED,
     GENERATION,
     PoolWorld,

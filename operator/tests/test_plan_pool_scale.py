@@ -10,8 +10,8 @@ from magnetar.operator.plan.actions import Apply, CancelBookieDrain, Delete, Ret
 from magnetar.operator.plan.facts import PoolFacts
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieStatus
-from magnetar.operator.testing.plan_builders import NOW
-from magnetar.operator.testing.pool_builders import (
+from operator_fakes.plan_builders import NOW
+from operator_fakes.pool_builders import (
     CRASHED,
     DONE,
     STATEFUL,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.rollout import failed_update, failing, next_restart, trouble
-from magnetar.operator.testing.plan_builders import NOW, WANTED, make_pod
+from operator_fakes.plan_builders import NOW, WANTED, make_pod
 
 OLD: dict[str, Any] = {"template_hash": "old"}
 DOWN: dict[str, Any] = {"ready": False}

@@ -16,10 +16,10 @@ from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Condition
 from magnetar.operator.resources.crd import structural_schema
-from magnetar.operator.testing.cluster_builders import fresh, healthy, told
-from magnetar.operator.testing.plan_builders import make_cluster
-from magnetar.operator.testing.pool_builders import PoolWorld
-from magnetar.operator.testing.stage import BLUE, ReconcilerStage, small_stage
+from operator_fakes.cluster_builders import fresh, healthy, told
+from operator_fakes.plan_builders import make_cluster
+from operator_fakes.pool_builders import PoolWorld
+from operator_fakes.stage import BLUE, ReconcilerStage, small_stage
 
 
 def said(plan: Plan, type_: str) -> dict[str, Any]:

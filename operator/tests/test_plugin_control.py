@@ -24,7 +24,7 @@ from magnetar.operator.plugin.collect import see_cluster
 from magnetar.operator.plugin.commands import drain, top, unload
 from magnetar.operator.plugin.control_ports import ControlPorts, ask_all
 from magnetar.operator.plugin.options import Output
-from magnetar.operator.testing.plugin_fakes import (
+from operator_fakes.plugin_fakes import (
     NAMESPACE,
     FakeKubernetes,
     cluster_manifest,

@@ -26,10 +26,11 @@ from magnetar.operator.kubernetes.kinds import path
 from magnetar.operator.kubernetes.login import Login
 from magnetar.operator.kubernetes.pods import LogOptions
 from magnetar.operator.kubernetes.streams import FORWARD_PROTOCOL
-from magnetar.operator.plugin.connection import Target, direct_login
+from magnetar.operator.plugin.connection import direct_login
 from magnetar.operator.plugin.http import HttpKubernetes
-from magnetar.operator.testing import wire
-from magnetar.operator.testing.wire import Handler
+from magnetar.operator.plugin.options import Target
+from operator_fakes import wire
+from operator_fakes.wire import Handler
 
 
 @contextlib.asynccontextmanager

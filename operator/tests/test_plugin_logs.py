@@ -14,7 +14,7 @@ from magnetar.operator.plugin.logs import merge
 from magnetar.operator.plugin.logs.merge import Follower, Line, LogSource, merged, parse_line, read_log
 from magnetar.operator.plugin.logs.view import LineDrawing
 from magnetar.operator.plugin.options import Output
-from magnetar.operator.testing.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
+from operator_fakes.plugin_fakes import NAMESPACE, FakeKubernetes, cluster_manifest, pod_manifest
 
 
 def options(pod: str, *, follow: bool = False) -> LogOptions:

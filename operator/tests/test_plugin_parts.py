@@ -18,7 +18,7 @@ from magnetar.operator.plugin.redaction import REDACTED, redacted
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
 from magnetar.operator.plugin.table_view import TableColumn, draw_table, sorted_rows, words
 from magnetar.operator.plugin.top_rows import bookie_rows
-from magnetar.operator.testing.plugin_fakes import (
+from operator_fakes.plugin_fakes import (
     CREATED_SECONDS,
     cluster_manifest,
     condition,

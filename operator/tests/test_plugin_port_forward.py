@@ -11,7 +11,7 @@ from magnetar.operator.plugin import port_forward
 from magnetar.operator.plugin.commands.connect import url_host
 from magnetar.operator.plugin.port_forward import Forwarding, forwarded
 from magnetar.operator.plugin.ready_pods import ReadyPods
-from magnetar.operator.testing.plugin_fakes import NAMESPACE, FakeKubernetes, pod_manifest
+from operator_fakes.plugin_fakes import NAMESPACE, FakeKubernetes, pod_manifest
 
 PORT = 6650
 

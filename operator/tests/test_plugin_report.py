@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.operator.plugin.collect import find_cluster, see_cluster
 from magnetar.operator.plugin.reporting import collect_report
-from magnetar.operator.testing.plugin_fakes import FakeKubernetes, cluster_manifest, pod_manifest
+from operator_fakes.plugin_fakes import FakeKubernetes, cluster_manifest, pod_manifest
 
 
 async def test_no_file_of_a_report_has_what_is_named_like_a_secret() -> None:

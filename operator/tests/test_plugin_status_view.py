@@ -9,7 +9,7 @@ import pytest
 from magnetar.operator.plugin.drawing import ASCII
 from magnetar.operator.plugin.parse import OtherVersion, cluster_view
 from magnetar.operator.plugin.status_view import Drawing, draw_overview, draw_status
-from magnetar.operator.testing.plugin_fakes import (
+from operator_fakes.plugin_fakes import (
     CREATED_SECONDS,
     cluster_manifest,
     condition,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from magnetar.spark.topics_testing import Topics
+    from spark_fakes.topics import Topics
 
 
 @pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
     # Most tests here need none of this, and it takes a second.
-    from magnetar.spark.testing import forget_clusters
-    from magnetar.spark.topics_testing import Topics
     from magnetar.standalone.threaded import ThreadedCluster
+    from spark_fakes.data_source import forget_clusters
+    from spark_fakes.topics import Topics
 
     with ThreadedCluster() as cluster:
         made = Topics(cluster.service_url, cluster.admin_url)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds
-from magnetar.spark.assembly.testing import MemoryTopic, batch, chunk, marker, plain
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import Slice
@@ -16,6 +15,7 @@ from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
+from spark_fakes.assembly import MemoryTopic, batch, chunk, marker, plain
 
 COMMIT, ABORT = 21, 22
 END = MessagePosition(1 << 40, 0)

@@ -17,13 +17,13 @@ from typing import Any, Final
 import pytest
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.compaction import CompactedLedger, compacted_slices, compaction_in_stats, read_compaction
-from magnetar.spark.assembly.testing import TOPIC, MemoryTopic
 from magnetar.spark.entries import WholeEntry
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.slices import Slice
 from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.batch import split_batch
 from magnetar.wire.pulsar.compression import decompress
+from spark_fakes.assembly import TOPIC, MemoryTopic
 
 RECORDED: Final = Path(__file__).parent / "recorded" / "apache_pulsar_4_0_8_entries.json.gz"
 

@@ -112,13 +112,13 @@ class Reached:
 
 async def test_choosing() -> None:
     reached, unreachable = Reached(), Reached(ClusterUnreachable("no way"))
-    assert await choose(reached, "brokers") == ("brokers", "readMode=brokers")
+    assert await choose(reached.direct, "brokers") == ("brokers", "readMode=brokers")
     assert reached.asked == 0
-    assert (await choose(reached, "auto"))[0] == "bookies"
-    assert (await choose(reached, "bookies"))[0] == "bookies"
-    assert await choose(unreachable, "auto") == ("brokers", "no way")
+    assert (await choose(reached.direct, "auto"))[0] == "bookies"
+    assert (await choose(reached.direct, "bookies"))[0] == "bookies"
+    assert await choose(unreachable.direct, "auto") == ("brokers", "no way")
     with pytest.raises(ClusterUnreachable, match="no way"):
-        await choose(unreachable, "bookies")
+        await choose(unreachable.direct, "bookies")
 
 
 async def test_reading_from_driver_and_executor(world: World) -> None:
@@ -191,9 +191,9 @@ async def test_nobody_says_where_the_store_is(world: World) -> None:
     with pytest.raises(ClusterUnreachable, match=r"neither option metadata\.url nor admin\.url"):
         await open_direct(nowhere)
     with pytest.raises(ClusterUnreachable, match="no broker answers"):
-        await open_direct(nowhere, Admin(None))
+        await open_direct(nowhere, Admin(None).internal_configuration)
     with pytest.raises(ClusterUnreachable, match="inside of one process"):
-        await open_direct(nowhere, Admin({"metadataStoreUrl": "rocksdb:///data"}))
+        await open_direct(nowhere, Admin({"metadataStoreUrl": "rocksdb:///data"}).internal_configuration)
     assert not world.opened
 
 
@@ -201,7 +201,7 @@ async def test_brokers_say_where_the_stores_are(world: World) -> None:
     nowhere = dataclasses.replace(OPTIONS, metadata_url="")
     told = {"metadataStoreUrl": "zk:a:2181", "bookkeeperMetadataServiceUri": "metadata-store:zk:b:2181"}
     with pytest.raises(ClusterUnreachable, match="no cluster keeps its bookies at zk:b:2181"):
-        await open_direct(nowhere, Admin(told))
+        await open_direct(nowhere, Admin(told).internal_configuration)
     assert world.opened == ["zk:a:2181", "zk:b:2181"]
 
 

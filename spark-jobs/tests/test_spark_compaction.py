@@ -7,11 +7,11 @@ from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.spark.assembly.assembler import EntryAssembler
 from magnetar.spark.assembly.compaction import CompactedLedger, compacted_slices, compaction_in_stats, read_compaction
-from magnetar.spark.assembly.testing import TOPIC, MemoryTopic, chunk, marker, plain
 from magnetar.spark.entries import EntryBlock
 from magnetar.spark.positions import BEGINNING, MessagePosition
 from magnetar.spark.topics import TopicLedger
 from magnetar.wire.pulsar.compacted import encode_compacted
+from spark_fakes.assembly import TOPIC, MemoryTopic, chunk, marker, plain
 
 AT = CompactedLedger(70, MessagePosition(12, 99))
 SETTINGS = ManagedLedgerSettings()

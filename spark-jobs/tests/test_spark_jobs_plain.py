@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -155,7 +155,7 @@ class TestArchive:
             check_beginnings(planned=True, committed=True, files=False, checkpoint="c", output="o")
 
     def test_tasks(self) -> None:
-        job = ArchiveJob(choices=CHOICES, selection={"topic": "t"}, output="/archive/")
+        job = ArchiveJob(choices=CHOICES, topic=["t"], output="/archive/")
         assert job.tasks_max() == 16
         assert job.checkpoint_path == "/archive/_magnetar/checkpoint"
         assert job.source_options()["rawValues"] == "false"
@@ -163,7 +163,7 @@ class TestArchive:
     def test_keys_are_read_so_that_they_can_be_restored(self) -> None:
         def given(*further: str) -> tuple[str, str]:
             choices = replace(CHOICES, further=further)
-            options = ArchiveJob(choices=choices, selection={"topic": "t"}, output="/a").source_options()
+            options = ArchiveJob(choices=choices, topic=["t"], output="/a").source_options()
             return options["keyType"], options["columns"]
 
         assert given() == ("binary", '["*", "__keyIsBytes"]')
@@ -256,17 +256,16 @@ class TestWindows:
         ],
     )
     def test_what_makes_no_query(self, given: dict[str, str], why: str) -> None:
-        minute = Duration.parse("--window", "1min")
-        job = WindowJob(
-            choices=CHOICES,
-            selection={"topic": "t"},
-            window=minute,
-            slide=minute,
-            watermark=minute,
-            **given,  # type: ignore[arg-type] # Texts all.
-        )
+        job = WindowJob(choices=CHOICES, topic=["t"], window="1min", **given)  # type: ignore[arg-type] # Texts all.
         with pytest.raises(BadOption, match=why):
             job.check()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallJob:
+    choices: ConnectionChoices
+    needed: str
+    number: int = 3
 
 
 def shown(text: str) -> str:
@@ -310,6 +309,7 @@ class TestReports:
             compaction=CompactionOutcome(
                 keys=3,
                 messages_left=2,
+                bytes_saved=3072,
                 bytes_left=1024,
                 tombstones=1,
                 keys_deleted=1,
@@ -340,6 +340,10 @@ class TestReports:
             assert part in text
         [found] = audit_document([audit])["topics"]
         assert found["compaction"]["bytesSaved"] == 3072
+        assert found["duplicates"]["groupsSoon"] == 1
+        assert found["duplicates"]["samples"][0]["firstMessageId"] == "1:1"
+        assert found["gaps"] == [{"topic": "t", "ledger": 4, "entriesMissing": 2, "ofEntries": 9}]
+        assert found["longestSilence"] == {"begin": "2023-11-14T22:13:20+00:00", "end": "2023-11-14T22:23:20+00:00"}
         json.dumps(found)
 
 
@@ -366,8 +370,8 @@ class TestCommands:
         one = job_app()
 
         @job_command(one, write_choices)
-        def main(choices: ConnectionChoices, needed: str, number: int = 3) -> None:
-            told.extend((choices, needed, number))
+        def main(job: SmallJob) -> None:
+            told.append(job)
             if error is not None:
                 raise error
 
@@ -377,7 +381,7 @@ class TestCommands:
         monkeypatch.setattr(harness, "close_clusters", closed)
         arguments = ["n", "--service-url", "pulsar://localhost:6650", "--option", "a=b"]
         assert typer.testing.CliRunner().invoke(one, arguments).exit_code == code
-        assert told == [replace(CHOICES, further=("a=b",)), "n", 3, "closed"]
+        assert told == [SmallJob(choices=replace(CHOICES, further=("a=b",)), needed="n", number=3), "closed"]
 
     def test_completion_is_there_to_be_installed(self) -> None:
         assert "--install-completion" in typer.testing.CliRunner().invoke(app, ["--help"]).output

@@ -17,7 +17,7 @@ from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.load.aggregation import HISTORY_SCHEMA, NoLoadHistory, aggregate
 from magnetar.spark.jobs.load.capacity import PlanOptions
 from magnetar.spark.jobs.load.plan import make_plan
-from magnetar.spark.jobs.load.testing import EXAMPLE, lived, messages
+from spark_fakes.loads import EXAMPLE, lived, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,9 +32,9 @@ from magnetar.spark.jobs.load.plan import LoadPlan, ask_and_plan, cluster_resour
 from magnetar.spark.jobs.load.policies import HttpAdmin, Retention, StoragePolicies, topic_positions
 from magnetar.spark.jobs.load.report import show
 from magnetar.spark.jobs.load.splits import SplitAdvice, split_advice
-from magnetar.spark.jobs.load.testing import EXAMPLE, FIRST_HOUR, QUARTERS, BundleMade, ClusterMade, lived
 from magnetar.spark.options.connection import ConnectionOptions
 from rich.console import Console
+from spark_fakes.loads import EXAMPLE, FIRST_HOUR, QUARTERS, BundleMade, ClusterMade, lived
 from typer.testing import CliRunner
 
 SMALL = ClusterMade(bundles={("public/default", one): BundleMade(msg_rate=1_000) for one in QUARTERS}, noise=0.02)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, TopicNeighbours, Walk
-from magnetar.spark.assembly.testing import TOPIC, MemoryTopic
 from magnetar.spark.entries import EntryBlock, Hole, OnHole
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import TopicLedger, TopicState
+from spark_fakes.assembly import TOPIC, MemoryTopic
 
 
 class Source:

@@ -16,12 +16,12 @@ from magnetar.spark.planning.admission import admit
 from magnetar.spark.planning.loss import LossKind, deleted_topic, goes_on_from, losses
 from magnetar.spark.planning.plan import (
     ends_before,
-    entries_between,
     entry_bounds,
     normalised,
     size_bytes_between,
     slices_of,
     slices_of_all,
+    spans_between,
 )
 from magnetar.spark.planning.time_search import UNREADABLE_MAX, first_at
 from magnetar.spark.positions import BEGINNING, MessagePosition
@@ -29,6 +29,10 @@ from magnetar.spark.topics import TopicLedger, TopicState
 
 TOPIC = "persistent://public/default/t"
 FEW = settings(max_examples=40)  # Thousands were run; in everyday use time counts.
+
+
+def entries_between(state: TopicState, first: MessagePosition, end: MessagePosition) -> int:
+    return sum(span.entries for span in spans_between(state, first, end))
 
 
 def ledger(ledger_id: int, entries: int, size_bytes: int | None = None, *, missing: bool = False) -> TopicLedger:

@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 from magnetar.spark.assembly.compaction import CompactedLedger
-from magnetar.spark.assembly.testing import MemoryTopic, plain
 from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.entries import EntryBlock, OnHole
 from magnetar.spark.errors import ClusterUnreachable, DataLoss
@@ -17,6 +16,7 @@ from magnetar.spark.planning.planner import PUBLISHED_BEFORE_STORED_MS_MAX, Read
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicState
+from spark_fakes.assembly import MemoryTopic, plain
 
 TOPIC = "persistent://public/default/t"
 HOUR = PUBLISHED_BEFORE_STORED_MS_MAX

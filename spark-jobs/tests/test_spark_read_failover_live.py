@@ -18,8 +18,8 @@ from magnetar.spark import cluster as cluster_module
 from magnetar.spark.bookies import access as cluster_access
 from magnetar.spark.bookies import catalog as direct_catalog
 from magnetar.spark.errors import ClusterUnreachable
-from magnetar.spark.testing import Checkpoint, Driver, forget_clusters, planned, read_planned
-from magnetar.spark.topics_testing import Topics, wait_until
+from spark_fakes.data_source import Checkpoint, Driver, forget_clusters, planned, read_planned
+from spark_fakes.topics import Topics, wait_until
 
 from e2e.cluster.local import LocalCluster, Size
 

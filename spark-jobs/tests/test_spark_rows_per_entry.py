@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-from magnetar.spark.assembly.testing import MemoryTopic, batch, plain
 from magnetar.spark.entries import EntryBlock, OnHole
 from magnetar.spark.planning.planner import ReadPlanner
 from magnetar.spark.planning.rows_per_entry import LOOKED_AT_ONCE_MAX, RowsPerEntry
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import TopicLedger, TopicState
+from spark_fakes.assembly import MemoryTopic, batch, plain
 
 
 class Planner:

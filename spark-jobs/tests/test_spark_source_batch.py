@@ -11,11 +11,11 @@ from typing import Any
 import pulsar
 import pytest
 from magnetar.spark.errors import BadOption, BadRecord
-from magnetar.spark.testing import Checkpoint, Driver, planned, read, source_of
-from magnetar.spark.topics_testing import Topics
 from pulsar.schema import AvroSchema, Float, Integer, JsonSchema, Record, String, StringSchema
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, LessThan, StringStartsWith
 from pyspark.sql.types import StructType
+from spark_fakes.data_source import Checkpoint, Driver, planned, read, source_of
+from spark_fakes.topics import Topics
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
 

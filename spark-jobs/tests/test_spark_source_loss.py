@@ -8,9 +8,9 @@ import time
 import pulsar
 import pytest
 from magnetar.spark.errors import DataLoss, TopicMissing
-from magnetar.spark.testing import Checkpoint, Driver, forget_clusters, planned, read, read_planned
-from magnetar.spark.topics_testing import Topics, wait_until
 from pyspark.sql.types import StringType, StructType
+from spark_fakes.data_source import Checkpoint, Driver, forget_clusters, planned, read, read_planned
+from spark_fakes.topics import Topics, wait_until
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from magnetar.spark.topics_testing import Topics, wait_until
 from pulsar.schema import JsonSchema, Record, String
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.query import StreamingQuery
+from spark_fakes.topics import Topics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(900)]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 from magnetar.spark.errors import BadOption
 from magnetar.spark.options.offsets import decode_offset
-from magnetar.spark.testing import Checkpoint, Driver
-from magnetar.spark.topics_testing import Topics
+from spark_fakes.data_source import Checkpoint, Driver
+from spark_fakes.topics import Topics
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(60)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
-from magnetar.spark.assembly.testing import TOPIC, MemoryTopic, batch, chunk, plain
 from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.entries import EntryBlock, EntrySource, OnHole
 from magnetar.spark.errors import ClusterUnreachable
@@ -17,6 +16,7 @@ from magnetar.spark.reading.table import Table
 from magnetar.spark.reading.task import ReadTask, SliceMessages
 from magnetar.spark.slices import LedgerRange
 from magnetar.spark.topics import TopicLedger, TopicState
+from spark_fakes.assembly import TOPIC, MemoryTopic, batch, chunk, plain
 
 OPTIONS = {"service.url": "pulsar://127.0.0.1:1", "topic": "t"}
 FIRST, END = MessagePosition(1, 0), MessagePosition(9, 0)

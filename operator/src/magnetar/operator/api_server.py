@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from magnetar.core.clock import Clock
 from magnetar.operator.children.naming import FIELD_MANAGER
-from magnetar.operator.kubernetes.client import APPLY_PATCH, JSON, MERGE_PATCH, KubernetesClient, trimmed
+from magnetar.operator.kubernetes.client import APPLY_PATCH, JSON, MERGE_PATCH, KubernetesClient, trimmed, uncounted
 from magnetar.operator.kubernetes.errors import Conflict, NotFound, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
-from magnetar.operator.kubernetes.login import find_login
+from magnetar.operator.kubernetes.login import Login
 
 WARNINGS_MAX: Final = 50
 """Warnings about one object: what happens again is counted up in the same Event."""
@@ -18,19 +18,12 @@ DISCOVERY_SECONDS: Final = 300.0
 """How long it is believed that a kind is known or not: after that a CRD installed meanwhile is found."""
 
 
-class CallCounter(Protocol):
-    """Where calls are counted."""
-
-    def api_call(self, verb: str, kind: str) -> None:
-        """One more."""
-        ...
-
-
-class HttpApiServer:
+class HttpApiServer(KubernetesClient):
     """`ApiServer` over one pool of connections. `close` it."""
 
-    def __init__(self, client: KubernetesClient, *, clock: Clock) -> None:
-        self._client = client
+    def __init__(self, login: Login, *, clock: Clock, asked: Callable[[str, str], None] = uncounted) -> None:
+        """`asked` is told the verb and the kind of each request."""
+        super().__init__(login, asked=asked)
         self._clock = clock
         self._known: dict[str, tuple[float, bool]] = {}
         """By kind: when it was asked, and the answer."""
@@ -41,23 +34,10 @@ class HttpApiServer:
         goes on in the middle of a pass, and another may lead by then."""
         self._may_write = may_write
 
-    @classmethod
-    async def connect(cls, *, clock: Clock, counter: CallCounter) -> HttpApiServer:
-        """Inside a pod with its account, else by KUBECONFIG or ~/.kube/config. `SettingError` if there is neither."""
-        return cls(KubernetesClient(await find_login(), asked=counter.api_call), clock=clock)
-
-    async def close(self) -> None:
-        """Let the connections go."""
-        await self._client.close()
-
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """`ApiServer.get`."""
-        return await self._client.get(kind, namespace, name)
-
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
         """`ApiServer.list`."""
         try:
-            return await self._client.list(kind, namespace, selector)
+            return await super().list(kind, namespace, selector)
         except NotFound:
             return []
 
@@ -65,7 +45,7 @@ class HttpApiServer:
         """`ApiServer.warnings`."""
         selector = f"involvedObject.uid={uid},type=Warning"
         query = {"limit": str(WARNINGS_MAX), "fieldSelector": selector}
-        page = await self._client.ask("list", "Event", path("Event", namespace), query=query)
+        page = await self.ask("list", "Event", path("Event", namespace), query=query)
         return [trimmed(item) for item in page.get("items") or []]
 
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
@@ -78,7 +58,7 @@ class HttpApiServer:
         kind, namespace, name = _identity(manifest)
         metadata = manifest["metadata"]
         if "uid" in metadata:
-            found = await self._client.ask("get", kind, path(kind, namespace, name))
+            found = await self.ask("get", kind, path(kind, namespace, name))
             if found["metadata"]["uid"] != metadata["uid"]:
                 raise Conflict(f"apply_status {kind}: {name} has been made anew")
             manifest = manifest | {
@@ -119,7 +99,7 @@ class HttpApiServer:
         if now_seconds - asked_seconds < DISCOVERY_SECONDS:
             return known
         try:
-            answer = await self._client.ask("discover", kind, KINDS[kind].root)
+            answer = await self.ask("discover", kind, KINDS[kind].root)
             known = any(resource.get("kind") == kind for resource in answer.get("resources") or [])
         except NotFound:
             known = False
@@ -150,7 +130,7 @@ class HttpApiServer:
     ) -> Manifest:
         if kind != "Lease" and not self._may_write():
             raise ServerUnavailable(f"{verb} {kind}: this operator does not lead any more")
-        return await self._client.ask(verb, kind, where, query=query, body=body, content_type=content_type)
+        return await self.ask(verb, kind, where, query=query, body=body, content_type=content_type)
 
 
 def _identity(manifest: Manifest) -> tuple[str, str, str]:

@@ -16,9 +16,9 @@ from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
 from magnetar.operator.api_server import HttpApiServer
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.control.calls import ControlCalls
-from magnetar.operator.decisions import ALL_PLANS
 from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import EventRouter, registry, watch_settings
+from magnetar.operator.kubernetes.login import find_login
 from magnetar.operator.leader import Leader
 from magnetar.operator.loops import Loops
 from magnetar.operator.metrics import CONTENT_TYPE, Metrics
@@ -59,11 +59,12 @@ class Operator:
             ),
             events=ApiEvents(api, clock, settings.identity),
             make_token=lambda: secrets.token_urlsafe(TOKEN_BYTES),
-            plans=ALL_PLANS,
-            metrics=metrics,
+            carried_out=metrics.carried_out,
+            found=metrics.found,
             may_act=self._leader.leads,
         )
-        self._loops = Loops(Reconciler(dependencies).reconcile, clock=clock, counter=metrics, chance=random.Random())  # noqa: S311
+        chance = random.Random()  # noqa: S311
+        self._loops = Loops(Reconciler(dependencies).reconcile, clock=clock, passed=metrics.passed, chance=chance)
         self._pages = Pages({"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._read_metrics})
 
     async def run(self) -> int:
@@ -171,7 +172,7 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 async def serve(settings: OperatorSettings) -> int:
     """Run an operator; gives the exit code. `SettingError` if there is no Kubernetes."""
     clock, metrics = SystemClock(), Metrics()
-    api = await HttpApiServer.connect(clock=clock, counter=metrics)
+    api = HttpApiServer(await find_login(), clock=clock, asked=metrics.api_call)
     try:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:

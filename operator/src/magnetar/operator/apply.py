@@ -19,10 +19,9 @@ from magnetar.operator.control.controls import Controls
 from magnetar.operator.kubernetes.errors import AlreadyExists, Refused
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.listing import version
-from magnetar.operator.observe import ControlAddresses
+from magnetar.operator.observe import View
 from magnetar.operator.plan import actions
 from magnetar.operator.plan.advice import what_to_correct
-from magnetar.operator.plans import BundleAction
 from magnetar.operator.resources.quantities import format_bytes
 
 logger: Final = logging.getLogger(__name__)
@@ -39,11 +38,8 @@ class Subject:
     manifest: Manifest
     """The custom resource, as the pass saw it."""
     cluster: ClusterContext | None
-    versions: Mapping[tuple[str, str], str]
-    """The resource versions of its children, as the pass saw them."""
-    reach: ControlAddresses
-    unreadable: str = ""
-    """What is wrong with its newest spec, if an older one is gone by."""
+    view: View[Any]
+    """Versions of its children, and how pods are reached."""
 
 
 class Applied:
@@ -136,14 +132,14 @@ class ActionExecutor:
                 await self._steer(action)
         return True
 
-    async def move(self, action: BundleAction) -> str:
-        """Move or split a bundle. Gives why it was not done, which is no failure of the pass: the next round sees where
-        the bundle is, and decides anew."""
-        token = self._subject.reach.token
+    async def move(self, action: actions.BundleAction) -> bool:
+        """Move or split a bundle. False: it was not done. That is no failure of the pass: the next round sees where the
+        bundle is, and decides anew."""
+        token = self._subject.view.reach.token
         source = action.source_broker_id if isinstance(action, actions.TransferBundle) else action.broker_id
-        address = self._subject.reach.brokers.get(source, "")
+        address = self._subject.view.reach.brokers.get(source, "")
         if not address:
-            return f"{source} does not answer"
+            return False
         try:
             if isinstance(action, actions.TransferBundle):
                 await self._controls.transfer_bundle(address, token, action.bundle, action.destination_broker_id)
@@ -153,19 +149,11 @@ class ActionExecutor:
                 )
         except (ControlUnavailable, PeerError) as error:
             logger.warning("%s stays as it is: %s", action.bundle, error)
-            return str(error)
-        return ""
+            return False
+        return True
 
-    async def _steer(
-        self,
-        action: actions.StartBookieDrain
-        | actions.CancelBookieDrain
-        | actions.RetireLostBookie
-        | actions.StartBrokerDrain
-        | actions.CancelBrokerDrain
-        | actions.SetBalanceDriver,
-    ) -> None:
-        controls, token = self._controls, self._subject.reach.token
+    async def _steer(self, action: actions.PodAction) -> None:
+        controls, token = self._controls, self._subject.view.reach.token
         match action:
             case actions.StartBookieDrain(pod):
                 await controls.start_bookie_drain(self._pod(pod), token)
@@ -183,7 +171,7 @@ class ActionExecutor:
                 assert_never(action)
 
     async def _apply(self, action: actions.Apply) -> bool:
-        if not action.checked and self._applied.known(action, self._subject.versions):
+        if not action.checked and self._applied.known(action, self._subject.view.versions):
             return False
         with _advised(self._subject, action.manifest):
             self._applied.remember(action, await self._api.apply(action.manifest, manager=action.manager))
@@ -252,12 +240,12 @@ class ActionExecutor:
         await self._patch(owner.kind, owner.name, owner.uid, patch)
 
     def _pod(self, name: str) -> str:
-        address = self._subject.reach.pods.get(name)
+        address = self._subject.view.reach.pods.get(name)
         if address is None:
             raise ControlUnavailable(f"{name} has no address")
         return address
 
     def _anybody(self) -> str:
-        if not self._subject.reach.answering:
+        if not self._subject.view.reach.answering:
             raise ControlUnavailable(f"no pod of {self._subject.owner.name} answers")
-        return self._subject.reach.answering[0]
+        return self._subject.view.reach.answering[0]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from magnetar.core.backoff import doubled
 from magnetar.core.clock import Clock
@@ -35,14 +35,6 @@ PASSES_AT_ONCE_MAX: Final = 4
 logger: Final = logging.getLogger(__name__)
 
 
-class PassCounter(Protocol):
-    """Where passes are counted."""
-
-    def passed(self, key: Key, seconds: float, failure: str) -> None:
-        """One is over; `failure`: the error's kind, empty for none."""
-        ...
-
-
 class _Loop:
     __slots__ = ("awake", "began_seconds", "task")
 
@@ -68,13 +60,14 @@ class Loops:
         reconcile: Callable[[Key], Awaitable[float | None]],
         *,
         clock: Clock,
-        counter: PassCounter,
+        passed: Callable[[Key, float, str], None],
         chance: random.Random,
     ) -> None:
-        """`chance` spreads repetitions, so that what failed together is not tried again together."""
+        """`passed` is told of each pass that is over: whose, how many seconds it took, and the kind of the error that
+        ended it, empty for none. `chance` spreads repetitions: what failed together is not tried again together."""
         self._reconcile = reconcile
         self._clock = clock
-        self._counter = counter
+        self._passed = passed
         self._chance = chance
         self._loops: dict[Key, _Loop] = {}
         self._turns = asyncio.Semaphore(PASSES_AT_ONCE_MAX)
@@ -170,7 +163,7 @@ class Loops:
             now_seconds = self._clock.monotonic_seconds()
         if error is None or isinstance(error, MagnetarError):
             self._ended_seconds = now_seconds
-        self._counter.passed(key, now_seconds - started_seconds, type(error).__name__ if error else "")
+        self._passed(key, now_seconds - started_seconds, type(error).__name__ if error else "")
         if error is None:
             return (None if wait_seconds is None else min(wait_seconds, WAIT_SECONDS_MAX)), False
         if isinstance(error, MagnetarError):

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from magnetar.balance.model import LoadSnapshot
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
 from magnetar.operator.api import ApiServer
-from magnetar.operator.children.bookies import JOURNAL, LEDGERS
 from magnetar.operator.children.context import (
     BOOKIE_CONTROL_PORT,
     BROKER_CONTROL_PORT,
@@ -30,7 +29,6 @@ from magnetar.operator.children.naming import (
     label_text,
     selector,
 )
-from magnetar.operator.children.volumes import volume_names
 from magnetar.operator.control.asking import Asker, address, reachable
 from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import SpecReader, cluster_status, owner_of, pool_status
@@ -49,6 +47,7 @@ from magnetar.operator.plan.facts import (
     Trouble,
 )
 from magnetar.operator.plan.pool.questions import Questions
+from magnetar.operator.plan.pool.volumes import wanted_sizes
 from magnetar.operator.plans import Plans
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import PulsarClusterSpec, ZookeeperSpec
@@ -57,6 +56,8 @@ from magnetar.operator.secrets import named_secrets, trouble_of
 from magnetar.operator.trim import pod_facts, resource_facts
 
 Sizes: TypeAlias = Mapping[tuple[str, str], int]
+
+Seen = TypeVar("Seen", ClusterSeen, PoolSeen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +74,15 @@ class ControlAddresses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCluster:
-    """What the plan sees, and what carrying it out needs besides."""
+class View(Generic[Seen]):
+    """What the plan of a cluster or of a pool sees, and what carrying it out needs besides."""
 
-    seen: ClusterSeen
+    seen: Seen
     versions: Mapping[tuple[str, str], str]
     reach: ControlAddresses
     unreadable: str = ""
-    """What is wrong with the newest spec: this is seen by an older one. Empty: nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedPool:
-    """What the plan of a pool sees, and what carrying it out needs besides."""
-
-    seen: PoolSeen
-    versions: Mapping[tuple[str, str], str]
-    reach: ControlAddresses
-    unreadable: str = ""
-    """Why the pool's own spec cannot be read: its cluster's is told by the cluster."""
+    """What is wrong with the newest spec: this is seen by an older one. Empty: nothing. Of a pool its own spec: its
+    cluster's is told by the cluster."""
 
 
 class Observer:
@@ -105,7 +96,7 @@ class Observer:
         self._plans = plans
         self.specs = SpecReader()
 
-    async def cluster(self, manifest: Manifest, *, with_load: bool) -> ObservedCluster:
+    async def cluster(self, manifest: Manifest, *, with_load: bool) -> View[ClusterSeen]:
         """All of a PulsarCluster; `with_load`: what balancing goes by, too."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.cluster(manifest)
@@ -147,7 +138,7 @@ class Observer:
             troubles=troubles,
             now_seconds=self._clock.now_ms() / 1000,
         )
-        return ObservedCluster(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
+        return View(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
     async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[Trouble]:
         """With Secrets that the spec names. They are looked at, and not kept."""
@@ -165,7 +156,7 @@ class Observer:
     def _load(self, reach: ControlAddresses) -> Awaitable[LoadSnapshot]:
         return self._controls.load_snapshot(reach.answering, reach.token)
 
-    async def pool(self, manifest: Manifest) -> ObservedPool:
+    async def pool(self, manifest: Manifest) -> View[PoolSeen]:
         """All of a Bookie."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.pool(manifest)
@@ -209,7 +200,7 @@ class Observer:
             if not reach.answering and others:
                 reach = replace(reach, answering=await self._bookies_elsewhere(seen))
             seen = await self._asked(seen, questions, asker, reach)
-        return ObservedPool(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
+        return View(seen=seen, versions=looked.versions, reach=reach, unreadable=unreadable)
 
     def _cluster(self, manifest: Manifest | None) -> ClusterContext | None:
         if manifest is None:
@@ -311,5 +302,4 @@ def _zookeeper_sizes(spec: PulsarClusterSpec) -> Sizes:
 
 
 def _bookie_sizes(spec: BookieSpec) -> Sizes:
-    volumes = ((JOURNAL, spec.storage.journal), (LEDGERS, spec.storage.ledgers))
-    return {(BOOKIE, name): size_bytes(volume.size) for kind, volume in volumes for name in volume_names(kind, volume)}
+    return {(BOOKIE, name): size for name, size in wanted_sizes(spec).items()}

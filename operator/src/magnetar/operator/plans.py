@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from magnetar.balance.model import LoadSnapshot
-from magnetar.operator.plan.actions import Plan, SplitBundle, TransferBundle
+from magnetar.operator.plan.actions import BundleAction, Plan
+from magnetar.operator.plan.balance import Balance
+from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
-from magnetar.operator.plan.pool.questions import Questions
-from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
-
-BundleAction: TypeAlias = TransferBundle | SplitBundle
-
-
-class ClusterPlan(Protocol):
-    """`plan.cluster.plan_cluster`."""
-
-    def __call__(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
-        """What to do."""
-        ...
+from magnetar.operator.plan.pool.plan import plan_pool
+from magnetar.operator.plan.pool.questions import Questions, pool_questions
+from magnetar.operator.resources.cluster import BalanceSpec
 
 
 class BalancePlanner(Protocol):
@@ -30,20 +23,16 @@ class BalancePlanner(Protocol):
         """What to move and to split now."""
         ...
 
-    def failed(self, action: BundleAction, error: str) -> None:
+    def failed(self, action: BundleAction) -> None:
         """One of them was not carried out."""
-        ...
-
-    def moves(self) -> Sequence[BundleMove]:
-        """The latest decisions, the latest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """All of them."""
+    """All of them: those that the operator goes by, unless a test has others."""
 
-    cluster: ClusterPlan
-    pool: Callable[[PoolSeen], Plan]
-    pool_questions: Callable[[PoolSeen], Questions]
-    balancing: Callable[[BalanceSpec], BalancePlanner]
+    cluster: Callable[[ClusterSeen, Sequence[BundleAction]], Plan] = plan_cluster
+    pool: Callable[[PoolSeen], Plan] = plan_pool
+    pool_questions: Callable[[PoolSeen], Questions] = pool_questions
+    balancing: Callable[[BalanceSpec], BalancePlanner] = Balance

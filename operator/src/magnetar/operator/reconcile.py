@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,9 +19,9 @@ from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
-from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Plan, SetFinalizer, SplitBundle, Tell, TransferBundle
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, BundleAction, Plan, SetFinalizer, Tell
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
-from magnetar.operator.plans import BalancePlanner, BundleAction, Plans
+from magnetar.operator.plans import BalancePlanner, Plans
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 
@@ -53,6 +53,10 @@ def _always() -> bool:
     return True
 
 
+def _untold(*_: object) -> None:
+    """There are no metrics."""
+
+
 class EventWriter(Protocol):
     """Where Events go."""
 
@@ -63,28 +67,6 @@ class EventWriter(Protocol):
     def forget(self, namespace: str, kind: str, name: str) -> None:
         """The resource is gone."""
         ...
-
-
-class MetricsObserver(Protocol):
-    """Who is told what passes do, for the metrics."""
-
-    def carried_out(self, key: Key, action: Action) -> None:
-        """An action was."""
-        ...
-
-    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """What is so now; None: the resource is gone."""
-        ...
-
-
-class NullObserver:
-    """Drops what it is told."""
-
-    def carried_out(self, key: Key, action: Action) -> None:
-        """`MetricsObserver.carried_out`."""
-
-    def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`MetricsObserver.found`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,31 +80,32 @@ class Dependencies:
     events: EventWriter
     make_token: Callable[[], str]
     """A new secret for control ports."""
-    plans: Plans
-    metrics: MetricsObserver = field(default_factory=NullObserver)
+    plans: Plans = field(default_factory=Plans)
+    carried_out: Callable[[Key, Action], None] = _untold
+    """Told of each action, for the metrics."""
+    found: Callable[[Key, PulsarClusterStatus | BookieStatus | None], None] = _untold
+    """Told what is so now, for the metrics; None: the resource is gone."""
     may_act: Callable[[], bool] = _always
     """Whether anything may be done yet: a process that was stopped for a while goes on in the middle of a pass, and
     another operator may lead by then. What reaches pods is not fenced off by anybody else."""
 
 
+@dataclass(slots=True, eq=False)
 class _Memory:
     """What spares work on one resource, and what balancing has seen. A new process does without."""
 
-    __slots__ = ("applied", "balance_spec", "balanced_seconds", "balancing", "failure", "failures", "planned", "undone")
-
-    def __init__(self) -> None:
-        self.applied = Applied()
-        self.balancing: BalancePlanner | None = None
-        self.balance_spec: BalanceSpec | None = None
-        self.balanced_seconds = 0.0
-        self.failures = 0
-        """Passes in a row that did not get to their end, all for the same kind of reason."""
-        self.failure = ""
-        """Which kind."""
-        self.planned: dict[str, Any] | None = None
-        """The status by the plan of the pass that is under way, if there is one already."""
-        self.undone: list[BundleAction] = []
-        """The moves that were just decided and that the pass has not tried."""
+    applied: Applied = field(default_factory=Applied)
+    balancing: BalancePlanner | None = None
+    balance_spec: BalanceSpec | None = None
+    balanced_seconds: float = 0.0
+    failures: int = 0
+    """Passes in a row that did not get to their end, all for the same kind of reason."""
+    failure: str = ""
+    """Which kind."""
+    planned: dict[str, Any] | None = None
+    """The status by the plan of the pass that is under way, if there is one already."""
+    undone: list[BundleAction] = field(default_factory=list)
+    """The moves that were just decided and that the pass has not tried."""
 
     def failed(self, failure: str) -> int:
         """One more of this kind. Gives how many there were in a row."""
@@ -219,17 +202,8 @@ class Reconciler:
         elif with_load:
             # No broker answers: the next pass asks again, which comes as soon as one is ready.
             due_seconds = None
-        if memory.balancing is not None:
-            seen = replace(seen, moves=memory.balancing.moves())
         plan = self._dependencies.plans.cluster(seen, moves)
-        subject = Subject(
-            owner=seen.cluster.owner,
-            manifest=manifest,
-            cluster=seen.cluster,
-            versions=view.versions,
-            reach=view.reach,
-            unreadable=view.unreadable,
-        )
+        subject = Subject(owner=seen.cluster.owner, manifest=manifest, cluster=seen.cluster, view=view)
         memory.undone = list(moves)
         # Whoever deletes a paused cluster wants it gone.
         paused = seen.cluster.spec.paused and not seen.resource.deleting
@@ -237,7 +211,7 @@ class Reconciler:
             await self._carry_out(key, plan, subject, memory, paused=paused)
         finally:
             for move in memory.undone:
-                self._move_failed(memory, move, "other work came before it")
+                self._move_failed(memory, move)
         requeue_after = plan.requeue_after_seconds
         return requeue_after if due_seconds is None else min(requeue_after, max(due_seconds, LOOK_AGAIN_SECONDS))
 
@@ -245,14 +219,7 @@ class Reconciler:
         view = await self._observer.pool(manifest)
         seen = view.seen
         plan = self._dependencies.plans.pool(seen)
-        subject = Subject(
-            owner=seen.owner,
-            manifest=manifest,
-            cluster=seen.cluster,
-            versions=view.versions,
-            reach=view.reach,
-            unreadable=view.unreadable,
-        )
+        subject = Subject(owner=seen.owner, manifest=manifest, cluster=seen.cluster, view=view)
         # As above: of a pool, what goes with its cluster.
         going = seen.cluster_resource is not None and seen.cluster_resource.deleting
         paused = seen.cluster is not None and seen.cluster.spec.paused and not going
@@ -261,9 +228,9 @@ class Reconciler:
 
     async def _carry_out(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
         """Actions, then the status: it is told even if an action failed, so that people see what is the matter."""
-        memory.applied.keep(subject.versions)
+        memory.applied.keep(subject.view.versions)
         memory.planned = plan.status
-        obstacle = unreadable(subject.unreadable) if subject.unreadable else None
+        obstacle = unreadable(subject.view.unreadable) if subject.view.unreadable else None
         if obstacle is not None:
             memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
             if not self._says(key, subject.manifest, obstacle):
@@ -287,7 +254,7 @@ class Reconciler:
                 refusals.append(error)
         if executor.growth_refused is not None:
             refusals.append(executor.growth_refused)
-        rest = plan.asked if refusals or subject.unreadable else [*plan.told, *plan.asked]
+        rest = plan.asked if refusals or subject.view.unreadable else [*plan.told, *plan.asked]
         await self._act_in_order(key, allowed(rest), executor, memory)
         if refusals:
             raise together(refusals)
@@ -301,19 +268,19 @@ class Reconciler:
             if isinstance(action, Tell):
                 if executor.growth_refused is None or action.reason != VOLUME_GROWN:
                     await self._dependencies.events.tell(executor.owner, action)
-            elif isinstance(action, TransferBundle | SplitBundle):
+            elif isinstance(action, BundleAction):
                 await self._move(key, action, executor, memory)
             elif await executor.carry_out(action, self._dependencies.make_token):
-                self._dependencies.metrics.carried_out(key, action)
+                self._dependencies.carried_out(key, action)
 
     async def _move(self, key: Key, action: BundleAction, executor: ActionExecutor, memory: _Memory) -> None:
         if self._dependencies.clock.monotonic_seconds() - memory.balanced_seconds > MOVES_SECONDS_MAX:
             return
         memory.undone = [move for move in memory.undone if move != action]
-        if failure := await executor.move(action):
-            self._move_failed(memory, action, failure)
+        if await executor.move(action):
+            self._dependencies.carried_out(key, action)
         else:
-            self._dependencies.metrics.carried_out(key, action)
+            self._move_failed(memory, action)
 
     def _says(self, key: Key, manifest: Manifest, obstacle: Obstacle | None) -> bool:
         """Whether the status says it already: what lasts is told once."""
@@ -332,7 +299,7 @@ class Reconciler:
         if obstacle is not None:
             status = self._hindered(key, manifest, status, obstacle)
         wanted = _status(key, status)
-        self._dependencies.metrics.found(key, wanted)
+        self._dependencies.found(key, wanted)
         if wanted is None or _in_order(wanted) == _in_order(_status(key, manifest.get("status"))):
             return
         owner = owner_of(manifest)
@@ -361,9 +328,9 @@ class Reconciler:
             memory.balancing, memory.balance_spec = self._dependencies.plans.balancing(spec), spec
         return memory.balancing
 
-    def _move_failed(self, memory: _Memory, action: BundleAction, error: str) -> None:
+    def _move_failed(self, memory: _Memory, action: BundleAction) -> None:
         if memory.balancing is not None:
-            memory.balancing.failed(action, error)
+            memory.balancing.failed(action)
 
     def _memory(self, key: Key, manifest: Manifest) -> _Memory:
         uid = manifest["metadata"]["uid"]
@@ -377,7 +344,7 @@ class Reconciler:
         self._memories = {known: memory for known, memory in self._memories.items() if known[0] != key}
         self._observer.specs.forget(key.kind, key.namespace, key.name)
         self._dependencies.events.forget(key.namespace, key.kind, key.name)
-        self._dependencies.metrics.found(key, None)
+        self._dependencies.found(key, None)
 
 
 def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from magnetar.auth.certificates import authority_problem, certificate_problem
@@ -14,7 +15,7 @@ from magnetar.core.errors import SettingError
 from magnetar.operator.children.access import BROKER_TOKEN_KEY, PROXY_TOKEN_KEY
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.facts import Trouble
-from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec, TokenSpec
+from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec
 
 SECRET_MISSING: Final = "SecretMissing"  # noqa: S105  (a reason)
 SECRET_INVALID: Final = "SecretInvalid"  # noqa: S105  (a reason)
@@ -40,11 +41,13 @@ def named_secrets(spec: PulsarClusterSpec) -> list[NamedSecret]:
     found = []
     if (tls := spec.tls) is not None:
         remedy = "make it with tls.crt and tls.key, as cert-manager or `kubectl create secret tls` do"
-        found.append(NamedSecret(tls.secret_name, "spec.tls.secretName", _Tls(tls), remedy))
+        found.append(NamedSecret(tls.secret_name, "spec.tls.secretName", partial(_wrong_certificate, tls), remedy))
     if spec.authentication is not None:
         token = spec.authentication.token
-        look = _Token(token, proxies=spec.proxy.replicas > 0)
-        remedy = f"make it with {', '.join(look.keys)}: `magnetar tokens` makes them"
+        keys = ["secret.key" if token.key == "Secret" else "public.key", BROKER_TOKEN_KEY]
+        keys += [PROXY_TOKEN_KEY] if spec.proxy.replicas else []
+        remedy = f"make it with {', '.join(keys)}: `magnetar tokens` makes them"
+        look = partial(_wrong_tokens, keys)
         found.append(NamedSecret(token.secret_name, "spec.authentication.token.secretName", look, remedy))
     return found
 
@@ -64,34 +67,25 @@ def trouble_of(wanted: NamedSecret, found: Manifest | None, now_seconds: float) 
     return Trouble(reason=reason, message=f"Secret {wanted.name} of {wanted.field}: {what}")
 
 
-class _Tls:
-    def __init__(self, tls: TlsSpec) -> None:
-        self._keys = ["tls.crt", "tls.key"] + (["ca.crt"] if tls.require_client_certificates else [])
-
-    def __call__(self, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:
-        if lacking := _lacking(content, self._keys):
-            return SECRET_INVALID, lacking
-        problem = certificate_problem(content["tls.crt"], content["tls.key"], now_seconds)
-        if not problem and "ca.crt" in self._keys:
-            problem = authority_problem(content["ca.crt"])
-        return (CERTIFICATE_INVALID, f"{problem}; renew it") if problem else ("", "")
+def _wrong_certificate(tls: TlsSpec, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:
+    keys = ["tls.crt", "tls.key"] + (["ca.crt"] if tls.require_client_certificates else [])
+    if lacking := _lacking(content, keys):
+        return SECRET_INVALID, lacking
+    problem = certificate_problem(content["tls.crt"], content["tls.key"], now_seconds)
+    if not problem and "ca.crt" in keys:
+        problem = authority_problem(content["ca.crt"])
+    return (CERTIFICATE_INVALID, f"{problem}; renew it") if problem else ("", "")
 
 
-class _Token:
-    def __init__(self, token: TokenSpec, *, proxies: bool) -> None:
-        self._key = "secret.key" if token.key == "Secret" else "public.key"
-        self.keys = [self._key, BROKER_TOKEN_KEY] + ([PROXY_TOKEN_KEY] if proxies else [])
-
-    def __call__(self, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:
-        del now_seconds
-        if lacking := _lacking(content, self.keys):
-            return SECRET_INVALID, lacking
-        read = read_secret_key if self._key == "secret.key" else read_public_key
-        try:
-            read(self._key, f"data:;base64,{base64.b64encode(content[self._key]).decode()}")
-        except SettingError as error:
-            return SECRET_INVALID, f"{error}: `magnetar tokens` makes another one"
-        return "", ""
+def _wrong_tokens(keys: Sequence[str], content: Mapping[str, bytes], _: float) -> tuple[str, str]:
+    if lacking := _lacking(content, keys):
+        return SECRET_INVALID, lacking
+    read = read_secret_key if keys[0] == "secret.key" else read_public_key
+    try:
+        read(keys[0], f"data:;base64,{base64.b64encode(content[keys[0]]).decode()}")
+    except SettingError as error:
+        return SECRET_INVALID, f"{error}: `magnetar tokens` makes another one"
+    return "", ""
 
 
 def _lacking(content: Mapping[str, bytes], keys: Sequence[str]) -> str:

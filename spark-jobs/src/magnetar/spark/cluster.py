@@ -68,8 +68,9 @@ class ClusterConnections:
                 return self._direct
             if self._refused is not None and time.monotonic() < self._refused[0]:
                 raise ClusterUnreachable(self._refused[1])
+            told = self.admin.internal_configuration if self.admin is not None else None
             try:
-                self._direct = await open_direct(self.options, self.admin)
+                self._direct = await open_direct(self.options, told)
             except ClusterUnreachable as error:
                 self._refuse(str(error))
                 raise

@@ -62,12 +62,12 @@ class PulsarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer behind `df.write`. Raises `SparkSourceError`s."""
-        from magnetar.spark.sink.spark_writers import batch_writer
+        from magnetar.spark.sink.spark_writers import PulsarBatchWriter
 
-        return batch_writer(self.options, schema, overwrite)
+        return PulsarBatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer behind `df.writeStream`. Raises `SparkSourceError`s."""
-        from magnetar.spark.sink.spark_writers import stream_writer
+        from magnetar.spark.sink.spark_writers import PulsarStreamWriter
 
-        return stream_writer(self.options, schema, overwrite)
+        return PulsarStreamWriter(self.options, schema, complete=overwrite)

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator.children.configuration import digest, settings_file, settings_map
-from magnetar.operator.children.context import (
-    BOOKIE_CONTROL_PORT,
-    BOOKIE_METRICS_PORT,
-    BOOKIE_PORT,
-    LIVENESS,
-    ClusterContext,
-)
-from magnetar.operator.children.control import control_environment, control_mount, control_volume
-from magnetar.operator.children.naming import BOOKIE, TEMPLATE_ANNOTATION, OwnerResource, child, labels, selector
-from magnetar.operator.children.pods import Container, Pod, field_variable, pod_template
+from magnetar.operator.children.configuration import settings_file, settings_map
+from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BOOKIE_METRICS_PORT, BOOKIE_PORT, ClusterContext
+from magnetar.operator.children.naming import BOOKIE, OwnerResource, child, labels, selector
+from magnetar.operator.children.pods import field_variable
 from magnetar.operator.children.policies import budget
+from magnetar.operator.children.servers import Server, server_template
 from magnetar.operator.children.volumes import claim_templates, volume_names
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest
 from magnetar.operator.resources.bookie import BookieSpec
@@ -24,6 +18,8 @@ from magnetar.operator.resources.common import Scalar
 from magnetar.operator.resources.quantities import size_bytes
 
 RESOURCES: Final[dict[str, Any]] = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+
+FILE: Final = "bookkeeper.conf"
 
 GRACE_SECONDS: Final = 60
 """To write out what is cached; killed earlier, a bookie replays its journal."""
@@ -46,9 +42,6 @@ _OF_THE_POOL: Final = (
     *("autoscaling", "replicas", "drainBytesPerSecondMax"),
 )
 """What the cluster's own pool has from the cluster's spec."""
-
-_SERVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT}, "timeoutSeconds": 5}
-_LIVES: Final = {"grpc": {"port": BOOKIE_CONTROL_PORT, "service": LIVENESS}, "timeoutSeconds": 10}
 
 
 def default_pool(cluster: ClusterContext) -> Manifest:
@@ -77,7 +70,7 @@ def bookie_children(cluster: ClusterContext, owner: OwnerResource, spec: BookieS
     pool = owner.name
     name = cluster.bookie(pool)
     its_labels = labels(cluster.name, BOOKIE, version=cluster.version, pool=pool)
-    configuration = settings_map(owner, name, its_labels, {"bookkeeper.conf": _settings(cluster, spec)})
+    configuration = settings_map(owner, name, its_labels, {FILE: _settings(cluster, spec)})
     found = selector(cluster.name, BOOKIE, pool)
     ports = [
         {"name": "bookie", "port": BOOKIE_PORT, "targetPort": "bookie"},
@@ -103,7 +96,7 @@ def bookie_children(cluster: ClusterContext, owner: OwnerResource, spec: BookieS
                 # Claims of bookies that are drained are deleted by the operator, others never.
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
                 "selector": {"matchLabels": found},
-                "template": _template(cluster, owner, spec, its_labels, configuration["metadata"]["name"]),
+                "template": _template(cluster, owner, spec, its_labels, configuration),
                 "volumeClaimTemplates": claim_templates(
                     {JOURNAL: spec.storage.journal, LEDGERS: spec.storage.ledgers}, found
                 ),
@@ -137,41 +130,28 @@ def _settings(cluster: ClusterContext, spec: BookieSpec) -> str:
 
 
 def _template(
-    cluster: ClusterContext, owner: OwnerResource, spec: BookieSpec, its_labels: dict[str, str], configuration: str
+    cluster: ClusterContext, owner: OwnerResource, spec: BookieSpec, its_labels: dict[str, str], configuration: Manifest
 ) -> dict[str, Any]:
     name = cluster.bookie(owner.name)
     ledgers = volume_names(LEDGERS, spec.storage.ledgers)
     directories = [*volume_names(JOURNAL, spec.storage.journal), *ledgers]
-    container = Container(
-        name=BOOKIE,
-        image=cluster.image(BOOKIE, spec),
-        pull_policy=cluster.spec.image_pull_policy,
-        arguments=["bookie", "run", "--conf", "/conf/bookkeeper.conf"],
+    server = Server(
+        component=BOOKIE,
+        spec=spec,
+        labels=its_labels,
+        configuration=configuration,
+        file=FILE,
         ports={"bookie": BOOKIE_PORT, "control": BOOKIE_CONTROL_PORT, "metrics": BOOKIE_METRICS_PORT},
-        readiness=_SERVES | {"periodSeconds": 3},
-        liveness=_LIVES | {"periodSeconds": 20, "failureThreshold": 6},
-        startup=_SERVES | {"periodSeconds": 1, "failureThreshold": 600},
+        resources=RESOURCES,
+        grace_seconds=GRACE_SECONDS,
         environment=[
             field_variable("POD_NAME", "metadata.name"),
             {"name": "PULSAR_PREFIX_advertisedAddress", "value": f"$(POD_NAME).{cluster.address(name)}"},
-            *control_environment(),
         ],
-        mounts=[
-            *({"name": directory, "mountPath": f"/{directory}"} for directory in directories),
-            {"name": "configuration", "mountPath": "/conf", "readOnly": True},
-            control_mount(),
-        ],
-        resources=RESOURCES,
+        data_mounts=[{"name": directory, "mountPath": f"/{directory}"} for directory in directories],
         crash_directory=f"/{ledgers[0]}/{CRASHES}",
+        ready_every_seconds=3,
+        start_seconds_max=600,
+        pool=owner.name,
     )
-    pod = Pod(
-        container=container,
-        labels=its_labels,
-        selector=selector(cluster.name, BOOKIE, owner.name),
-        volumes=[{"name": "configuration", "configMap": {"name": configuration}}, control_volume(cluster.name)],
-        grace_seconds=GRACE_SECONDS,
-        pull_secrets=cluster.spec.image_pull_secrets or (),
-    )
-    template = pod_template(pod, spec.pod, spec.resources)
-    template["metadata"]["annotations"][TEMPLATE_ANNOTATION] = digest(template)
-    return template
+    return server_template(cluster, server)

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import msgspec
 from magnetar.core.crashes import DIRECTORY_VARIABLE
-from magnetar.operator.resources.common import PodTemplate, ResourceRequirements
+from magnetar.operator.children.configuration import digest
+from magnetar.operator.children.naming import TEMPLATE_ANNOTATION
+from magnetar.operator.resources.common import Component, PodTemplate, ResourceRequirements
 
 USER_ID: Final = 10_000
 """The user of the processes in our images; the group owns the volumes."""
@@ -106,6 +108,13 @@ def pod_template(pod: Pod, wanted: PodTemplate | None, resources: ResourceRequir
         "annotations": {**(over.annotations or {}), **pod.annotations},
     }
     return {"metadata": metadata, "spec": spec}
+
+
+def hashed_template(pod: Pod, spec: Component) -> dict[str, Any]:
+    """The template of a component's pods, with a digest of all that a restart would change."""
+    template = pod_template(pod, spec.pod, spec.resources)
+    template["metadata"]["annotations"][TEMPLATE_ANNOTATION] = digest(template)
+    return template
 
 
 def _container(container: Container, over: PodTemplate, resources: ResourceRequirements | None) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from magnetar.operator.children.configuration import digest, setting_text, settings_map
+from magnetar.operator.children.configuration import setting_text, settings_map
 from magnetar.operator.children.context import ZOOKEEPER_PORT, ClusterContext
-from magnetar.operator.children.naming import TEMPLATE_ANNOTATION, ZOOKEEPER, child, labels, selector
-from magnetar.operator.children.pods import Container, Pod, pod_template
+from magnetar.operator.children.naming import ZOOKEEPER, child, labels, selector
+from magnetar.operator.children.pods import Container, Pod, hashed_template
 from magnetar.operator.children.volumes import claim_templates
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.cluster import ZookeeperSpec
@@ -108,8 +108,6 @@ def _stateful_set(
         grace_seconds=30,
         pull_secrets=cluster.spec.image_pull_secrets or (),
     )
-    template = pod_template(pod, spec.pod, spec.resources)
-    template["metadata"]["annotations"][TEMPLATE_ANNOTATION] = digest(template)
     return child(
         cluster.owner,
         "StatefulSet",
@@ -122,7 +120,7 @@ def _stateful_set(
             # The operator restarts them one by one, the leader last.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": found},
-            "template": template,
+            "template": hashed_template(pod, spec),
             "volumeClaimTemplates": volumes,
         },
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.balance.model import LoadSnapshot
@@ -29,16 +30,14 @@ MOVES_MAX: Final = 10
 """As many as a status lists."""
 
 
+@dataclass(slots=True, eq=False)
 class _Line:
     """A channel, and who uses it."""
 
-    __slots__ = ("channel", "dropped", "used_seconds", "users")
-
-    def __init__(self, channel: ControlChannel) -> None:
-        self.channel = channel
-        self.users = 0
-        self.used_seconds = 0.0
-        self.dropped = False
+    channel: ControlChannel
+    users: int = 0
+    used_seconds: float = 0.0
+    dropped: bool = False
 
 
 class ControlCalls:

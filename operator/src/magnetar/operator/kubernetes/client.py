@@ -48,6 +48,10 @@ WIRE_ERRORS: Final = (aiohttp.ClientError, *LOGIN_ERRORS)
 """No connection, or no credentials just now."""
 
 
+def uncounted(verb: str, kind: str) -> None:
+    """Nobody counts requests."""
+
+
 class KubernetesClient:
     """One API server over one pool of connections. `close` it."""
 
@@ -56,7 +60,7 @@ class KubernetesClient:
         login: Login,
         *,
         failure_of: Callable[[str, Answer], MagnetarError] = failure,
-        asked: Callable[[str, str], None] = lambda verb, kind: None,
+        asked: Callable[[str, str], None] = uncounted,
     ) -> None:
         """`failure_of` makes errors of answers that are some. `asked` is told the verb and the kind of each request."""
         self._login = login

@@ -162,6 +162,15 @@ class SplitBundle:
     boundaries: tuple[int, ...] = ()
 
 
+BundleAction: TypeAlias = TransferBundle | SplitBundle
+"""What balancing asks for."""
+
+PodAction: TypeAlias = (
+    StartBookieDrain | CancelBookieDrain | RetireLostBookie | StartBrokerDrain | CancelBrokerDrain | SetBalanceDriver
+)
+"""What pods are asked by their control ports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tell:
     """An Event of the resource; the same one again counts up instead of being told anew."""
@@ -181,14 +190,8 @@ Action: TypeAlias = (
     | GrowVolume
     | Annotate
     | SetFinalizer
-    | StartBookieDrain
-    | CancelBookieDrain
-    | RetireLostBookie
-    | StartBrokerDrain
-    | CancelBrokerDrain
-    | SetBalanceDriver
-    | TransferBundle
-    | SplitBundle
+    | PodAction
+    | BundleAction
     | Tell
 )
 

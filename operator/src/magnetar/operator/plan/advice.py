@@ -14,31 +14,25 @@ _PARTS: Final = {BROKER: "broker", PROXY: "proxy", ZOOKEEPER: "metadata.zookeepe
 """The part of a spec that a component has. A pool's own spec has what is a bookie's at its top."""
 
 _POD: Final = r"spec\.template\."
+_CONTAINER: Final = _POD + r"spec\.containers\[[^\]]*\]\."
+_SAME_NAME: Final = (
+    *("affinity", "tolerations", "topologySpreadConstraints", "nodeSelector", "priorityClassName", "schedulerName"),
+    *("runtimeClassName", "serviceAccountName", "securityContext", "terminationGracePeriodSeconds", "initContainers"),
+    "volumes",
+)
 _FIELDS: Final = (
     (_POD + r"metadata\.labels", "pod.labels"),
     (_POD + r"metadata\.annotations", "pod.annotations"),
-    (_POD + r"spec\.affinity", "pod.affinity"),
-    (_POD + r"spec\.tolerations", "pod.tolerations"),
-    (_POD + r"spec\.topologySpreadConstraints", "pod.topologySpreadConstraints"),
-    (_POD + r"spec\.nodeSelector", "pod.nodeSelector"),
-    (_POD + r"spec\.priorityClassName", "pod.priorityClassName"),
-    (_POD + r"spec\.schedulerName", "pod.schedulerName"),
-    (_POD + r"spec\.runtimeClassName", "pod.runtimeClassName"),
-    (_POD + r"spec\.serviceAccountName", "pod.serviceAccountName"),
-    (_POD + r"spec\.securityContext", "pod.securityContext"),
-    (_POD + r"spec\.terminationGracePeriodSeconds", "pod.terminationGracePeriodSeconds"),
-    (_POD + r"spec\.initContainers", "pod.initContainers"),
-    (_POD + r"spec\.volumes", "pod.volumes"),
-    (_POD + r"spec\.containers\[[^\]]*\]\.env\b", "pod.env"),
-    (_POD + r"spec\.containers\[[^\]]*\]\.volumeMounts", "pod.volumeMounts"),
-    (_POD + r"spec\.containers\[[^\]]*\]\.resources", "resources"),
-    (_POD + r"spec\.containers\[[^\]]*\]\.image\b", "image"),
+    *((_POD + rf"spec\.{name}", f"pod.{name}") for name in _SAME_NAME),
+    (_CONTAINER + r"env\b", "pod.env"),
+    (_CONTAINER + r"volumeMounts", "pod.volumeMounts"),
+    (_CONTAINER + r"resources", "resources"),
+    (_CONTAINER + r"image\b", "image"),
     (_POD + r"spec\.containers", "pod.sidecars"),
     (r"spec\.volumeClaimTemplates", "storage"),
 )
 """The field of a component's part, by what the API server's words have of a workload's path. The first that is
 found."""
-_SERVICE: Final = {"Service": "service"}
 
 
 def what_to_correct(owner_kind: str, manifest: Mapping[str, Any], words: str) -> str:
@@ -49,7 +43,7 @@ def what_to_correct(owner_kind: str, manifest: Mapping[str, Any], words: str) ->
         return ""
     field = next((field for pattern, field in _FIELDS if re.search(pattern, words)), "")
     if not field and manifest["kind"] == "Service" and component == PROXY and "spec." in words:
-        field = _SERVICE["Service"]
+        field = "service"
     if not field:
         return ""
     part = _PARTS[component]

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Final, TypeAlias
-
-import msgspec
 from magnetar.balance.balancer import Balancer
 from magnetar.balance.model import Decision, LoadSnapshot, Split
 from magnetar.balance.settings import BalancedSettings, BalanceSettings, SplitSettings
-from magnetar.operator.plan.actions import SplitBundle, TransferBundle
-from magnetar.operator.plan.conditions import shortened, timestamp
-from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
-
-MOVES_TOLD: Final = 10
-"""In a status."""
-
-BundleAction: TypeAlias = TransferBundle | SplitBundle
+from magnetar.operator.plan.actions import BundleAction, SplitBundle, TransferBundle
+from magnetar.operator.resources.cluster import BalanceSpec
 
 
 def balance_settings(spec: BalanceSpec) -> BalanceSettings:
@@ -38,7 +28,6 @@ class Balance:
         self._drives = spec.driver == "Operator"
         self._balancer = Balancer(balance_settings(spec))
         self._round: dict[BundleAction, Decision] = {}
-        self._moves: deque[BundleMove] = deque(maxlen=MOVES_TOLD)
 
     def round(self, load: LoadSnapshot) -> list[BundleAction]:
         """What to do now, in this order, each with its reason; nothing where the operator does not drive. One that
@@ -52,29 +41,14 @@ class Balance:
                 self._balancer.failed(decision)
                 continue
             self._round[action] = decision
-            self._moves.appendleft(_move(action, load.now_ms))
         return list(self._round)
 
-    def failed(self, action: BundleAction, error: str) -> None:
+    def failed(self, action: BundleAction) -> None:
         """An action of the last round could not be carried out, or was not: it counts for nothing, and may be decided
         again after a while."""
         decision = self._round.pop(action, None)
-        if decision is None:
-            return
-        self._balancer.failed(decision)
-        for at, move in enumerate(self._moves):
-            if (move.kind, move.bundle, move.reason) == (_kind(action), action.bundle, action.reason):
-                reason = shortened(f"{move.reason}; it failed: {error}")
-                self._moves[at] = msgspec.structs.replace(move, reason=reason)
-                return
-
-    def moves(self) -> list[BundleMove]:
-        """The latest decisions, the latest first, ten at most."""
-        return list(self._moves)
-
-    def outlook(self) -> list[str]:
-        """What the last round saw and why it did or did not act, in sentences for people."""
-        return list(self._balancer.outlook())
+        if decision is not None:
+            self._balancer.failed(decision)
 
     def _action(self, decision: Decision) -> BundleAction | None:
         if isinstance(decision, Split):
@@ -92,23 +66,3 @@ class Balance:
             destination_broker_id=decision.destination,
             reason=decision.reason,
         )
-
-
-def _kind(action: BundleAction) -> str:
-    return "split" if isinstance(action, SplitBundle) else "unload"
-
-
-def _move(action: BundleAction, now_ms: int) -> BundleMove:
-    source, destination = (
-        (action.broker_id, "")
-        if isinstance(action, SplitBundle)
-        else (action.source_broker_id, action.destination_broker_id)
-    )
-    return BundleMove(
-        time=timestamp(now_ms / 1000),
-        kind=_kind(action),
-        bundle=action.bundle,
-        source=source,
-        destination=destination,
-        reason=action.reason,
-    )

@@ -128,6 +128,10 @@ class Children:
     warnings: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Why Jobs have no pods, by kind and name."""
 
+    def jobs(self) -> list[Manifest]:
+        """By name."""
+        return [manifest for (kind, _), manifest in sorted(self.objects.items()) if kind == "Job"]
+
     def of(self, component: str, pool: str = "") -> list[PodFacts]:
         """A component's pods by number, then name."""
         found = [pod for pod in self.pods if pod.component == component and pod.pool == pool]

@@ -64,8 +64,8 @@ def in_doubt(children: Children, now_seconds: float) -> list[tuple[Name, str]]:
         if kind == "StatefulSet" and not workload.deleting and workload.replicas < workload.desired:
             found.append(((kind, name), workload.uid))
     if not children.of(INIT):
-        jobs = [manifest for (kind, _), manifest in sorted(children.objects.items()) if kind == "Job"]
-        found += [(("Job", job["metadata"]["name"]), job["metadata"]["uid"]) for job in jobs if _lacks_pods(job)]
+        jobs = [job for job in children.jobs() if _lacks_pods(job)]
+        found += [(("Job", job["metadata"]["name"]), job["metadata"]["uid"]) for job in jobs]
     growing = [claim for claim in children.claims if 0 < claim.capacity_bytes < claim.requested_bytes]
     found += [(("PersistentVolumeClaim", claim.name), claim.uid) for claim in growing[:CLAIMS_ASKED_MAX]]
     for pod in children.pods:

@@ -17,9 +17,8 @@ from magnetar.core.errors import Unavailable
 from magnetar.operator.children.access import BROKER_TOKEN_KEY
 from magnetar.operator.children.context import WEB_PORT, WEB_PORT_TLS
 from magnetar.operator.kubernetes.errors import NotPermitted
-from magnetar.operator.plugin.control_ports import LOCALHOST
 from magnetar.operator.plugin.kubernetes import Kubernetes
-from magnetar.operator.plugin.port_forward import Forwarding, forwarded
+from magnetar.operator.plugin.port_forward import LOCALHOST, forwarded_to
 from magnetar.operator.plugin.views import ClusterSummary, PodView
 
 REDIRECTS_MAX: Final = 3
@@ -81,22 +80,12 @@ class AdminRest:
     @contextlib.asynccontextmanager
     async def _client(self, pod: PodView, shown: ClientCredentials | None) -> AsyncIterator[tuple[AdminClient, str]]:
         """For one pod, and what its URLs begin with."""
-
-        async def only() -> Sequence[str]:
-            return [pod.name]
-
         tls = self._view.spec.tls is not None and not self._view.spec.tls.plain_ports
-        forwarding = Forwarding(
-            kubernetes=self._kubernetes,
-            namespace=self._view.namespace,
-            pods=only,
-            pod_port=WEB_PORT_TLS if tls else WEB_PORT,
-            wait_seconds_max=0.0,
-        )
-        async with forwarded(forwarding, address=LOCALHOST, port=0):
+        port = WEB_PORT_TLS if tls else WEB_PORT
+        async with forwarded_to(self._kubernetes, self._view.namespace, pod.name, port) as way:
             client = AdminClient(LIMITS, shown, Unnamed() if tls else None)
             try:
-                yield client, f"{'https' if tls else 'http'}://{LOCALHOST}:{forwarding.port}"
+                yield client, f"{'https' if tls else 'http'}://{LOCALHOST}:{way.port}"
             finally:
                 await client.close()
 

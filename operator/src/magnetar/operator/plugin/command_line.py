@@ -8,15 +8,9 @@ from typing import Annotated
 import typer
 from magnetar.operator.plugin.commands import completion, connect, drain, logs, report, status, switches, top, unload
 from magnetar.operator.plugin.completion import NAME, completions
+from magnetar.operator.plugin.options import command_group
 
-application = typer.Typer(
-    add_completion=False,
-    name=NAME,
-    help="Look at Pulsar clusters on Kubernetes, and steer them.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group(NAME, "Look at Pulsar clusters on Kubernetes, and steer them.")
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from kubernetes.aio.config import ConfigException
 from magnetar.core.errors import SettingError, Unavailable
 from magnetar.operator.kubernetes.login import KUBECONFIG, SERVICE_ACCOUNT, Login, from_kubeconfig, in_cluster
 from magnetar.operator.plugin.http import HttpKubernetes
+from magnetar.operator.plugin.options import Target
 
 _PROXY_SECONDS_MAX: Final = 60.0
 """To log in, which may mean that a person does."""
@@ -43,15 +43,6 @@ _DIRECT_USER: Final = frozenset(
 _DIRECT_CLUSTER: Final = frozenset(
     {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify", "extensions"}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What the options say."""
-
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: str | None = None
 
 
 @contextlib.asynccontextmanager

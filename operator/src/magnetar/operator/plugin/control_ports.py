@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.control.errors import ControlRefused, ControlUnavailable
@@ -13,7 +13,7 @@ from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.operator.children.context import BOOKIE_CONTROL_PORT, BROKER_CONTROL_PORT
 from magnetar.operator.children.control import token_of, token_secret_name
 from magnetar.operator.plugin.kubernetes import Kubernetes
-from magnetar.operator.plugin.port_forward import Forwarding, forwarded
+from magnetar.operator.plugin.port_forward import LOCALHOST, forwarded_to
 
 if TYPE_CHECKING:
     from magnetar.control.broker_client import BrokerControl
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOCALHOST: Final = "127.0.0.1"
 ASKED_AT_ONCE_MAX: Final = 16
 """Pods asked at a time: each costs a connection to the API server."""
 ANSWER_SECONDS_MAX: Final = 8.0
@@ -44,54 +43,28 @@ class ControlPorts:
             raise Unavailable(f"there is no Secret {token_secret_name(cluster)}: the operator has not made it yet")
         return cls(kubernetes, namespace, token_of(secret))
 
-    @contextlib.asynccontextmanager
-    async def bookie(self, pod: str) -> AsyncIterator[BookieControl]:
+    def bookie(self, pod: str) -> AbstractAsyncContextManager[BookieControl]:
         """One bookie's. What it answers comes as `ControlRefused`, `ControlUnavailable`."""
         from magnetar.control.client import BookieControl
 
-        async with (
-            self._way(pod, BOOKIE_CONTROL_PORT) as way,
-            BookieControl.to(f"{LOCALHOST}:{way.port}", token=self._token) as control,
-        ):
-            with _named(pod, way.trouble):
-                yield control
+        return self._control(pod, BOOKIE_CONTROL_PORT, BookieControl.to)
 
-    @contextlib.asynccontextmanager
-    async def broker(self, pod: str) -> AsyncIterator[BrokerControl]:
+    def broker(self, pod: str) -> AbstractAsyncContextManager[BrokerControl]:
         """One broker's, likewise."""
         from magnetar.control.broker_client import BrokerControl
 
+        return self._control(pod, BROKER_CONTROL_PORT, BrokerControl.to)
+
+    @contextlib.asynccontextmanager
+    async def _control(
+        self, pod: str, port: int, opened: Callable[..., AbstractAsyncContextManager[T]]
+    ) -> AsyncIterator[T]:
         async with (
-            self._way(pod, BROKER_CONTROL_PORT) as way,
-            BrokerControl.to(f"{LOCALHOST}:{way.port}", token=self._token) as control,
+            forwarded_to(self._kubernetes, self._namespace, pod, port) as way,
+            opened(f"{LOCALHOST}:{way.port}", token=self._token) as control,
         ):
             with _named(pod, way.trouble):
                 yield control
-
-    @contextlib.asynccontextmanager
-    async def _way(self, pod: str, port: int) -> AsyncIterator[_Way]:
-        trouble: list[str] = []
-
-        async def only() -> Sequence[str]:
-            return [pod]
-
-        forwarding = Forwarding(
-            kubernetes=self._kubernetes,
-            namespace=self._namespace,
-            pods=only,
-            pod_port=port,
-            wait_seconds_max=0.0,
-            said=trouble.append,
-        )
-        async with forwarded(forwarding, address=LOCALHOST, port=0):
-            yield _Way(forwarding.port, trouble)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    port: int
-    trouble: Sequence[str]
-    """What went wrong on it."""
 
 
 @contextlib.contextmanager

@@ -16,27 +16,19 @@ from magnetar.operator.kubernetes.streams import log_lines, port_forward
 FIELD_MANAGER: Final = "kubectl-pulsar"
 
 
-class HttpKubernetes:
+class HttpKubernetes(KubernetesClient):
     """The API server that a login leads to. `close` it."""
 
     def __init__(self, login: Login, namespace: str | None = None) -> None:
         """`namespace`: another one than the context's."""
-        self._client = KubernetesClient(login, failure_of=users_failure)
+        super().__init__(login, failure_of=users_failure)
         self.namespace = namespace or login.namespace
         self.context = f" -n {namespace}" if namespace else ""
-
-    async def close(self) -> None:
-        """Let the connections go."""
-        await self._client.close()
-
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """`Kubernetes.get`."""
-        return await self._client.get(kind, namespace, name)
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
         """`Kubernetes.list`."""
         try:
-            return await self._client.list(kind, namespace, selector)
+            return await super().list(kind, namespace, selector)
         except NotFound:
             raise KindMissing(f"the Kubernetes cluster does not know {kind}") from None
 
@@ -44,17 +36,17 @@ class HttpKubernetes:
         """`Kubernetes.patch`."""
         query = {"fieldManager": FIELD_MANAGER}
         where = path(kind, namespace, name)
-        return await self._client.ask("patch", kind, where, query=query, body=patch, content_type=MERGE_PATCH)
+        return await self.ask("patch", kind, where, query=query, body=patch, content_type=MERGE_PATCH)
 
     async def version(self) -> str:
         """`Kubernetes.version`."""
-        found: str = (await self._client.ask("get", "the version", "/version"))["gitVersion"]
+        found: str = (await self.ask("get", "the version", "/version"))["gitVersion"]
         return found
 
     def log(self, options: LogOptions) -> AsyncIterator[bytes]:
         """`Kubernetes.log`."""
-        return log_lines(self._client, options)
+        return log_lines(self, options)
 
     def connect(self, namespace: str, pod: str, port: int) -> AbstractAsyncContextManager[PodStream]:
         """`Kubernetes.connect`."""
-        return port_forward(self._client, namespace, pod, port)
+        return port_forward(self, namespace, pod, port)

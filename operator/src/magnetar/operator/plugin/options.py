@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
-    from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.kubernetes import Kubernetes
 
 KUBERNETES: Final = "Kubernetes"
@@ -34,13 +36,6 @@ class ComponentName(enum.StrEnum):
     PROXY = "proxy"
 
 
-def target(namespace: str | None, context: str | None, kubeconfig: str | None) -> Target:
-    """Which Kubernetes cluster and namespace the options mean."""
-    from magnetar.operator.plugin.connection import Target
-
-    return Target(namespace=namespace or None, context=context or None, kubeconfig=kubeconfig or None)
-
-
 def _complete(context: typer.Context, kind: str, selector: str, incomplete: str) -> list[str]:
     """Names of objects that begin like this; none when the API server does not answer."""
     from magnetar.core.errors import MagnetarError
@@ -49,7 +44,7 @@ def _complete(context: typer.Context, kind: str, selector: str, incomplete: str)
     given: dict[str, Any] = context.params
 
     async def work() -> list[str]:
-        wanted = target(given.get("namespace"), given.get("context"), given.get("kubeconfig"))
+        wanted = Target(**{one.name: given.get(one.name) or None for one in fields(Target)})
         async with asyncio.timeout(COMPLETION_SECONDS_MAX), open_kubernetes(wanted) as kubernetes:
             return await _names(kubernetes, kind, selector)
 
@@ -109,28 +104,64 @@ ClusterOption = Annotated[
         autocompletion=complete_cluster,
     ),
 ]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        help="By default the context's.",
-        show_default=False,
-        rich_help_panel=KUBERNETES,
-        autocompletion=complete_namespace,
-    ),
-]
-ContextOption = Annotated[
-    str | None,
-    typer.Option("--context", help="Of the kubeconfig.", show_default=False, rich_help_panel=KUBERNETES),
-]
-KubeconfigOption = Annotated[
-    str | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="As kubectl's.", show_default=False, rich_help_panel=KUBERNETES),
-]
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="json: everything that is shown, for programs.", show_default=False)
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Stay, and draw anew; Ctrl-C ends it.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 FollowOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Stay until it is done.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which Kubernetes cluster and namespace are meant: options that every command has."""
+
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="By default the context's.",
+            show_default=False,
+            rich_help_panel=KUBERNETES,
+            autocompletion=complete_namespace,
+        ),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option("--context", help="Of the kubeconfig.", show_default=False, rich_help_panel=KUBERNETES),
+    ] = None
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig", metavar="FILE", help="As kubectl's.", show_default=False, rich_help_panel=KUBERNETES
+        ),
+    ] = None
+
+
+def command_group(name: str, explained: str) -> typer.Typer:
+    """For several commands, or for all of them."""
+    return typer.Typer(
+        add_completion=False,
+        name=name,
+        help=explained,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def kubernetes_command(work: Callable[..., None]) -> Callable[..., None]:
+    """Makes a command of a function whose first parameter is where to work: that comes from the options of `Target`,
+    which stand behind the function's own ones."""
+    shared = inspect.signature(Target, eval_str=True).parameters
+    _, *own = inspect.signature(work, eval_str=True).parameters.values()
+
+    @wraps(work)
+    def command(**given: Any) -> None:
+        work(Target(**{name: given.pop(name) or None for name in shared}), **given)
+
+    # Typer makes the options from this. All are named, so that some may have no default behind others that have.
+    by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
+    command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    return command

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
@@ -17,6 +17,7 @@ from magnetar.operator.kubernetes.errors import NotFound, PodPortRefused
 from magnetar.operator.kubernetes.pods import PodStream
 from magnetar.operator.plugin.kubernetes import Kubernetes
 
+LOCALHOST: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 16
 REPLAY_BYTES_MAX: Final = 1 << 18
 """What a client has sent before the pod's first answer is kept, so that another pod can have it if this one's port is
@@ -43,6 +44,7 @@ class Forwarding:
     wait_seconds_max: float = WAIT_SECONDS_MAX
     said: Callable[[str], None] = lambda _: None
     """Told of what hinders, for people."""
+    trouble: list[str] = field(default_factory=list)
     port: int = 0
     """The local one."""
     open_connections: int = 0
@@ -68,6 +70,19 @@ async def forwarded(forwarding: Forwarding, *, address: str, port: int) -> Async
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def forwarded_to(kubernetes: Kubernetes, namespace: str, pod: str, port: int) -> AsyncIterator[Forwarding]:
+    """A way to one pod, for as long as the block runs; what hinders stands in `trouble`."""
+
+    async def only() -> Sequence[str]:
+        return [pod]
+
+    forwarding = Forwarding(kubernetes=kubernetes, namespace=namespace, pods=only, pod_port=port, wait_seconds_max=0.0)
+    forwarding.said = forwarding.trouble.append
+    async with forwarded(forwarding, address=LOCALHOST, port=0):
+        yield forwarding
 
 
 async def _serve(forwarding: Forwarding, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,8 +16,8 @@ import typer
 from magnetar.core.errors import MagnetarError, PeerError, SettingError, Unavailable
 
 if TYPE_CHECKING:
-    from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.kubernetes import Kubernetes
+    from magnetar.operator.plugin.options import Target
     from rich.console import Console
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ Unlike the Java client, which says nothing, a message that ends without being wh
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.spark.assembly.neighbours import Bounds, Walk
@@ -47,21 +48,19 @@ class Chunk:
         self.data: bytes = data
 
 
+@dataclass(slots=True, eq=False)
 class ChunkedMessage:
     """What is known of one uuid: from its newest chunk 0 on, or else from the beginning of the slice."""
 
-    __slots__ = ("chunks", "ended", "headless", "lost", "size_bytes")
-
-    def __init__(self, *, headless: bool) -> None:
-        self.headless: bool = headless
-        """No chunk 0 was seen: what is before the slice has to be looked at."""
-        self.chunks: list[Chunk] = []
-        """In the order of the topic. Without gaps and duplicates, unless headless."""
-        self.size_bytes: int = 0
-        self.lost: str = ""
-        """Why it cannot become whole."""
-        self.ended: bool = False
-        """Its last chunk was there; what comes before the next chunk 0 was sent twice."""
+    headless: bool
+    """No chunk 0 was seen: what is before the slice has to be looked at."""
+    chunks: list[Chunk] = field(default_factory=list)
+    """In the order of the topic. Without gaps and duplicates, unless headless."""
+    size_bytes: int = 0
+    lost: str = ""
+    """Why it cannot become whole."""
+    ended: bool = False
+    """Its last chunk was there; what comes before the next chunk 0 was sent twice."""
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk, or leave it out, or give up."""
@@ -92,13 +91,11 @@ class ChunkedMessage:
         return b"".join([memoryview(each.data)[each.payload_start :] for each in self.chunks])
 
 
+@dataclass(slots=True, eq=False)
 class _Found:
-    __slots__ = ("chunks", "state")
-
-    def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
-        """Backwards."""
-        self.state: int = _UNKNOWN
+    chunks: list[Chunk] = field(default_factory=list)
+    """Backwards."""
+    state: int = _UNKNOWN
 
 
 class EarlierChunks:

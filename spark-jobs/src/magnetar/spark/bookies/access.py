@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from magnetar.core.errors import MagnetarError, Misuse, PeerError, SettingError, Unavailable
 from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
@@ -47,15 +47,9 @@ ANSWER_SECONDS: Final = 5.0
 BOOKIE_SETTINGS: Final = TcpBookieSettings(connect_timeout_seconds=5.0)
 
 Addresses = dict[str, tuple[str, int]]
+Told: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
+"""What brokers say of where the metadata is, such as `AdminApi.internal_configuration`. Raises `MagnetarError`."""
 CompactedInto: TypeAlias = "tuple[CompactedLedger, TopicLedger]"
-
-
-class InternalConfiguration(Protocol):
-    """Who asks a broker for `/admin/v2/brokers/internal-configuration`, such as `AdminApi`."""
-
-    async def internal_configuration(self) -> Mapping[str, Any]:
-        """The answer's document. Raises `MagnetarError`."""
-        ...
 
 
 class DirectAccess:
@@ -180,21 +174,14 @@ class TaskAccess:
         return await access.ledger_metadata(ledger_id)
 
 
-class DirectOpener(Protocol):
-    """Who can open the metadata store and the bookies of a cluster."""
-
-    async def direct(self) -> DirectAccess:
-        """Opened, or as it is open. Raises `ClusterUnreachable`."""
-        ...
-
-
-async def choose(cluster: DirectOpener, read_mode: str) -> tuple[str, str]:
-    """("bookies" or "brokers", why). `read_mode` auto: bookies if they and the metadata store can be reached from here.
-    Raises `ClusterUnreachable` for `bookies` when they cannot."""
+async def choose(direct: Callable[[], Awaitable[DirectAccess]], read_mode: str) -> tuple[str, str]:
+    """("bookies" or "brokers", why). `direct` opens the metadata store and the bookies, or gives what is open already.
+    `read_mode` auto: bookies if they and the store can be reached from here. Raises `ClusterUnreachable` for `bookies`
+    when they cannot."""
     if read_mode == "brokers":
         return "brokers", "readMode=brokers"
     try:
-        await cluster.direct()
+        await direct()
     except ClusterUnreachable as error:
         if read_mode == "bookies":
             raise
@@ -202,10 +189,10 @@ async def choose(cluster: DirectOpener, read_mode: str) -> tuple[str, str]:
     return "bookies", "readMode=bookies" if read_mode == "bookies" else "metadata store and bookies can be reached"
 
 
-async def open_direct(options: ConnectionOptions, admin: InternalConfiguration | None = None) -> DirectAccess:
+async def open_direct(options: ConnectionOptions, told: Told | None = None) -> DirectAccess:
     """Find the metadata store, try whether it and a bookie can be reached, and open it. Raises `ClusterUnreachable`,
     whose text says what was tried and why it failed, after some 15 s at most."""
-    urls = await _find_urls(options, admin)
+    urls = await _find_urls(options, told)
     async with AsyncExitStack() as opened:
         store = await _open_store(urls.brokers)
         opened.push_async_callback(store.close)
@@ -230,15 +217,15 @@ async def open_direct(options: ConnectionOptions, admin: InternalConfiguration |
         return access
 
 
-async def _find_urls(options: ConnectionOptions, admin: InternalConfiguration | None) -> MetadataUrls:
+async def _find_urls(options: ConnectionOptions, told: Told | None) -> MetadataUrls:
     if options.metadata_url:
         return urls_by_option(options.metadata_url)
-    if admin is None:
+    if told is None:
         raise ClusterUnreachable(
             "nobody says where the cluster's metadata store is: neither option metadata.url nor admin.url is given"
         )
     try:
-        return urls_by_brokers(await admin.internal_configuration())
+        return urls_by_brokers(await told())
     except (ClusterUnreachable, Misuse):
         raise
     except MagnetarError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from magnetar.core.backoff import Backoff
@@ -115,7 +116,7 @@ class BookieEntries:
                             hole = None
                         yield part
                     elif hole is not None and _continues(hole, part):
-                        hole = _both(hole, part)
+                        hole = replace(hole, last_entry_id=part.last_entry_id)
                     else:
                         if hole is not None:
                             on_hole(hole)
@@ -252,17 +253,4 @@ def _joined(results: list[Fetched]) -> Iterator[EntryBlock | Hole]:
 
 
 def _continues(hole: Hole, more: Hole) -> bool:
-    return (hole.ledger_id, hole.last_entry_id + 1) == (
-        more.ledger_id,
-        more.first_entry_id,
-    ) and hole.reason == more.reason
-
-
-def _both(hole: Hole, more: Hole) -> Hole:
-    return Hole(
-        topic=hole.topic,
-        ledger_id=hole.ledger_id,
-        first_entry_id=hole.first_entry_id,
-        last_entry_id=more.last_entry_id,
-        reason=hole.reason,
-    )
+    return more == replace(hole, first_entry_id=hole.last_entry_id + 1, last_entry_id=more.last_entry_id)

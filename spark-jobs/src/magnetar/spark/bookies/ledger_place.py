@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magnetar.core.errors import PeerError, Unavailable
@@ -80,18 +81,16 @@ class LedgerPlace:
         return min(REQUEST_COUNT_MAX, max(1, REQUEST_BYTES // self.entry_bytes))
 
 
+@dataclass(slots=True, eq=False)
 class Piece:
     """Consecutive entries of one ledger that are fetched together; both ends included."""
 
-    __slots__ = ("first", "last", "place", "turn")
-
-    def __init__(self, place: LedgerPlace, first: int, last: int, turn: int) -> None:
-        self.place = place
-        self.first = first
-        self.last = last
-        self.turn = turn
-        """Which of equally good bookies is asked first: one for a range, so that its read-ahead helps, and another one
-        for other ranges, so that tasks that run at the same time share the bookies."""
+    place: LedgerPlace
+    first: int
+    last: int
+    turn: int
+    """Which of equally good bookies is asked first: one for a range, so that its read-ahead helps, and another one
+    for other ranges, so that tasks that run at the same time share the bookies."""
 
 
 def pieces_of(place: LedgerPlace, part: LedgerRange) -> Iterator[Piece]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from magnetar.client.client import PulsarClient
 from magnetar.client.connection import BrokerConnection
@@ -30,7 +30,7 @@ from magnetar.spark.topics import CLOSED_AT_UNKNOWN_TIME, TopicLedger, TopicSele
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import PulsarError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
 T = TypeVar("T")
 
@@ -347,14 +347,13 @@ async def schema_definitions(
     newest = await _schema(client, name, None, options)
     if newest is None:
         return []
-    places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
-    async def one(number: int) -> SchemaDefinition | None:
-        async with places:
-            return await _schema(client, name, number.to_bytes(8, "big"), options)
+    def older_one(number: int) -> Awaitable[SchemaDefinition | None]:
+        return _schema(client, name, number.to_bytes(8, "big"), options)
 
     number = int.from_bytes(newest.version[:8], "big") if len(newest.version) >= 8 else 0
-    older = await asyncio.gather(*(one(each) for each in range(max(0, number - versions_max + 1), number)))
+    numbers = range(max(0, number - versions_max + 1), number)
+    older = await bounded_gather(asyncio.Semaphore(ASKED_AT_ONCE_MAX), numbers, older_one)
     return [*(each for each in older if each is not None), newest]
 
 
@@ -382,10 +381,4 @@ async def _schema(
     if found is None:
         return None
     schema, registered = found
-    return SchemaDefinition(
-        type=int(schema.type),
-        name=schema.name,
-        data=schema.schema_data,
-        properties={pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)},
-        version=registered or version or b"",
-    )
+    return SchemaDefinition.registered(schema, registered or version or b"")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -371,13 +372,11 @@ class BrokerEntryReader(Receiver):
         return messages
 
 
+@dataclass(slots=True, eq=False)
 class _OpenBlock:
     """A block that is filled."""
 
-    __slots__ = ("entries", "entry_ids", "ledger_id", "size_bytes")
-
-    def __init__(self, ledger_id: int) -> None:
-        self.ledger_id = ledger_id
-        self.entry_ids: list[int] = []
-        self.entries: list[bytes] = []
-        self.size_bytes = 0
+    ledger_id: int
+    entry_ids: list[int] = field(default_factory=list)
+    entries: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0

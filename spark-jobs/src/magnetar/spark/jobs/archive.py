@@ -86,22 +86,52 @@ class ArchiveJob:
     """What is to be archived where."""
 
     choices: ConnectionChoices
-    selection: dict[str, str]
-    """Options of the data source that name the topics."""
-    output: str
-    checkpoint: str = ""
-    """Empty: within the output."""
-    raw: bool = False
-    by_topic: bool | None = None
-    """None: where there are several."""
-    starting_offsets: str = "earliest"
-    subscription: str = ""
-    """Empty: none; retention then takes what it takes, archived or not."""
-    continuous: str = ""
-    """Empty: the job ends when all is archived that is there now."""
-    compression: str = "zstd"
-    batch_bytes_max: str = "2g"
-    file_bytes: str = "128m"
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="The archive's folder: a path, s3a://…, hdfs://…")]
+    topic: Topics = None
+    topics_pattern: TopicsPattern = ""
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where it stands how far topics are archived; by default _magnetar/checkpoint in the archive.",
+        ),
+    ] = ""
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Keep values as the bytes that were sent, in one column `value`, instead of columns decoded by the "
+            "topic's schema: needed for topics of different schemas.",
+        ),
+    ] = False
+    by_topic: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-topic/--no-by-topic", help="A folder for each topic; by default where several may be meant."
+        ),
+    ] = None
+    starting_offsets: StartingOffsets = "earliest"
+    subscription: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A durable subscription that follows the archive, for it alone: it keeps what is not archived from "
+            "being deleted, and shows how much that is. It may lag a micro-batch behind.",
+        ),
+    ] = ""
+    continuous: Continuous = ""
+    compression: Annotated[str, typer.Option(metavar="NAME", help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")] = (
+        "zstd"
+    )
+    max_bytes_per_batch: BytesPerBatch = "2g"
+    file_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help=f"{FILE_BYTES.what} At least 1m.", rich_help_panel=SIZES_PANEL)
+    ] = "128m"
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """Options of the data source that name the topics. Raises `BadOption`."""
+        return selection_options(self.topic, self.topics_pattern)
 
     @property
     def checkpoint_path(self) -> str:
@@ -113,7 +143,7 @@ class ArchiveJob:
         options = {
             **self.selection,
             **starting_options(self.starting_offsets, self.choices.further),
-            "maxBytesPerTrigger": self.batch_bytes_max,
+            "maxBytesPerTrigger": self.max_bytes_per_batch,
             "rawValues": str(self.raw).lower(),
             "keyType": "binary",
             "columns": self._columns(),
@@ -129,7 +159,7 @@ class ArchiveJob:
 
     def tasks_max(self) -> int:
         """In how many tasks a micro-batch is written, each of which makes a file a day (and topic). `BadOption`."""
-        given = {BYTES_PER_BATCH.name: self.batch_bytes_max, FILE_BYTES.name: self.file_bytes}
+        given = {BYTES_PER_BATCH.name: self.max_bytes_per_batch, FILE_BYTES.name: self.file_bytes}
         values = OptionValues(given, (BYTES_PER_BATCH, FILE_BYTES))
         batch, file = (cast("int", values.size_bytes(name, SIZE_BYTES_MIN)) for name in given)
         return max(1, math.ceil(batch / file))
@@ -227,56 +257,8 @@ async def _schemas(job: ArchiveJob, *, begun: bool) -> dict[str, list[SchemaDefi
     return found
 
 
-Output = Annotated[str, typer.Option(metavar="FOLDER", help="The archive's folder: a path, s3a://…, hdfs://…")]
-Checkpoint = Annotated[
-    str,
-    typer.Option(
-        metavar="FOLDER",
-        help="Where it stands how far topics are archived; by default _magnetar/checkpoint in the archive.",
-    ),
-]
-Raw = Annotated[
-    bool,
-    typer.Option(
-        "--raw",
-        help="Keep values as the bytes that were sent, in one column `value`, instead of columns decoded by the "
-        "topic's schema: needed for topics of different schemas.",
-    ),
-]
-ByTopic = Annotated[
-    bool | None,
-    typer.Option("--by-topic/--no-by-topic", help="A folder for each topic; by default where several may be meant."),
-]
-Subscription = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="A durable subscription that follows the archive, for it alone: it keeps what is not archived from being "
-        "deleted, and shows how much that is. It may lag a micro-batch behind.",
-    ),
-]
-Compression = Annotated[str, typer.Option(metavar="NAME", help=f"Of Parquet files: {', '.join(COMPRESSIONS)}.")]
-FileBytes = Annotated[
-    str, typer.Option(metavar="SIZE", help=f"{FILE_BYTES.what} At least 1m.", rich_help_panel=SIZES_PANEL)
-]
-
-
 @job_command(app)
-def main(
-    choices: ConnectionChoices,
-    output: Output,
-    topic: Topics = None,
-    topics_pattern: TopicsPattern = "",
-    checkpoint: Checkpoint = "",
-    raw: Raw = False,
-    by_topic: ByTopic = None,
-    starting_offsets: StartingOffsets = "earliest",
-    subscription: Subscription = "",
-    continuous: Continuous = "",
-    compression: Compression = "zstd",
-    max_bytes_per_batch: BytesPerBatch = "2g",
-    file_bytes: FileBytes = "128m",
-) -> None:
+def main(job: ArchiveJob) -> None:
     """Archive topics to Parquet, each message once; a run goes on where the one before ended.
 
     Exit code: 0 archived (also where nothing was new), 1 failed, 2 wrong options.
@@ -286,22 +268,9 @@ def main(
       magnetar-spark archive --topics-pattern 'shop/orders/.*' \\\\
         --output s3a://bucket/shop --continuous 1min
     """
-    if compression not in COMPRESSIONS:
-        raise BadOption(f"--compression {compression!r}: {', '.join(COMPRESSIONS)} are accepted")
-    job = ArchiveJob(
-        choices=choices,
-        selection=selection_options(topic, topics_pattern),
-        output=output,
-        checkpoint=checkpoint,
-        raw=raw,
-        by_topic=by_topic,
-        starting_offsets=starting_offsets,
-        subscription=subscription,
-        continuous=continuous,
-        compression=compression,
-        batch_bytes_max=max_bytes_per_batch,
-        file_bytes=file_bytes,
-    )
+    if job.compression not in COMPRESSIONS:
+        raise BadOption(f"--compression {job.compression!r}: {', '.join(COMPRESSIONS)} are accepted")
+    job.source_options()
     job.tasks_max()  # Before a session is there, whose executors are waited for.
     console = job_console()
     done = run_archive(spark_session("archive"), job, console)

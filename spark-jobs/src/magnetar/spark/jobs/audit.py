@@ -53,14 +53,22 @@ class AuditJob:
     """What is looked at."""
 
     choices: ConnectionChoices
-    selection: dict[str, str]
-    keyless_stay: bool = False
+    topic: Topics = None
+    topics_pattern: TopicsPattern = ""
+    keyless_stay: Annotated[
+        bool,
+        typer.Option(
+            "--keyless-stay/--keyless-go",
+            help="What a compaction does with messages without a key: as the brokers' topicCompactionRetainNullKey.",
+        ),
+    ] = False
+    json_file: Annotated[Path | None, json_file_option("audit")] = None
 
 
 def run_audit(spark: SparkSession, job: AuditJob) -> list[TopicAudit]:
     """An audit of each topic that has messages, by name. Raises `BadOption` and what reading fails of."""
     options = {"rawValues": "true", "allowDifferentTopicSchemas": "true"}
-    rows = reader(spark, job.choices).options(**job.selection, **options).load()
+    rows = reader(spark, job.choices).options(**selection_options(job.topic, job.topics_pattern), **options).load()
     messages = messages_of(rows).persist()
     try:
         overview = {row["topic"]: row for row in _overview(messages).collect()}
@@ -150,10 +158,12 @@ def _keys(messages: DataFrame) -> DataFrame:
 
 def _compaction(overview: Any, keys: Any, *, keyless_stay: bool) -> CompactionOutcome:
     found, deleted, bytes_left = (keys["keys"], keys["deleted"], keys["bytes_left"]) if keys is not None else (0, 0, 0)
+    bytes_left += overview["keyless_bytes"] if keyless_stay else 0
     return CompactionOutcome(
         keys=found,
         messages_left=found - deleted + (overview["keyless"] if keyless_stay else 0),
-        bytes_left=bytes_left + (overview["keyless_bytes"] if keyless_stay else 0),
+        bytes_left=bytes_left,
+        bytes_saved=overview["bytes"] - bytes_left,
         tombstones=overview["tombstones"],
         keys_deleted=deleted,
         keyless=overview["keyless"],
@@ -250,24 +260,8 @@ def _silences(messages: DataFrame) -> Mapping[str, Silence]:
     return {row[0]: Silence(begin=moment(row[1][0]), end=moment(row[1][1])) for row in longest.collect()}
 
 
-JsonFile = Annotated[Path | None, json_file_option("audit")]
-KeylessStay = Annotated[
-    bool,
-    typer.Option(
-        "--keyless-stay/--keyless-go",
-        help="What a compaction does with messages without a key: as the brokers' topicCompactionRetainNullKey.",
-    ),
-]
-
-
 @job_command(app)
-def main(
-    choices: ConnectionChoices,
-    topic: Topics = None,
-    topics_pattern: TopicsPattern = "",
-    keyless_stay: KeylessStay = False,
-    json_file: JsonFile = None,
-) -> None:
+def main(job: AuditJob) -> None:
     """Tell what a compaction of topics would leave and save, what lies in them twice, and where they have gaps.
 
     Exit code: 0 told, 1 failed, 2 wrong options.
@@ -276,14 +270,10 @@ def main(
       magnetar-spark audit --topic prices
       magnetar-spark audit --topics-pattern 'shop/orders/.*' --json audit.json
     """
-    job = AuditJob(
-        choices=choices,
-        selection=selection_options(topic, topics_pattern),
-        keyless_stay=keyless_stay,
-    )
+    selection_options(job.topic, job.topics_pattern)  # Wrong options are told of before Spark starts.
     with Console(stderr=True).status("reading topics"):
         audits = run_audit(spark_session("audit"), job)
-    if write_report(document(audits), json_file):
+    if write_report(document(audits), job.json_file):
         show(audits, job_console())
         if not audits:
             Console().print("[bold]no messages[/bold] in these topics")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from magnetar.spark.jobs.job import document_of
 from magnetar.spark.jobs.running import short_topic
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +23,7 @@ class CompactionOutcome:
     keys: int
     """That there are."""
     messages_left: int
+    bytes_saved: int
     bytes_left: int
     """Keys, values and properties as they were sent: compression and what is around them not counted."""
     tombstones: int
@@ -56,7 +58,7 @@ class Duplicates:
     """Beyond the first of each group."""
     bytes: int
     groups: int
-    soon: int
+    soon: int = field(metadata={"json": "groupsSoon"})
     """Groups that are all within `soon_ms`: most likely sent again, with deduplication off."""
     soon_ms: int
     samples: Sequence[DuplicateGroup]
@@ -68,7 +70,7 @@ class Gap:
     compaction left out, chunks but for the last, or a hole."""
 
     topic: str
-    ledger_id: int
+    ledger_id: int = field(metadata={"json": "ledger"})
     entries_missing: int
     of_entries: int
 
@@ -98,65 +100,13 @@ class TopicAudit:
     compaction: CompactionOutcome
     duplicates: Duplicates
     gaps: Sequence[Gap]
-    silence: Silence | None
+    silence: Silence | None = field(metadata={"json": "longestSilence"})
     """None where there is no second minute with messages."""
 
 
 def document(audits: Sequence[TopicAudit]) -> dict[str, Any]:
     """The audits as the object of the JSON file."""
-    return {"topics": [_topic_document(audit) for audit in audits]}
-
-
-def _topic_document(audit: TopicAudit) -> dict[str, Any]:
-    compaction, duplicates = audit.compaction, audit.duplicates
-    return {
-        "topic": audit.topic,
-        "messages": audit.messages,
-        "bytes": audit.bytes,
-        "first": audit.first.isoformat(),
-        "last": audit.last.isoformat(),
-        "compaction": {
-            "keys": compaction.keys,
-            "messagesLeft": compaction.messages_left,
-            "bytesLeft": compaction.bytes_left,
-            "bytesSaved": audit.bytes - compaction.bytes_left,
-            "tombstones": compaction.tombstones,
-            "keysDeleted": compaction.keys_deleted,
-            "keyless": compaction.keyless,
-            "keylessBytes": compaction.keyless_bytes,
-            "keylessStay": compaction.keyless_stay,
-        },
-        "duplicates": {
-            "messages": duplicates.messages,
-            "bytes": duplicates.bytes,
-            "groups": duplicates.groups,
-            "groupsSoon": duplicates.soon,
-            "soonMs": duplicates.soon_ms,
-            "samples": [
-                {
-                    "topic": one.topic,
-                    "copies": one.copies,
-                    "key": one.key,
-                    "firstMessageId": one.first_message_id,
-                    "lastMessageId": one.last_message_id,
-                    "apartMs": one.apart_ms,
-                }
-                for one in duplicates.samples
-            ],
-        },
-        "gaps": [
-            {
-                "topic": gap.topic,
-                "ledger": gap.ledger_id,
-                "entriesMissing": gap.entries_missing,
-                "ofEntries": gap.of_entries,
-            }
-            for gap in audit.gaps
-        ],
-        "longestSilence": None
-        if audit.silence is None
-        else {"begin": audit.silence.begin.isoformat(), "end": audit.silence.end.isoformat()},
-    }
+    return {"topics": document_of(list(audits))}
 
 
 def show(audits: Sequence[TopicAudit], console: Console) -> None:
@@ -176,7 +126,7 @@ def show(audits: Sequence[TopicAudit], console: Console) -> None:
 
 def _lines(audit: TopicAudit) -> list[tuple[str, str]]:
     compaction, duplicates = audit.compaction, audit.duplicates
-    saved = audit.bytes - compaction.bytes_left
+    saved = compaction.bytes_saved
     percent = f" ({100 * saved / audit.bytes:.0f} %)" if audit.bytes else ""
     stay = "stay" if compaction.keyless_stay else "go"
     lines = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from magnetar.spark.jobs.job import document_of
 from magnetar.spark.jobs.running import short_topic, whole
 from rich.console import Console
 from rich.markup import escape
@@ -79,42 +80,8 @@ class DeadLetters:
 
 def document(report: DeadLetters) -> dict[str, Any]:
     """The report as the object of the JSON file."""
-    return {
-        "messages": report.messages,
-        "deadLetterTopics": list(report.topics),
-        "groups": [
-            {
-                "topic": group.origin.topic,
-                "subscription": group.origin.subscription,
-                "deadLetterTopic": group.origin.dead_letter_topic,
-                "messages": group.messages,
-                "first": group.first.isoformat(),
-                "last": group.last.isoformat(),
-                "reasonsFound": group.reasons_found,
-                "reasons": [_reason_document(one) for one in group.reasons],
-            }
-            for group in report.groups
-        ],
-    }
-
-
-def _reason_document(one: ReasonGroup) -> Mapping[str, Any]:
-    return {
-        "reason": one.reason,
-        "messages": one.messages,
-        "reconsumedMax": one.reconsumed_max,
-        "oldest": _sample_document(one.oldest),
-        "newest": _sample_document(one.newest),
-    }
-
-
-def _sample_document(sample: Sample) -> Mapping[str, Any]:
-    found = asdict(sample)
-    return {
-        "messageId": found["message_id"],
-        "originMessageId": found["origin_message_id"],
-        "published": sample.published.isoformat(),
-    }
+    groups = [{**group.pop("origin"), **group} for group in document_of(list(report.groups))]
+    return {"messages": report.messages, "deadLetterTopics": list(report.topics), "groups": groups}
 
 
 def show(report: DeadLetters, console: Console, reasons_shown: int) -> None:

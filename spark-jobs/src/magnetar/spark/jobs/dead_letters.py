@@ -92,12 +92,26 @@ class DeadLetterJob:
     """What is looked at."""
 
     choices: ConnectionChoices
-    namespaces: tuple[str, ...] = ("public/default",)
-    pattern: str = DEFAULT_PATTERN
-    reason_properties: tuple[str, ...] = ()
-    """Before the usual ones."""
-    published_from: str = ""
-    published_before: str = ""
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="tenant/namespace; public/default by default. May be repeated."),
+    ] = None
+    pattern: Annotated[
+        str, typer.Option(metavar="REGEX", help="A regular expression for the dead-letter topics' own names.")
+    ] = DEFAULT_PATTERN
+    reason_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A property that says why a message was given up, before those of well-known names. May be repeated.",
+        ),
+    ] = None
+    published_from: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what became a dead letter then or later: 2026-03-01T12:00:00Z.")
+    ] = ""
+    published_before: Annotated[str, typer.Option(metavar="TIME", help="Only what became one before.")] = ""
+    json_file: Annotated[Path | None, json_file_option("report")] = None
+    top: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="How many reasons of each topic are shown.")] = 10
 
 
 def run_dead_letters(spark: SparkSession, job: DeadLetterJob) -> DeadLetters:
@@ -112,7 +126,7 @@ def run_dead_letters(spark: SparkSession, job: DeadLetterJob) -> DeadLetters:
         options["publishTimeTo"] = job.published_before
     options["columns"] = "__topic,__messageId,__publishTime,__messageProperties"
     rows = reader(spark, job.choices).options(**options).load()
-    found = by_reason(rows, (*job.reason_properties, *REASON_PROPERTIES)).persist()
+    found = by_reason(rows, (*(job.reason_property or ()), *REASON_PROPERTIES)).persist()
     try:
         return DeadLetters(topics=topics, groups=_groups(found))
     finally:
@@ -210,7 +224,7 @@ def _sample(row: Any) -> Sample:
 async def _topics(job: DeadLetterJob) -> list[str]:
     """Those that there are, without their partitions."""
     found: set[str] = set()
-    for namespace in job.namespaces:
+    for namespace in job.namespace or ("public/default",):
         pattern = f"persistent://{namespace.strip('/')}/{job.pattern}"
         options = parse_source_options({**job.choices.options(), "topicsPattern": pattern})
         planner = await open_planner(options)
@@ -221,42 +235,8 @@ async def _topics(job: DeadLetterJob) -> list[str]:
     return sorted(found)
 
 
-Namespaces = Annotated[
-    list[str] | None,
-    typer.Option("--namespace", metavar="NAME", help="tenant/namespace; public/default by default. May be repeated."),
-]
-Pattern = Annotated[
-    str, typer.Option(metavar="REGEX", help="A regular expression for the dead-letter topics' own names.")
-]
-ReasonProperties = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reason-property",
-        metavar="NAME",
-        help="A property that says why a message was given up, before those of well-known names. May be repeated.",
-    ),
-]
-PublishedFrom = Annotated[
-    str, typer.Option(metavar="TIME", help="Only what became a dead letter then or later: 2026-03-01T12:00:00Z.")
-]
-PublishedBefore = Annotated[str, typer.Option(metavar="TIME", help="Only what became one before.")]
-JsonFile = Annotated[Path | None, json_file_option("report")]
-ReasonsShown = Annotated[
-    int, typer.Option("--top", min=1, metavar="NUMBER", help="How many reasons of each topic are shown.")
-]
-
-
 @job_command(app)
-def main(
-    choices: ConnectionChoices,
-    namespace: Namespaces = None,
-    pattern: Pattern = DEFAULT_PATTERN,
-    reason_property: ReasonProperties = None,
-    published_from: PublishedFrom = "",
-    published_before: PublishedBefore = "",
-    json_file: JsonFile = None,
-    top: ReasonsShown = 10,
-) -> None:
+def main(job: DeadLetterJob) -> None:
     """Tell what lies in dead-letter topics: of which topics and subscriptions, why, since when.
 
     Exit code: 0 told (also where there are none), 1 failed, 2 wrong options.
@@ -266,18 +246,10 @@ def main(
       magnetar-spark dead-letters --namespace shop/orders \\\\
         --published-from 2026-03-01 --json - | jq .messages
     """
-    job = DeadLetterJob(
-        choices=choices,
-        namespaces=tuple(namespace or ("public/default",)),
-        pattern=pattern,
-        reason_properties=tuple(reason_property or ()),
-        published_from=published_from,
-        published_before=published_before,
-    )
     with Console(stderr=True).status("reading topics"):
         report = run_dead_letters(spark_session("dead-letters"), job)
-    if write_report(document(report), json_file):
-        show(report, job_console(), top)
+    if write_report(document(report), job.json_file):
+        show(report, job_console(), job.top)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 """What the jobs' commands share: how they reach a cluster, their Spark session, and how they end.
 
-A job is a function of how the cluster is reached, and of its own options:
+A job is a function of its options, which are the fields of a dataclass; one of them says how the cluster is reached:
 
     app = job_app()
 
+    @dataclass(frozen=True, kw_only=True)
+    class Job:
+        choices: ConnectionChoices
+        topic: Topics = None
+
     @job_command(app)
-    def main(choices: ConnectionChoices, topic: Topics = None) -> None:
-        rows = reader(spark_session("archive"), choices).option("topic", topic).load()
+    def main(job: Job) -> None:
+        rows = reader(spark_session("archive"), job.choices).option("topic", job.topic).load()
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -228,25 +234,28 @@ def job_app() -> typer.Typer:
 
 def job_command(
     app: typer.Typer, choices_of: Callable[..., ConnectionChoices] = read_choices
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a job's function the command of `app`: its first parameter comes from the options of `choices_of`, the
-    others are options of its own. Errors end the command as `job_errors` says; then nothing is left connected."""
+) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Makes a job's function the command of `app`. Its one parameter is made of the command's options: the field
+    `choices` of those of `choices_of`, the others are options of the job's own. Errors end the command as `job_errors`
+    says; then nothing is left connected."""
 
-    def decorate(job: Callable[..., None]) -> Callable[..., None]:
+    def decorate(run: Callable[[Any], None]) -> Callable[..., None]:
         shared = inspect.signature(choices_of, eval_str=True).parameters
-        _, *own = inspect.signature(job, eval_str=True).parameters.values()
+        (job,) = inspect.signature(run, eval_str=True).parameters.values()
+        its_fields = inspect.signature(job.annotation, eval_str=True).parameters.values()
 
-        @wraps(job)
+        @wraps(run)
         def command(**given: Any) -> None:
             choices = choices_of(**{name: given.pop(name) for name in shared})
             with job_errors():
                 try:
-                    job(choices, **given)
+                    run(job.annotation(choices=choices, **given))
                 finally:
                     runtime.run(close_clusters())
 
         # Typer makes the options from this. All are named, so that some may have no default behind others that have.
-        by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)]
+        options = [*shared.values(), *(one for one in its_fields if one.name != "choices")]
+        by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options]
         command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
         return app.command()(command)
 
@@ -269,6 +278,23 @@ def reader(spark: SparkSession, choices: ConnectionChoices) -> DataFrameReader:
 def stream_reader(spark: SparkSession, choices: ConnectionChoices) -> DataStreamReader:
     """A stream reader of the cluster: only the topics are still to be named. Raises `BadOption`."""
     return spark.readStream.format(FORMAT).options(**choices.options())
+
+
+def document_of(value: Any) -> Any:
+    """A report, or a part of one, as JSON has it. Fields are in camel case unless their metadata has a `json` name,
+    times are ISO texts."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [document_of(one) for one in value]
+    if is_dataclass(value):
+        return {_json_name(one): document_of(getattr(value, one.name)) for one in fields(value)}
+    return value
+
+
+def _json_name(of: Field[Any]) -> str:
+    first, *rest = of.name.split("_")
+    return str(of.metadata.get("json") or first + "".join(map(str.capitalize, rest)))
 
 
 def json_file_option(what: str) -> Any:

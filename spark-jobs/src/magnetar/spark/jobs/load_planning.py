@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from magnetar.spark.errors import BadOption, TopicMissing
@@ -84,117 +85,72 @@ def admin_of(connection: ConnectionOptions) -> AbstractContextManager[HttpAdmin 
     return HttpAdmin(connection) if connection.admin_url else nullcontext()
 
 
-Output = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for plan.json and the pictures.")]
-Topic = Annotated[str, typer.Option(metavar="NAME", help="The topic of the load history.")]
-TargetPercent = Annotated[
-    float,
-    typer.Option(
-        min=5,
-        max=100,
-        metavar="PERCENT",
-        help="How much of its limits a broker may use in its busiest hour.",
-        rich_help_panel=BROKERS_PANEL,
-    ),
-]
-SpareBrokers = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        metavar="NUMBER",
-        help="Brokers beyond what is needed, so that some may be away.",
-        rich_help_panel=BROKERS_PANEL,
-    ),
-]
-BrokersMin = Annotated[
-    int, typer.Option(min=1, metavar="NUMBER", help="Never fewer brokers.", rich_help_panel=BROKERS_PANEL)
-]
-IntervalPercent = Annotated[
-    float,
-    typer.Option(
-        min=50,
-        max=99,
-        metavar="PERCENT",
-        help="How many hours should end up inside of the intervals.",
-        rich_help_panel=FORECAST_PANEL,
-    ),
-]
-GrowthPercent = Annotated[
-    float | None,
-    typer.Option(
-        metavar="PERCENT",
-        help="Growth in a week, for who knows better than the history: 10, or -5.",
-        rich_help_panel=FORECAST_PANEL,
-    ),
-]
-BookieDisk = Annotated[
-    float,
-    typer.Option(min=1, metavar="GIB", help="How large a bookie's ledger disk may be.", rich_help_panel=BOOKIES_PANEL),
-]
-BookieWrite = Annotated[
-    float,
-    typer.Option(min=0.1, metavar="MIB", help="What a bookie takes in a second.", rich_help_panel=BOOKIES_PANEL),
-]
-DiskTarget = Annotated[
-    float,
-    typer.Option(min=5, max=94, metavar="PERCENT", help="How full disks may become.", rich_help_panel=BOOKIES_PANEL),
-]
-DiskOverhead = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        metavar="PERCENT",
-        help="Room for what is deleted and not collected yet.",
-        rich_help_panel=BOOKIES_PANEL,
-    ),
-]
-SpareBookies = Annotated[
-    int,
-    typer.Option(min=0, metavar="NUMBER", help="Bookies beyond what is needed.", rich_help_panel=BOOKIES_PANEL),
-]
-BookiesMin = Annotated[
-    int, typer.Option(min=1, metavar="NUMBER", help="Never fewer bookies.", rich_help_panel=BOOKIES_PANEL)
-]
-RetentionHours = Annotated[
-    float,
-    typer.Option(
-        min=-1,
-        metavar="HOURS",
-        help="How long messages are kept where the admin API does not tell; -1: for ever.",
-        rich_help_panel=BOOKIES_PANEL,
-    ),
-]
-WriteQuorum = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        metavar="NUMBER",
-        help="Copies of each entry where the admin API does not tell.",
-        rich_help_panel=BOOKIES_PANEL,
-    ),
-]
-Plots = Annotated[bool, typer.Option(help="Whether pictures are drawn (needs matplotlib).")]
+def _of(
+    panel: str, explained: str, metavar: str = "NUMBER", *, min: float | None = None, max: float | None = None
+) -> Any:
+    return typer.Option(metavar=metavar, help=explained, min=min, max=max, rich_help_panel=panel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """What is planned by which choices: those of `PlanOptions`, and where it comes from and goes."""
+
+    choices: ConnectionChoices
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder for plan.json and the pictures.")]
+    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic of the load history.")] = HISTORY_TOPIC
+    target_percent: Annotated[
+        float,
+        _of(BROKERS_PANEL, "How much of its limits a broker may use in its busiest hour.", "PERCENT", min=5, max=100),
+    ] = _DEFAULTS.target_percent
+    spare_brokers: Annotated[
+        int, _of(BROKERS_PANEL, "Brokers beyond what is needed, so that some may be away.", min=0)
+    ] = _DEFAULTS.spare_brokers
+    brokers_min: Annotated[int, _of(BROKERS_PANEL, "Never fewer brokers.", min=1)] = _DEFAULTS.brokers_min
+    interval_percent: Annotated[
+        float, _of(FORECAST_PANEL, "How many hours should end up inside of the intervals.", "PERCENT", min=50, max=99)
+    ] = _DEFAULTS.interval_percent
+    growth_percent: Annotated[
+        float | None,
+        _of(FORECAST_PANEL, "Growth in a week, for who knows better than the history: 10, or -5.", "PERCENT"),
+    ] = None
+    bookie_disk_gib: Annotated[float, _of(BOOKIES_PANEL, "How large a bookie's ledger disk may be.", "GIB", min=1)] = (
+        _DEFAULTS.bookie_disk_gib
+    )
+    bookie_write_mib: Annotated[float, _of(BOOKIES_PANEL, "What a bookie takes in a second.", "MIB", min=0.1)] = (
+        _DEFAULTS.bookie_write_mib
+    )
+    disk_target_percent: Annotated[
+        float, _of(BOOKIES_PANEL, "How full disks may become.", "PERCENT", min=5, max=94)
+    ] = _DEFAULTS.disk_target_percent
+    disk_overhead_percent: Annotated[
+        float, _of(BOOKIES_PANEL, "Room for what is deleted and not collected yet.", "PERCENT", min=0)
+    ] = _DEFAULTS.disk_overhead_percent
+    spare_bookies: Annotated[int, _of(BOOKIES_PANEL, "Bookies beyond what is needed.", min=0)] = _DEFAULTS.spare_bookies
+    bookies_min: Annotated[int, _of(BOOKIES_PANEL, "Never fewer bookies.", min=1)] = _DEFAULTS.bookies_min
+    retention_hours: Annotated[
+        float,
+        _of(
+            BOOKIES_PANEL,
+            "How long messages are kept where the admin API does not tell; -1: for ever.",
+            "HOURS",
+            min=-1,
+        ),
+    ] = 24.0
+    write_quorum: Annotated[
+        int, _of(BOOKIES_PANEL, "Copies of each entry where the admin API does not tell.", min=1)
+    ] = _DEFAULTS.storage.write_quorum
+    plots: Annotated[bool, typer.Option(help="Whether pictures are drawn (needs matplotlib).")] = True
+
+    def plan_options(self) -> PlanOptions:
+        """What is planned by."""
+        chosen = {one.name: getattr(self, one.name) for one in fields(PlanOptions) if hasattr(self, one.name)}
+        seconds = None if self.retention_hours < 0 else self.retention_hours * 3600
+        retention = Retention(seconds=seconds, bytes_per_topic=None)
+        return PlanOptions(**chosen, storage=StoragePolicies(retention=retention, write_quorum=self.write_quorum))
 
 
 @job_command(app)
-def main(
-    choices: ConnectionChoices,
-    output: Output,
-    topic: Topic = HISTORY_TOPIC,
-    target_percent: TargetPercent = _DEFAULTS.target_percent,
-    spare_brokers: SpareBrokers = _DEFAULTS.spare_brokers,
-    brokers_min: BrokersMin = _DEFAULTS.brokers_min,
-    interval_percent: IntervalPercent = _DEFAULTS.interval_percent,
-    growth_percent: GrowthPercent = None,
-    bookie_disk_gib: BookieDisk = _DEFAULTS.bookie_disk_gib,
-    bookie_write_mib: BookieWrite = _DEFAULTS.bookie_write_mib,
-    disk_target_percent: DiskTarget = _DEFAULTS.disk_target_percent,
-    disk_overhead_percent: DiskOverhead = _DEFAULTS.disk_overhead_percent,
-    spare_bookies: SpareBookies = _DEFAULTS.spare_bookies,
-    bookies_min: BookiesMin = _DEFAULTS.bookies_min,
-    retention_hours: RetentionHours = 24.0,
-    write_quorum: WriteQuorum = _DEFAULTS.storage.write_quorum,
-    plots: Plots = True,
-) -> None:
+def main(job: LoadJob) -> None:
     """Tell what the coming week needs: splits of bundles, brokers by the hour, bookies and their disks.
 
     Takes the load history that the leading broker writes.
@@ -206,27 +162,9 @@ def main(
       magnetar-spark load-planning --output plan \\\\
         --growth-percent 20 --bookie-disk-gib 500 --no-plots
     """
-    options = PlanOptions(
-        target_percent=target_percent,
-        spare_brokers=spare_brokers,
-        brokers_min=brokers_min,
-        interval_percent=interval_percent,
-        growth_percent=growth_percent,
-        bookie_disk_gib=bookie_disk_gib,
-        bookie_write_mib=bookie_write_mib,
-        disk_target_percent=disk_target_percent,
-        disk_overhead_percent=disk_overhead_percent,
-        spare_bookies=spare_bookies,
-        bookies_min=bookies_min,
-        storage=StoragePolicies(retention=_retention(retention_hours), write_quorum=write_quorum),
-    )
-    with admin_of(choices.connection()) as admin:
-        plan = ask_and_plan(read_history(choices, topic), options, admin)
-        write_plan(plan, output, plots=plots, console=job_console())
-
-
-def _retention(hours: float) -> Retention:
-    return Retention(seconds=None if hours < 0 else hours * 3600, bytes_per_topic=None)
+    with admin_of(job.choices.connection()) as admin:
+        plan = ask_and_plan(read_history(job.choices, job.topic), job.plan_options(), admin)
+        write_plan(plan, job.output, plots=job.plots, console=job_console())
 
 
 if __name__ == "__main__":

@@ -75,19 +75,49 @@ class ReplayJob:
     """What is replayed where."""
 
     choices: ConnectionChoices
-    archive: str
-    topic: str = ""
-    """All to this one; or"""
-    namespace: str = ""
-    """each to that of its own name in this one."""
-    from_topics: tuple[str, ...] = ()
-    """Only these of the archive's; empty: all."""
-    published_from_ms: int | None = None
-    published_before_ms: int | None = None
-    keep_partitions: bool = False
-    resume: str = ""
-    """What an attempt that failed went by; empty: a new replay."""
-    sink_options: tuple[tuple[str, str], ...] = ()
+    archive: Annotated[
+        str, typer.Option(metavar="FOLDER", help="The archive's folder, or a part of it: …/publish_date=2026-03-01.")
+    ]
+    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic that all messages go to.")] = ""
+    namespace: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of --topic, a tenant/namespace: messages go to the topic of their own name in there.",
+        ),
+    ] = ""
+    from_topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only of this topic. May be repeated.")
+    ] = None
+    published_from: Annotated[
+        str, typer.Option(metavar="TIME", help="Only messages published then or later: 2026-03-01T12:00:00Z.")
+    ] = ""
+    published_before: Annotated[str, typer.Option(metavar="TIME", help="Only messages published before.")] = ""
+    keep_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--keep-partitions",
+            help="Each message goes to the partition of the number that it came from, whatever its key says.",
+        ),
+    ] = False
+    resume: Annotated[
+        str, typer.Option(metavar="NAME", help="Go on with a replay that failed, by what it printed.")
+    ] = ""
+
+    def published_ms(self) -> tuple[int | None, int | None]:
+        """From when on, and up to before when. Raises `BadOption`."""
+        before_ms = time_option("--published-before", self.published_before)
+        return time_option("--published-from", self.published_from), before_ms
+
+    def cluster_options(self) -> ConnectionChoices:
+        """How the cluster is reached, without what is for the sink."""
+        return replace(self.choices, further=())
+
+    def sink_options(self) -> dict[str, str]:
+        """What is written by. --service-url says where, for all that is asked and written. Raises `BadOption`."""
+        further = self.choices.further_options()
+        further.pop("service.url", None)
+        return {**self.cluster_options().options(), **further}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +150,7 @@ def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replaye
     for number, part in enumerate(rounds):
         wanted = rows if len(rounds) == 1 else part_of(rows, part)
         frame = outgoing(in_order(wanted, tasks_in(name) or part.tasks), job, targets, keys_apart=apart)
-        options = {**job.choices.options(), **dict(job.sink_options), "writeId": f"replay-{name}-{number}"}
+        options = {**job.sink_options(), "writeId": f"replay-{name}-{number}"}
         if raw:
             options["rawValues"] = "true"
         frame.write.format(FORMAT).options(**options).mode("append").save()
@@ -144,12 +174,13 @@ def archived_rows(spark: SparkSession, job: ReplayJob, archived: ArchivePart) ->
     missing = [name for name in NEEDED if name not in rows.columns]
     if missing:
         raise BadOption(f"{job.archive} is no archive of messages: it has no column {', '.join(missing)}")
-    if job.published_from_ms is not None:
-        rows = rows.where(f.col("__publishTime") >= moment(job.published_from_ms))
-    if job.published_before_ms is not None:
-        rows = rows.where(f.col("__publishTime") < moment(job.published_before_ms))
-    if job.from_topics:
-        names = [str(TopicName.parse(topic)) for topic in job.from_topics]
+    from_ms, before_ms = job.published_ms()
+    if from_ms is not None:
+        rows = rows.where(f.col("__publishTime") >= moment(from_ms))
+    if before_ms is not None:
+        rows = rows.where(f.col("__publishTime") < moment(before_ms))
+    if job.from_topic:
+        names = [str(TopicName.parse(topic)) for topic in job.from_topic]
         whole = f.regexp_replace("__topic", r"-partition-\d+$", "")
         rows = rows.where(whole.isin(names) | f.col("__topic").isin(names))
     place = f.split("__messageId", ":")
@@ -216,7 +247,7 @@ def read_description(files: SparkFiles, archive: str) -> ArchiveDescription | No
 
 async def _prepare(job: ReplayJob, schemas: Mapping[str, SchemaDefinition | None]) -> None:
     """Topics without a schema get that of the archived ones."""
-    connection = job.choices.connection()
+    connection = job.cluster_options().connection()
     client = (await cluster_of(connection)).client
     for target, schema in schemas.items():
         if schema is None or schema.type == SchemaType.NONE:
@@ -264,47 +295,8 @@ def time_option(name: str, text: str) -> int | None:
     return time_ms
 
 
-Archive = Annotated[
-    str, typer.Option(metavar="FOLDER", help="The archive's folder, or a part of it: …/publish_date=2026-03-01.")
-]
-Target = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic that all messages go to.")]
-TargetNamespace = Annotated[
-    str,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="Instead of --topic, a tenant/namespace: messages go to the topic of their own name in there.",
-    ),
-]
-FromTopics = Annotated[
-    list[str] | None, typer.Option("--from-topic", metavar="NAME", help="Only of this topic. May be repeated.")
-]
-PublishedFrom = Annotated[
-    str, typer.Option(metavar="TIME", help="Only messages published then or later: 2026-03-01T12:00:00Z.")
-]
-PublishedBefore = Annotated[str, typer.Option(metavar="TIME", help="Only messages published before.")]
-KeepPartitions = Annotated[
-    bool,
-    typer.Option(
-        "--keep-partitions",
-        help="Each message goes to the partition of the number that it came from, whatever its key says.",
-    ),
-]
-Resume = Annotated[str, typer.Option(metavar="NAME", help="Go on with a replay that failed, by what it printed.")]
-
-
 @job_command(app, write_choices)
-def main(
-    choices: ConnectionChoices,
-    archive: Archive,
-    topic: Target = "",
-    namespace: TargetNamespace = "",
-    from_topic: FromTopics = None,
-    published_from: PublishedFrom = "",
-    published_before: PublishedBefore = "",
-    keep_partitions: KeepPartitions = False,
-    resume: Resume = "",
-) -> None:
+def main(job: ReplayJob) -> None:
     """Write an archive of Parquet files back to topics: in order, each message once.
 
     Topics need deduplication, or --option deliveryGuarantee=at-least-once.
@@ -317,23 +309,12 @@ def main(
         --published-from 2026-03-01
     """
     console = job_console()
-    sink_options = choices.further_options()
-    sink_options.pop("service.url", None)  # --service-url says it, for all that is asked and written.
-    job = ReplayJob(
-        choices=replace(choices, further=()),
-        archive=archive,
-        topic=topic,
-        namespace=namespace,
-        from_topics=tuple(from_topic or ()),
-        published_from_ms=time_option("--published-from", published_from),
-        published_before_ms=time_option("--published-before", published_before),
-        keep_partitions=keep_partitions,
-        resume=resume,
-        sink_options=tuple(sink_options.items()),
-    )
-    targets_of((), topic, namespace)  # Wrong names are told of before Spark starts.
+    # What is wrong is told of before Spark starts.
+    job.sink_options()
+    job.published_ms()
+    targets_of((), job.topic, job.namespace)
     done = run_replay(spark_session("replay"), job, console)
-    console.print(f"[bold]replayed[/bold] {done.rows:,} messages of {archive}", highlight=False)
+    console.print(f"[bold]replayed[/bold] {done.rows:,} messages of {job.archive}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ out whenever it changes. Into a topic it comes as JSON, keyed by its group, exac
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -68,34 +68,107 @@ class WindowJob:
     """What is computed, and where it goes."""
 
     choices: ConnectionChoices
-    selection: dict[str, str]
-    window: Duration
-    slide: Duration
-    watermark: Duration
-    time: str = "event"
-    by: tuple[str, ...] = ()
-    aggregates: tuple[Aggregate, ...] = (Aggregate("count", ""),)
-    output_topic: str = ""
-    output: str = ""
-    """A folder of Parquet files. Neither this nor a topic: the terminal."""
-    checkpoint: str = ""
-    mode: str = "append"
-    starting_offsets: str = "earliest"
-    continuous: str = ""
-    batch_bytes_max: str = "1g"
-    state_partitions: int = 8
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long a window is: 30s, 5min, 1h.")]
+    topic: Topics = None
+    topics_pattern: TopicsPattern = ""
+    slide: Annotated[
+        str, typer.Option(metavar="DURATION", help="After how long the next window begins; by default as one ends.")
+    ] = ""
+    watermark: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="How much older than the latest time seen a message may be: 30s, 10min."),
+    ] = "10min"
+    time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Which time: event (where a message has none, that of its publishing), publish, or the name of a "
+            "column.",
+        ),
+    ] = "event"
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="A column to group by: __key, __topic, or one of the values. May be repeated."
+        ),
+    ] = None
+    aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT",
+            help="count, sum:COLUMN, avg:, min:, max:, distinct: (about). May be repeated; count by default.",
+        ),
+    ] = None
+    output_topic: Annotated[
+        str, typer.Option(metavar="NAME", help="Windows go to this topic, as JSON; it needs deduplication.")
+    ] = ""
+    output: Annotated[
+        str,
+        typer.Option(metavar="FOLDER", help="Windows go to Parquet files in this folder. By default to the terminal."),
+    ] = ""
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="For open windows and how far topics are read; needed with --output-topic and --output.",
+        ),
+    ] = ""
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="append: a window comes out when it is final; update: whenever it has changed; complete: all of "
+            "them each time (terminal only). By default append, on the terminal update.",
+        ),
+    ] = ""
+    starting_offsets: StartingOffsets = "earliest"
+    continuous: Continuous = ""
+    max_bytes_per_batch: BytesPerBatch = "1g"
+    state_partitions: Annotated[
+        int, typer.Option(min=1, metavar="NUMBER", help="In how many tasks windows are kept; a checkpoint fixes it.")
+    ] = 8
+
+    @property
+    def output_mode(self) -> str:
+        """How windows come out."""
+        return self.mode or ("append" if self.output or self.output_topic else "update")
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """The columns to group by."""
+        return self.by or ()
+
+    def durations(self) -> tuple[Duration, Duration, Duration]:
+        """A window's length, after how long the next one begins, and the watermark. Raises `BadOption`."""
+        return *parse_windows(self.window, self.slide), Duration.parse("--watermark", self.watermark, 0)
+
+    def aggregates(self) -> list[Aggregate]:
+        """What is computed of each group. Raises `BadOption`."""
+        return [Aggregate.parse(text) for text in self.aggregate or ["count"]]
+
+    def source_options(self) -> dict[str, str]:
+        """The data source's options for the stream that is read. Raises `BadOption`."""
+        return {
+            **self.choices.options(),
+            **selection_options(self.topic, self.topics_pattern),
+            **starting_options(self.starting_offsets, self.choices.further),
+            "maxBytesPerTrigger": self.max_bytes_per_batch,
+        }
 
     def check(self) -> None:
         """`BadOption` for what makes no query."""
+        self.source_options()
+        self.durations()
+        self.aggregates()
         if self.output and self.output_topic:
             raise BadOption("say --output-topic, --output or neither, for the terminal; not both")
-        if self.mode not in MODES:
+        if self.output_mode not in MODES:
             raise BadOption(f"--mode {self.mode!r}: {', '.join(MODES)} are accepted")
         if (self.output or self.output_topic) and not self.checkpoint:
             raise BadOption(
                 "--checkpoint is not set: a folder is needed for what is in open windows, and how far topics are read"
             )
-        if self.output and self.mode != "append":
+        if self.output and self.output_mode != "append":
             raise BadOption(f"--mode {self.mode}: files cannot be changed; append is possible with --output")
         if self.output_topic and self.mode == "complete":
             raise BadOption("--mode complete: messages of a topic cannot be replaced; append or update is possible")
@@ -106,13 +179,7 @@ def run_windows(spark: SparkSession, job: WindowJob, console: Console) -> RowsSe
     job.check()
     # As many tasks as that keep the windows; a checkpoint has its own number for ever.
     spark.conf.set("spark.sql.shuffle.partitions", str(job.state_partitions))
-    options = {
-        **job.choices.options(),
-        **job.selection,
-        **starting_options(job.starting_offsets, job.choices.further),
-        "maxBytesPerTrigger": job.batch_bytes_max,
-    }
-    rows = stream_reader(spark, job.choices).options(**options).load()
+    rows = stream_reader(spark, job.choices).options(**job.source_options()).load()
     name = _lasting_name(SparkFiles(spark), job.checkpoint) if job.output_topic else ""
     return run_to_end(start(_writer(aggregated(rows, job), job, name), job.continuous), console)
 
@@ -129,7 +196,8 @@ def aggregated(rows: DataFrame, job: WindowJob) -> DataFrame:
     """A row for each window and group: window_start, window_end, groups, aggregates. `BadOption`."""
     from pyspark.sql import functions as f
 
-    check_names(job.by, job.aggregates, rows.columns)
+    aggregates, (length, step, watermark) = job.aggregates(), job.durations()
+    check_names(job.groups, aggregates, rows.columns)
     moments: dict[str, Column] = {
         "event": f.coalesce(f.col("__eventTime"), f.col("__publishTime")),
         "publish": f.col("__publishTime"),
@@ -141,19 +209,19 @@ def aggregated(rows: DataFrame, job: WindowJob) -> DataFrame:
         moment = f.timestamp_millis(f.col(job.time)) if numeric else f.col(job.time).cast("timestamp")
     functions = {"sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "distinct": f.approx_count_distinct}
     computed = [
-        (functions[one.function](one.column) if one.column else f.count("*")).alias(one.name) for one in job.aggregates
+        (functions[one.function](one.column) if one.column else f.count("*")).alias(one.name) for one in aggregates
     ]
-    window = f.window(_TIME, job.window.text, job.slide.text)
+    window = f.window(_TIME, length.text, step.text)
     return (
         rows.withColumn(_TIME, moment)
-        .withWatermark(_TIME, job.watermark.text)
-        .groupBy(window, *(f.col(name).alias(plain(name)) for name in job.by))
+        .withWatermark(_TIME, watermark.text)
+        .groupBy(window, *(f.col(name).alias(plain(name)) for name in job.groups))
         .agg(*computed)
         .select(
             f.col("window.start").alias(WINDOW_START),
             f.col("window.end").alias(WINDOW_END),
-            *(f.col(f"`{plain(name)}`") for name in job.by),
-            *(f.col(f"`{one.name}`") for one in job.aggregates),
+            *(f.col(f"`{plain(name)}`") for name in job.groups),
+            *(f.col(f"`{one.name}`") for one in aggregates),
         )
     )
 
@@ -163,9 +231,9 @@ def outgoing(windows: DataFrame, job: WindowJob) -> DataFrame:
     the newest of each."""
     from pyspark.sql import functions as f
 
-    groups = [plain(name) for name in job.by]
+    groups = [plain(name) for name in job.groups]
     parts = [f.coalesce(f.col(f"`{name}`").cast("string"), f.lit("")) for name in groups]
-    if job.mode == "update" or not parts:
+    if job.output_mode == "update" or not parts:
         parts.append(f.date_format(WINDOW_START, "yyyy-MM-dd'T'HH:mm:ss.SSSX"))
     return windows.withColumns({"__key": f.concat_ws("|", *parts), "__eventTime": f.col(WINDOW_END)})
 
@@ -176,7 +244,7 @@ def writer_of_batches(job: WindowJob, name: str) -> Callable[[DataFrame, int], N
     How rows come out of a shuffle differs from try to try, and brokers tell repetitions by their order. What a stream
     writes cannot be sorted, micro-batches can. One task is enough for them, and leaves brokers one name to remember."""
     options = {**replace(job.choices, further=()).options(), "topic": job.output_topic, "schemaType": "json"}
-    order = [WINDOW_START, *map(plain, job.by)]
+    order = [WINDOW_START, *map(plain, job.groups)]
 
     def write(windows: DataFrame, batch: int) -> None:
         rows = outgoing(windows, job).repartition(1).sortWithinPartitions(*(f"`{column}`" for column in order))
@@ -197,81 +265,11 @@ def _writer(windows: DataFrame, job: WindowJob, name: str) -> DataStreamWriter:
         writer = windows.writeStream.format("console").option("truncate", "false").option("numRows", ROWS_SHOWN)
     if job.checkpoint:
         writer = writer.option("checkpointLocation", job.checkpoint)
-    return writer.outputMode(job.mode).queryName("magnetar-windows")
-
-
-Window = Annotated[str, typer.Option(metavar="DURATION", help="How long a window is: 30s, 5min, 1h.")]
-Slide = Annotated[
-    str, typer.Option(metavar="DURATION", help="After how long the next window begins; by default as one ends.")
-]
-Watermark = Annotated[
-    str, typer.Option(metavar="DURATION", help="How much older than the latest time seen a message may be: 30s, 10min.")
-]
-Time = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME",
-        help="Which time: event (where a message has none, that of its publishing), publish, or the name of a column.",
-    ),
-]
-By = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN", help="A column to group by: __key, __topic, or one of the values. May be repeated."),
-]
-Aggregates = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--aggregate",
-        metavar="WHAT",
-        help="count, sum:COLUMN, avg:, min:, max:, distinct: (about). May be repeated; count by default.",
-    ),
-]
-OutputTopic = Annotated[
-    str, typer.Option(metavar="NAME", help="Windows go to this topic, as JSON; it needs deduplication.")
-]
-Output = Annotated[
-    str, typer.Option(metavar="FOLDER", help="Windows go to Parquet files in this folder. By default to the terminal.")
-]
-Checkpoint = Annotated[
-    str,
-    typer.Option(
-        metavar="FOLDER",
-        help="For open windows and how far topics are read; needed with --output-topic and --output.",
-    ),
-]
-Mode = Annotated[
-    str,
-    typer.Option(
-        metavar="MODE",
-        help="append: a window comes out when it is final; update: whenever it has changed; complete: all of "
-        "them each time (terminal only). By default append, on the terminal update.",
-    ),
-]
-StatePartitions = Annotated[
-    int, typer.Option(min=1, metavar="NUMBER", help="In how many tasks windows are kept; a checkpoint fixes it.")
-]
+    return writer.outputMode(job.output_mode).queryName("magnetar-windows")
 
 
 @job_command(app)
-def main(
-    choices: ConnectionChoices,
-    window: Window,
-    topic: Topics = None,
-    topics_pattern: TopicsPattern = "",
-    slide: Slide = "",
-    watermark: Watermark = "10min",
-    time: Time = "event",
-    by: By = None,
-    aggregate: Aggregates = None,
-    output_topic: OutputTopic = "",
-    output: Output = "",
-    checkpoint: Checkpoint = "",
-    mode: Mode = "",
-    starting_offsets: StartingOffsets = "earliest",
-    continuous: Continuous = "",
-    max_bytes_per_batch: BytesPerBatch = "1g",
-    state_partitions: StatePartitions = 8,
-) -> None:
+def main(job: WindowJob) -> None:
     """Count, sum and average messages by window of time and group.
 
     Exit code: 0 all read, or told to stop, 1 failed, 2 wrong options.
@@ -280,25 +278,6 @@ def main(
       magnetar-spark windows --topic orders --window 5min --by customer \\\\
         --output-topic totals --checkpoint totals --continuous 10s
     """
-    length, step = parse_windows(window, slide)
-    job = WindowJob(
-        choices=choices,
-        selection=selection_options(topic, topics_pattern),
-        window=length,
-        slide=step,
-        watermark=Duration.parse("--watermark", watermark, 0),
-        time=time,
-        by=tuple(by or ()),
-        aggregates=tuple(map(Aggregate.parse, aggregate or ["count"])),
-        output_topic=output_topic,
-        output=output,
-        checkpoint=checkpoint,
-        mode=mode or ("append" if output or output_topic else "update"),
-        starting_offsets=starting_offsets,
-        continuous=continuous,
-        batch_bytes_max=max_bytes_per_batch,
-        state_partitions=state_partitions,
-    )
     job.check()  # Before a session is there, whose executors are waited for.
     console = job_console()
     seen = run_windows(spark_session("window-aggregation"), job, console)

@@ -98,11 +98,6 @@ def entry_bounds(ledger: TopicLedger, first: MessagePosition, end: MessagePositi
     return low, max(low, high)
 
 
-def entries_between(state: TopicState, first: MessagePosition, end: MessagePosition) -> int:
-    """How many entries have messages from `first` up to before `end`."""
-    return sum(span.entries for span in spans_between(state, first, end))
-
-
 def size_bytes_between(state: TopicState, first: MessagePosition, end: MessagePosition) -> int:
     """How large these entries are, estimated."""
     return sum(span.size_bytes for span in spans_between(state, first, end))

@@ -278,7 +278,7 @@ def narrowed(reach: TopicRange, filters: MessageFilters) -> TopicRange:
 async def open_planner(options: SourceOptions) -> ReadPlanner:
     """Decide who is read from, and be ready to plan. Raises `ClusterUnreachable`."""
     cluster = await cluster_of(options.connection)
-    mode, reason = await choose(cluster, options.read_mode)
+    mode, reason = await choose(cluster.direct, options.read_mode)
     logger.info("reading from %s: %s", mode, reason)
     return ReadPlanner(options, cluster, reason, direct=mode == "bookies")
 

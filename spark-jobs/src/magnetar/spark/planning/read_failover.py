@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from magnetar.spark.bookies.access import DirectOpener, choose
+from magnetar.spark.bookies.access import DirectAccess, choose
 from magnetar.spark.errors import ClusterUnreachable
 
 T = TypeVar("T")
@@ -20,8 +20,12 @@ T = TypeVar("T")
 logger: Final = logging.getLogger(__name__)
 
 
-class FailoverCluster(DirectOpener, Protocol):
+class FailoverCluster(Protocol):
     """What `ReadFailover` needs of a cluster's connections."""
+
+    async def direct(self) -> DirectAccess:
+        """The metadata store and the bookies, opened or as they are open. Raises `ClusterUnreachable`."""
+        ...
 
     @property
     def opened_direct(self) -> Any:
@@ -83,7 +87,7 @@ class ReadFailover:
         if not self.direct:
             return False  # Another call has left it meanwhile.
         await self._cluster.leave_direct(access, failure, refuse=refuse)
-        mode, self.reason = await choose(self._cluster, self._read_mode)
+        mode, self.reason = await choose(self._cluster.direct, self._read_mode)
         self.direct = mode == "bookies"
         if self.direct:
             logger.warning("metadata store and bookies are reached again by a new session: %s", failure)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 from magnetar.core.topic_name import TopicName
+from magnetar.spark.bounded_gather import bounded_gather
 from magnetar.spark.brokers.catalog import definition_of_version, schema_definitions
 from magnetar.spark.cluster import ClusterConnections
 from magnetar.spark.decode.metadata_columns import METADATA_NAMES, metadata_types
@@ -76,13 +78,9 @@ async def find_table(cluster: ClusterConnections, options: SourceOptions, topics
     if options.raw_values:
         return Table(definition=None)
     names = list(dict.fromkeys(TopicName.parse(topic).partitioned_name() for topic in topics))[:TOPICS_COMPARED_MAX]
-    gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
-
-    async def one(name: TopicName) -> list[SchemaDefinition]:
-        async with gate:
-            return await schema_definitions(cluster.client, name, cluster.options, versions_max=VERSIONS_SENT_MAX)
-
-    found = dict(zip(map(str, names), await asyncio.gather(*map(one, names)), strict=True))
+    ask = partial(schema_definitions, cluster.client, options=cluster.options, versions_max=VERSIONS_SENT_MAX)
+    definitions = await bounded_gather(asyncio.Semaphore(ASKED_AT_ONCE_MAX), names, ask)
+    found = dict(zip(map(str, names), definitions, strict=True))
     kinds = {name: (versions[-1].type, versions[-1].data) if versions else None for name, versions in found.items()}
     if len(set(kinds.values())) > 1:
         if options.allow_different_schemas:

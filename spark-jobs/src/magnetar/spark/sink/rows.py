@@ -309,17 +309,15 @@ class RowConverter:
         return SinkRefused(f"row {row_number} of Spark partition {self._rules.spark_partition}: {why}")
 
 
+@dataclass(slots=True, eq=False)
 class OutgoingEntry:
     """Messages that are stored as one: all or none."""
 
-    __slots__ = ("alone", "messages", "size_bytes")
-
-    def __init__(self, messages: list[OutgoingMessage], size_bytes: int, *, alone: bool) -> None:
-        self.messages = messages
-        self.size_bytes = size_bytes
-        """About."""
-        self.alone = alone
-        """One message that is no batch: brokers look at the delivery time of entries only."""
+    messages: list[OutgoingMessage]
+    size_bytes: int
+    """About."""
+    alone: bool
+    """One message that is no batch: brokers look at the delivery time of entries only."""
 
 
 class EntryCutter:

@@ -36,16 +36,6 @@ class RowsWritten(WriterCommitMessage):
     rows: int
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> PulsarBatchWriter:
-    """The writer behind `df.write`. Raises `SparkSourceError`s."""
-    return PulsarBatchWriter(options, schema, overwrite=overwrite)
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> PulsarStreamWriter:
-    """The writer behind `df.writeStream`. Raises `SparkSourceError`s."""
-    return PulsarStreamWriter(options, schema, complete=overwrite)
-
-
 class PulsarBatchWriter(DataSourceArrowWriter):
     """`df.write.format("pulsar")`. Made once for a write, pickled for its tasks."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 from magnetar.client.client import PulsarClient
@@ -65,12 +65,7 @@ class TargetFinder:
             if error.code != ServerError.TOPIC_NOT_FOUND:
                 raise
             return definition_for(columns)
-        return SchemaDefinition(
-            type=int(schema.type),
-            name=schema.name,
-            data=schema.schema_data,
-            properties={pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)},
-        )
+        return SchemaDefinition.registered(schema)
 
     async def _checked_deduplication(self, name: TopicName) -> bool:
         if not self._options.exactly_once or self._deduplicates is None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from magnetar.wire.pulsar.enums import SchemaType
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import KeyValue, Schema
 
 VALUE_COLUMN: Final = "value"
 KEY_COLUMN: Final = "key"
@@ -39,6 +40,14 @@ class SchemaDefinition:
     properties: Mapping[str, str] = field(default_factory=dict)
     version: bytes = b""
     """8 bytes, big-endian; empty: not registered (yet)."""
+
+    @classmethod
+    def registered(cls, schema: Schema, version: bytes = b"") -> SchemaDefinition:
+        """As brokers have it."""
+        properties = {pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)}
+        return cls(
+            type=int(schema.type), name=schema.name, data=schema.schema_data, properties=properties, version=version
+        )
 
     @property
     def type_name(self) -> str:
@@ -84,16 +93,14 @@ class SchemaVersions:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class DecodedValues:
     """The value columns of some messages. A row in `bad` has null in each."""
 
-    __slots__ = ("bad", "columns")
-
-    def __init__(self, columns: list[pa.Array], bad: dict[int, str]) -> None:
-        self.columns = columns
-        """In the order, and of the types, of the decoder's `fields()`; all as long as the values were."""
-        self.bad = bad
-        """Row → why it cannot be decoded; most often empty."""
+    columns: list[pa.Array]
+    """In the order, and of the types, of the decoder's `fields()`; all as long as the values were."""
+    bad: dict[int, str]
+    """Row → why it cannot be decoded; most often empty."""
 
 
 class ValueDecoder(Protocol):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,41 +48,28 @@ _LOGICAL: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class ValueShape:
     """A type, or a part of one. Every value may be null, whatever the schema says: so may a message's."""
 
-    __slots__ = (
-        "arrow_type",
-        "fields",
-        "item",
-        "kind",
-        "logical",
-        "name",
-        "nullable",
-        "size_bytes",
-        "symbols",
-        "types",
-    )
-
-    def __init__(self, kind: str, arrow_type: pa.DataType) -> None:
-        self.kind = kind
-        """Avro's name of the type: null, boolean, int, …, array, map, record, enum, fixed, union."""
-        self.arrow_type = arrow_type
-        self.logical = ""
-        """The logical type, if it is one that the column's type shows, or `time-millis` and `time-micros`."""
-        self.name = ""
-        """The name of a record, enum or fixed, without its namespace unless two would be the same."""
-        self.nullable = False
-        """The schema has a union with null here: encoders need to know."""
-        self.fields: list[tuple[str, ValueShape]] = []
-        """The fields of a record; the branches of a union other than null, as member0, …"""
-        self.item: ValueShape | None = None
-        """The items of an array or a map."""
-        self.symbols: list[str] = []
-        self.size_bytes = 0
-        """The size of a fixed."""
-        self.types = 1
-        """How many it is made of, itself included."""
+    kind: str
+    """Avro's name of the type: null, boolean, int, …, array, map, record, enum, fixed, union."""
+    arrow_type: pa.DataType
+    logical: str = ""
+    """The logical type, if it is one that the column's type shows, or `time-millis` and `time-micros`."""
+    name: str = ""
+    """The name of a record, enum or fixed, without its namespace unless two would be the same."""
+    nullable: bool = False
+    """The schema has a union with null here: encoders need to know."""
+    fields: list[tuple[str, ValueShape]] = field(default_factory=list)
+    """The fields of a record; the branches of a union other than null, as member0, …"""
+    item: ValueShape | None = None
+    """The items of an array or a map."""
+    symbols: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+    """The size of a fixed."""
+    types: int = 1
+    """How many it is made of, itself included."""
 
     @property
     def shown(self) -> list[tuple[str, ValueShape]]:
@@ -173,10 +162,8 @@ class AvroDefinition:
     def _collection(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         key = "items" if kind == "array" else "values"
         item, plain = self._read(node[key], namespace, depth + 1)
-        shape = ValueShape(kind, list_type(item.arrow_type) if kind == "array" else map_type(item.arrow_type))
-        shape.item = item
-        shape.types = _types_of([item])
-        return shape, {"type": kind, key: plain}
+        shown = list_type(item.arrow_type) if kind == "array" else map_type(item.arrow_type)
+        return ValueShape(kind, shown, item=item, types=_types_of([item])), {"type": kind, key: plain}
 
     def _named(self, kind: str, node: dict[str, Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         full_name = _full_name(node["name"], node.get("namespace", namespace))
@@ -215,10 +202,7 @@ class AvroDefinition:
             plain_fields.append(plain_field)
         types = _types_of([field for _, field in fields])
         shown = struct_type([(name, field.arrow_type) for name, field in fields if not field.is_void])
-        shape = ValueShape("record", shown)
-        shape.fields = fields
-        shape.types = types
-        return shape, plain_fields
+        return ValueShape("record", shown, fields=fields, types=types), plain_fields
 
     def _union(self, nodes: list[Any], namespace: str, depth: int) -> tuple[ValueShape, Any]:
         read = [self._read(node, namespace, depth + 1) for node in nodes]
@@ -227,7 +211,7 @@ class AvroDefinition:
         types = _types_of(branches)
         if not branches:
             return ValueShape("null", pa.null()), plain
-        shape = _same_numbers(branches) or (_copy(branches[0]) if len(branches) == 1 else _union_of(branches))
+        shape = _same_numbers(branches) or (copy(branches[0]) if len(branches) == 1 else _union_of(branches))
         shape.nullable = len(branches) < len(read)
         shape.types = types
         return shape, plain
@@ -245,13 +229,9 @@ def _with_logical(kind: str, node: dict[str, Any]) -> ValueShape:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = int(node.get("precision", 0)), int(node.get("scale", 0))
         if 0 < precision <= DECIMAL_PRECISION_MAX and 0 <= scale <= precision:
-            shape = ValueShape(kind, pa.decimal128(precision, scale))
-            shape.logical = "decimal"
-            return shape
+            return ValueShape(kind, pa.decimal128(precision, scale), logical)
     elif (kind, logical) in _LOGICAL:
-        shape = ValueShape(kind, _LOGICAL[kind, logical])
-        shape.logical = logical
-        return shape
+        return ValueShape(kind, _LOGICAL[kind, logical], logical)
     return ValueShape(kind, pa.binary() if kind == "fixed" else _PRIMITIVES[kind])
 
 
@@ -267,19 +247,8 @@ def _same_numbers(branches: list[ValueShape]) -> ValueShape | None:
 
 def _union_of(branches: list[ValueShape]) -> ValueShape:
     members = [(f"member{index}", branch) for index, branch in enumerate(branches)]
-    shape = ValueShape(
-        "union", struct_type([(name, branch.arrow_type) for name, branch in members if not branch.is_void])
-    )
-    shape.fields = members
-    return shape
-
-
-def _copy(shape: ValueShape) -> ValueShape:
-    """So that a use of a named type can be nullable while another is not."""
-    copied = ValueShape(shape.kind, shape.arrow_type)
-    copied.logical, copied.name, copied.fields, copied.item = shape.logical, shape.name, shape.fields, shape.item
-    copied.symbols, copied.size_bytes = shape.symbols, shape.size_bytes
-    return copied
+    shown = struct_type([(name, branch.arrow_type) for name, branch in members if not branch.is_void])
+    return ValueShape("union", shown, fields=members)
 
 
 def _full_name(name: str, namespace: str | None) -> str:

@@ -44,7 +44,7 @@ def plan_deletion(seen: ClusterSeen) -> Plan:
 def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
     """Brokers and proxies first: they close what they have open on bookies and ZooKeeper, which have to be there."""
     first = [found for found in _workloads(seen) if found.kind == "Deployment"]
-    jobs = [manifest["metadata"] for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
+    jobs = [job["metadata"] for job in seen.children.jobs()]
     actions: list[Action] = [
         Delete(found.kind, found.name, found.uid, reason=_REASON) for found in first if not found.deleting
     ]

@@ -24,14 +24,13 @@ def leftovers(seen: ClusterSeen, wanted: Iterable[Manifest]) -> list[Delete]:
     found = []
     for (kind, name), manifest in sorted(seen.children.objects.items()):
         if kind in _GIVEN_UP and (kind, name) not in names and _is_ours(seen, manifest):
-            found.append(_deletion(manifest, "the cluster's spec does not ask for it any more"))
+            found.append(deletion_of(manifest, "the cluster's spec does not ask for it any more"))
     return found + _configurations(seen, names)
 
 
 def finished_jobs(seen: ClusterSeen) -> list[Delete]:
     """Jobs whose work is done; to be asked once that is written down."""
-    jobs = [manifest for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
-    return [_deletion(job, "its work is done") for job in jobs if _is_ours(seen, job)]
+    return [deletion_of(job, "its work is done") for job in seen.children.jobs() if _is_ours(seen, job)]
 
 
 def _configurations(seen: ClusterSeen, wanted: set[tuple[str, str]]) -> list[Delete]:
@@ -47,7 +46,7 @@ def _configurations(seen: ClusterSeen, wanted: set[tuple[str, str]]) -> list[Del
     found = []
     for manifests in by_component.values():
         manifests.sort(key=_made_at, reverse=True)
-        found += [_deletion(manifest, "nothing uses it") for manifest in manifests[CONFIGURATIONS_KEPT:]]
+        found += [deletion_of(manifest, "nothing uses it") for manifest in manifests[CONFIGURATIONS_KEPT:]]
     return found
 
 
@@ -62,6 +61,7 @@ def _is_ours(seen: ClusterSeen, manifest: Manifest) -> bool:
     return seen.cluster.owner.uid in owners and not metadata.get("deletionTimestamp")
 
 
-def _deletion(manifest: Manifest, why: str) -> Delete:
+def deletion_of(manifest: Manifest, why: str) -> Delete:
+    """Of this very object."""
     metadata = manifest["metadata"]
     return Delete(manifest["kind"], metadata["name"], metadata["uid"], reason=why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.control import token_secret_name
@@ -15,23 +15,13 @@ from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import (
     Action,
-    Annotate,
-    Apply,
-    CancelBookieDrain,
-    CancelBrokerDrain,
-    Check,
-    Create,
-    Delete,
-    GrowVolume,
+    BundleAction,
     MakeControlToken,
     Plan,
-    RetireLostBookie,
-    Scale,
+    PodAction,
     SetBalanceDriver,
     SetFinalizer,
     SplitBundle,
-    StartBookieDrain,
-    StartBrokerDrain,
     Tell,
     TransferBundle,
 )
@@ -150,16 +140,8 @@ def _driver(seen: ClusterSeen) -> list[Action]:
 
 def _driver_of(balance: BalanceSpec) -> Literal["leader", "control"]:
     """As brokers have it."""
-    match balance.driver:
-        case "Leader":
-            return "leader"
-        case "Operator":
-            return "control"
-        case "None":
-            # Whoever might ask by the control port does not.
-            return "control"
-        case _:
-            assert_never(balance.driver)
+    # With "None", whoever might ask by the control port does not.
+    return "leader" if balance.driver == "Leader" else "control"
 
 
 def _balancing(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[Action]:
@@ -185,19 +167,8 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
     asked: list[Action] = []
     last = objects
     for action in actions:
-        match action:
-            case Apply() | Create() | Check() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
-                last = objects
-            case SetFinalizer():
-                last = objects
-            case StartBookieDrain() | CancelBookieDrain() | RetireLostBookie():
-                last = asked
-            case StartBrokerDrain() | CancelBrokerDrain() | SetBalanceDriver() | TransferBundle() | SplitBundle():
-                last = asked
-            case Tell():
-                pass
-            case _:
-                assert_never(action)
+        if not isinstance(action, Tell):
+            last = asked if isinstance(action, PodAction | BundleAction) else objects
         last.append(action)
     return objects, asked
 

@@ -9,7 +9,8 @@ from magnetar.operator.children.bookies import default_pool, default_pool_number
 from magnetar.operator.children.metadata_job import metadata_digest, metadata_job
 from magnetar.operator.children.naming import INIT, NUMBER_MANAGER
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Action, Apply, Delete
+from magnetar.operator.plan.actions import Action, Apply
+from magnetar.operator.plan.cluster.leftovers import deletion_of
 from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
     BOOKIES_READY,
@@ -37,7 +38,7 @@ TOO_FEW_WRITABLE: Final = "TooFewWritable"
 def plan_metadata(seen: ClusterSeen, zookeeper: ComponentPlan) -> ComponentPlan:
     """Written by a Job; that it is done is never taken back, though the Job runs again where it would write something
     else."""
-    jobs = [manifest for (kind, _), manifest in sorted(seen.children.objects.items()) if kind == "Job"]
+    jobs = seen.children.jobs()
     done = holds(seen.status.conditions, METADATA_READY) or any(_succeeded(job) for job in jobs)
     if done:
         words = "the metadata store knows the cluster"
@@ -83,14 +84,14 @@ def _urls_hold(seen: ClusterSeen, zookeeper: ComponentPlan) -> bool:
 def _run_job(seen: ClusterSeen, jobs: Sequence[Manifest]) -> tuple[list[Action], str]:
     """What has to be done for it to run, and why it fails, if it does."""
     wanted = metadata_job(seen.cluster)
-    actions: list[Action] = [_deletion(job, "another one takes its place") for job in _others(jobs, wanted)]
+    actions: list[Action] = [deletion_of(job, "another one takes its place") for job in _others(jobs, wanted)]
     found = seen.children.objects.get(("Job", wanted["metadata"]["name"]))
     words = failures(seen.children.of(INIT), seen.now_seconds)
     words = words or seen.children.warnings.get(("Job", wanted["metadata"]["name"]), "")
     if found is not None and (gave_up := _condition(found, "Failed")) is not None:
         # Its pods are gone with it: the condition keeps their words until another one fails.
         words = words or _last_words(seen) or str(gave_up.get("message", "the Job gave up"))
-        actions.append(_deletion(found, "it gave up; another one tries again"))
+        actions.append(deletion_of(found, "it gave up; another one tries again"))
     elif found is None or not found.get("metadata", {}).get("deletionTimestamp"):
         actions.append(Apply(wanted))
     return actions, words
@@ -103,10 +104,6 @@ def _others(jobs: Sequence[Manifest], wanted: Manifest) -> list[Manifest]:
 def _last_words(seen: ClusterSeen) -> str:
     found = condition(seen.status.conditions, METADATA_READY)
     return found.message if found is not None and found.reason == METADATA_INIT_FAILED else ""
-
-
-def _deletion(job: Manifest, why: str) -> Delete:
-    return Delete("Job", job["metadata"]["name"], job["metadata"]["uid"], reason=why)
 
 
 def _succeeded(job: Mapping[str, Any]) -> bool:

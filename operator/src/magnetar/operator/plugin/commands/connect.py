@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from magnetar.operator.plugin.options import (
-    ClusterArgument,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    Output,
-    OutputOption,
-    target,
-)
+from magnetar.operator.plugin.options import ClusterArgument, Output, OutputOption, Target, kubernetes_command
 from magnetar.operator.plugin.running import note, run, warn
 
 if TYPE_CHECKING:
@@ -41,7 +33,9 @@ class Ports:
     web_port: int
 
 
+@kubernetes_command
 def connect(
+    where: Target,
     cluster: ClusterArgument = None,
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="Of this machine, for clients; 0 is any.")
@@ -51,9 +45,6 @@ def connect(
     ] = 8080,
     address: Annotated[str, typer.Option("--address", help="To listen on.")] = "127.0.0.1",
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Lead ports of this machine to the cluster, and print its URLs, until Ctrl-C.
 
@@ -66,7 +57,7 @@ def connect(
       kubectl pulsar connect demo --port 0 --web-port 0
     """
     ports = Ports(address=address, port=port, web_port=web_port)
-    run(target(namespace, context, kubeconfig), lambda kubernetes: _connect(kubernetes, cluster, ports, output))
+    run(where, lambda kubernetes: _connect(kubernetes, cluster, ports, output))
 
 
 async def _connect(kubernetes: Kubernetes, cluster: str | None, ports: Ports, output: Output) -> None:

@@ -11,17 +11,15 @@ import typer
 from magnetar.operator.plugin.options import (
     BookieArgument,
     BrokerArgument,
-    ContextOption,
     FollowOption,
-    KubeconfigOption,
-    NamespaceOption,
+    Target,
     YesOption,
-    target,
+    command_group,
+    kubernetes_command,
 )
 from magnetar.operator.plugin.running import EXIT_FAILED, complain, confirm, done, note, run, warn
 
 if TYPE_CHECKING:
-    from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.control_ports import ControlPorts
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.progress import Progress
@@ -33,25 +31,17 @@ GRACE_SECONDS: Final = 4.0
 
 CancelOption = Annotated[bool, typer.Option("--cancel", help="Take it back: it takes writes, or bundles, again.")]
 
-application = typer.Typer(
-    add_completion=False,
-    name="drain",
-    help="Have a bookie or a broker give away what it has.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("drain", "Have a bookie or a broker give away what it has.")
 
 
 @application.command("bookie")
+@kubernetes_command
 def drain_bookie(
+    where: Target,
     pod: BookieArgument,
     cancel: CancelOption = False,
     follow: FollowOption = True,
     yes: YesOption = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Drain a bookie: all that it stores is copied to others; then its volumes are deleted and it starts anew, empty.
 
@@ -63,17 +53,16 @@ def drain_bookie(
       kubectl pulsar drain bookie demo-bookie-1
       kubectl pulsar drain bookie demo-bookie-1 --cancel
     """
-    _replace(target(namespace, context, kubeconfig), pod, cancel=cancel, follow=follow, yes=yes)
+    run(where, lambda kubernetes: _replace_bookie(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
 
 
+@kubernetes_command
 def replace(
+    where: Target,
     pod: BookieArgument,
     cancel: CancelOption = False,
     follow: FollowOption = True,
     yes: YesOption = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Replace a bookie's volumes by fresh ones, such as for another disk: drained first, then it starts anew, empty.
 
@@ -83,18 +72,17 @@ def replace(
     [dim]Example:[/]
       kubectl pulsar replace demo-bookie-1 --no-follow
     """
-    _replace(target(namespace, context, kubeconfig), pod, cancel=cancel, follow=follow, yes=yes)
+    run(where, lambda kubernetes: _replace_bookie(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
 
 
 @application.command("broker")
+@kubernetes_command
 def drain_broker(
+    where: Target,
     pod: BrokerArgument,
     cancel: CancelOption = False,
     follow: FollowOption = True,
     yes: YesOption = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Drain a broker: its bundles go to the other brokers, clients follow, and it takes none any more.
 
@@ -106,15 +94,10 @@ def drain_broker(
       kubectl pulsar drain broker demo-broker-5d9f8-x2x7q
       kubectl pulsar drain broker demo-broker-5d9f8-x2x7q --cancel
     """
-    wanted = target(namespace, context, kubeconfig)
-    run(wanted, lambda kubernetes: _drain_broker(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
+    run(where, lambda kubernetes: _drain_broker(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
 
 
 # --- bookies
-
-
-def _replace(wanted: Target, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:
-    run(wanted, lambda kubernetes: _replace_bookie(kubernetes, pod, cancel=cancel, follow=follow, yes=yes))
 
 
 async def _replace_bookie(kubernetes: Kubernetes, pod: str, *, cancel: bool, follow: bool, yes: bool) -> None:

@@ -13,12 +13,10 @@ import typer
 from magnetar.operator.plugin.options import (
     ClusterArgument,
     ComponentName,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Output,
     OutputOption,
-    target,
+    Target,
+    kubernetes_command,
 )
 from magnetar.operator.plugin.running import note, run, warn
 
@@ -48,7 +46,9 @@ class LogRequest:
     times: bool
 
 
+@kubernetes_command
 def logs(
+    where: Target,
     cluster: ClusterArgument = None,
     component: Annotated[
         ComponentName | None, typer.Option("--component", "-c", help="All pods of it.", show_default=False)
@@ -69,9 +69,6 @@ def logs(
     ] = None,
     times: Annotated[bool, typer.Option("--timestamps", "-t", help="With the time of each line.")] = False,
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show the logs of what hurts, merged by time: pods that are not ready, were restarted, or are named by conditions.
 
@@ -96,7 +93,7 @@ def logs(
             output=output,
             times=times,
         )
-    run(target(namespace, context, kubeconfig), lambda kubernetes: _logs(kubernetes, cluster, wish))
+    run(where, lambda kubernetes: _logs(kubernetes, cluster, wish))
 
 
 def _seconds(span: str | None) -> int | None:

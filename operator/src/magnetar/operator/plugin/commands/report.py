@@ -6,29 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import (
-    ClusterArgument,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    target,
-)
+from magnetar.operator.plugin.options import ClusterArgument, Target, kubernetes_command
 from magnetar.operator.plugin.running import done, note, run
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
 
 
+@kubernetes_command
 def report(
+    where: Target,
     cluster: ClusterArgument = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="By default CLUSTER-TIME.tar.gz here.", show_default=False),
     ] = None,
     logs: Annotated[bool, typer.Option("--logs/--no-logs", help="With the pods' logs.")] = True,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Write all that helps with a problem into one file: resources, objects, events, logs, the operator's too.
 
@@ -38,7 +31,7 @@ def report(
     [dim]Example:[/]
       kubectl pulsar report demo
     """
-    run(target(namespace, context, kubeconfig), lambda kubernetes: _report(kubernetes, cluster, file, logs=logs))
+    run(where, lambda kubernetes: _report(kubernetes, cluster, file, logs=logs))
 
 
 async def _report(kubernetes: Kubernetes, cluster: str | None, file: Path | None, *, logs: bool) -> None:

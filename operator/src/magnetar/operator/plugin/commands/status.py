@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from magnetar.operator.plugin.options import (
     ClusterArgument,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Output,
     OutputOption,
+    Target,
     WatchOption,
-    target,
+    kubernetes_command,
 )
 from magnetar.operator.plugin.running import EXIT_FAILED, note, print_json, run
 
@@ -26,7 +24,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+@kubernetes_command
 def status(
+    where: Target,
     cluster: ClusterArgument = None,
     watch: WatchOption = False,
     all_namespaces: Annotated[
@@ -34,9 +34,6 @@ def status(
     ] = False,
     events: Annotated[bool, typer.Option("--events/--no-events", help="With what happened lately.")] = True,
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show a cluster: its parts, what is under way and what it waits for, what is wrong, where clients connect.
 
@@ -49,7 +46,7 @@ def status(
       kubectl pulsar status -A -o json
     """
     run(
-        target(namespace, context, kubeconfig),
+        where,
         lambda kubernetes: _Status(kubernetes, cluster, everywhere=all_namespaces, events=events).show(output, watch),
     )
 

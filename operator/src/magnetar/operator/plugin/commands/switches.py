@@ -9,26 +9,19 @@ from magnetar.operator.plugin.options import (
     ClusterArgument,
     ClusterOption,
     ComponentName,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
+    Target,
     YesOption,
-    target,
+    kubernetes_command,
 )
 from magnetar.operator.plugin.running import confirm, done, note, run
 
 if TYPE_CHECKING:
     from magnetar.operator.kubernetes.kinds import Manifest
-    from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.kubernetes import Kubernetes
 
 
-def pause(
-    cluster: ClusterArgument = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@kubernetes_command
+def pause(where: Target, cluster: ClusterArgument = None) -> None:
     """Have the operator look at a cluster and touch nothing, such as while you change something by hand.
 
     Everything goes on running. Sets spec.paused.
@@ -37,31 +30,22 @@ def pause(
       kubectl pulsar pause demo
     """
     words = "the operator touches nothing of it until `kubectl pulsar resume {name}`"
-    _switch(target(namespace, context, kubeconfig), cluster, {"paused": True}, words)
+    _switch(where, cluster, {"paused": True}, words)
 
 
-def resume(
-    cluster: ClusterArgument = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@kubernetes_command
+def resume(where: Target, cluster: ClusterArgument = None) -> None:
     """End a pause: what was changed by hand is made as the resource says.
 
     [dim]Example:[/]
       kubectl pulsar resume demo
     """
     words = "the operator makes it as its resource says; `kubectl pulsar status {name} -w` shows how"
-    _switch(target(namespace, context, kubeconfig), cluster, {"paused": False}, words)
+    _switch(where, cluster, {"paused": False}, words)
 
 
-def hibernate(
-    cluster: ClusterArgument = None,
-    yes: YesOption = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@kubernetes_command
+def hibernate(where: Target, cluster: ClusterArgument = None, yes: YesOption = False) -> None:
     """Stop all pods of a cluster and keep all volumes: nothing is lost, nothing is served.
 
     Sets spec.hibernated.
@@ -71,22 +55,18 @@ def hibernate(
     """
     question = "All pods of {name} stop, clients cannot connect until it is woken; volumes stay."
     words = "its pods stop one part after the other; `kubectl pulsar wake {name}` starts it"
-    _switch(target(namespace, context, kubeconfig), cluster, {"hibernated": True}, words, question=question, yes=yes)
+    _switch(where, cluster, {"hibernated": True}, words, question=question, yes=yes)
 
 
-def wake(
-    cluster: ClusterArgument = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@kubernetes_command
+def wake(where: Target, cluster: ClusterArgument = None) -> None:
     """Start a hibernated cluster again, as large as it was.
 
     [dim]Example:[/]
       kubectl pulsar wake demo
     """
     words = "it starts in order; `kubectl pulsar status {name} -w` shows how far it is"
-    _switch(target(namespace, context, kubeconfig), cluster, {"hibernated": False}, words)
+    _switch(where, cluster, {"hibernated": False}, words)
 
 
 def _switch(
@@ -109,7 +89,9 @@ def _switch(
     run(wanted, work)
 
 
+@kubernetes_command
 def restart(
+    where: Target,
     component: Annotated[ComponentName, typer.Argument(help="Whose pods.", show_default=False)],
     cluster: ClusterOption = None,
     pool: Annotated[
@@ -117,9 +99,6 @@ def restart(
         typer.Option("--pool", help="Of bookies: only this one (the resource Bookie).", show_default=False),
     ] = None,
     yes: YesOption = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Restart all pods of a component, one after the other, each when the others are well.
 
@@ -130,8 +109,7 @@ def restart(
       kubectl pulsar restart broker
       kubectl pulsar restart bookie --pool demo-archive
     """
-    wanted = target(namespace, context, kubeconfig)
-    run(wanted, lambda kubernetes: _restart(kubernetes, component, cluster, pool, yes=yes))
+    run(where, lambda kubernetes: _restart(kubernetes, component, cluster, pool, yes=yes))
 
 
 async def _restart(

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from magnetar.operator.plugin.options import (
     ClusterArgument,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
     Output,
     OutputOption,
+    Target,
     WatchOption,
-    target,
+    command_group,
+    kubernetes_command,
 )
 from magnetar.operator.plugin.running import note, print_json, run, warn
 from magnetar.operator.plugin.table_view import TableColumn, draw_table, number, percent, rate, size, sorted_rows, words
 
 if TYPE_CHECKING:
-    from magnetar.operator.plugin.connection import Target
     from magnetar.operator.plugin.control_ports import ControlPorts
     from magnetar.operator.plugin.kubernetes import Kubernetes
     from magnetar.operator.plugin.views import ClusterSummary
@@ -71,14 +69,7 @@ BOOKIES: Final = (
     words("message", lambda row: row.message, wide=True),
 )
 
-application = typer.Typer(
-    add_completion=False,
-    name="top",
-    help="Who has how much to do: brokers, bundles, bookies.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+application = command_group("top", "Who has how much to do: brokers, bundles, bookies.")
 
 SortOption = Annotated[
     str | None, typer.Option("--sort", metavar="COLUMN", help="By its title; numbers largest first.")
@@ -204,15 +195,14 @@ class _Top:
 
 
 @application.command()
+@kubernetes_command
 def brokers(
+    where: Target,
     cluster: ClusterArgument = None,
     sort: SortOption = None,
     count: CountOption = None,
     watch: WatchOption = False,
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Brokers by load: the fullest of their resources, bundles, topics, rates.
 
@@ -222,21 +212,18 @@ def brokers(
       kubectl pulsar top brokers
       kubectl pulsar top brokers demo --sort bundles --watch
     """
-    _Top(_broker_rows, BROKERS, sort or "load", count).show(
-        target(namespace, context, kubeconfig), cluster, output, watch
-    )
+    _Top(_broker_rows, BROKERS, sort or "load", count).show(where, cluster, output, watch)
 
 
 @application.command()
+@kubernetes_command
 def bundles(
+    where: Target,
     cluster: ClusterArgument = None,
     sort: SortOption = None,
     count: CountOption = 30,
     watch: WatchOption = False,
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Bundles by incoming bytes: who serves them, how many topics, at which rates.
 
@@ -244,21 +231,18 @@ def bundles(
       kubectl pulsar top bundles
       kubectl pulsar top bundles demo --sort topics -c 100 -o json
     """
-    _Top(_bundle_rows, BUNDLES, sort or "B/s in", count).show(
-        target(namespace, context, kubeconfig), cluster, output, watch
-    )
+    _Top(_bundle_rows, BUNDLES, sort or "B/s in", count).show(where, cluster, output, watch)
 
 
 @application.command()
+@kubernetes_command
 def bookies(
+    where: Target,
     cluster: ClusterArgument = None,
     sort: SortOption = None,
     count: CountOption = None,
     watch: WatchOption = False,
     output: OutputOption = Output.TEXT,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Bookies by disk use: how full, how many ledgers, whether they take writes and why not.
 
@@ -268,6 +252,4 @@ def bookies(
       kubectl pulsar top bookies
       kubectl pulsar top bookies demo --sort ledgers -o json
     """
-    _Top(_bookie_rows, BOOKIES, sort or "disk", count).show(
-        target(namespace, context, kubeconfig), cluster, output, watch
-    )
+    _Top(_bookie_rows, BOOKIES, sort or "disk", count).show(where, cluster, output, watch)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import (
-    ClusterOption,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    target,
-)
+from magnetar.operator.plugin.options import ClusterOption, Target, kubernetes_command
 from magnetar.operator.plugin.running import done, guarded, note, run
 
 if TYPE_CHECKING:
@@ -21,7 +15,9 @@ if TYPE_CHECKING:
     from magnetar.operator.plugin.views import ClusterSummary
 
 
+@kubernetes_command
 def unload(
+    where: Target,
     name: Annotated[
         str,
         typer.Argument(metavar="TOPIC|BUNDLE", help="Such as orders-1, or public/default/0x40000000_0x80000000."),
@@ -36,9 +32,6 @@ def unload(
             show_default=False,
         ),
     ] = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Let a bundle go, so that it is placed anew by whoever asks for it; or close a topic and load it again.
 
@@ -50,7 +43,7 @@ def unload(
     """
     with guarded():
         wanted = parse(name)
-    run(target(namespace, context, kubeconfig), lambda kubernetes: _unload(kubernetes, cluster, wanted, token or ""))
+    run(where, lambda kubernetes: _unload(kubernetes, cluster, wanted, token or ""))
 
 
 def parse(name: str) -> TopicName | BundleName:

@@ -178,16 +178,14 @@ def _measure(name: str, unit: str, peak: PeakForecast, limit: float, divisor: fl
     )
 
 
+@dataclass(slots=True, eq=False)
 class _Need:
     """Why a bundle should be split."""
 
-    __slots__ = ("candidate", "certain", "parts", "reason")
-
-    def __init__(self, candidate: _Candidate, parts: float, certain: bool, reason: str) -> None:
-        self.candidate = candidate
-        self.parts = max(2.0, parts)
-        self.certain = certain
-        self.reason = reason
+    candidate: _Candidate
+    parts: float
+    certain: bool
+    reason: str
 
 
 def _need(candidate: _Candidate) -> _Need | None:
@@ -195,7 +193,7 @@ def _need(candidate: _Candidate) -> _Need | None:
     will = [one for one in candidate.measures if one.passes]
     if will:
         parts = max(one.expected / one.limit for one in will)
-        return _Need(candidate, parts, True, "will have " + ", ".join(map(str, will)))
+        return _Need(candidate, max(2.0, parts), True, "will have " + ", ".join(map(str, will)))
     may = [one for one in candidate.measures if one.may_pass]
     if may:
         reason = ", ".join(f"{one.name} may reach {one.high:,.0f} {one.unit} (limit {one.limit:,.0f})" for one in may)
@@ -227,7 +225,7 @@ def _heavy(candidates: Sequence[_Candidate], parts: Mapping[BundleName, float], 
         if one.topics < 2:
             break
         pieces[one] += 1
-    return [_Need(one, pieces[one], True, reason) for one, reason in cut.items() if one.bundle not in parts]
+    return [_Need(one, max(2.0, pieces[one]), True, reason) for one, reason in cut.items() if one.bundle not in parts]
 
 
 def _shared_out(pieces: Mapping[_Candidate, int], brokers: int) -> tuple[list[float], list[_Candidate]]:

@@ -62,7 +62,7 @@ def level(made: ClusterMade, hour: int, random: Random) -> float:
 
 def messages(made: ClusterMade, *, rounds: int = 1) -> Iterator[dict[str, Any]]:
     """As brokers publish them, so many rounds an hour; bundles go from broker to broker in turn."""
-    random = Random(made.seed)  # noqa: S311 - Made-up loads, no secrets.
+    random = Random(made.seed)
     for hour in range(made.days * HOURS_PER_DAY):
         factor = level(made, hour, random)
         if hour in made.missing:

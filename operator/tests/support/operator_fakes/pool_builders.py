@@ -25,7 +25,8 @@ from magnetar.operator.plan.facts import (
 )
 from magnetar.operator.resources.bookie import BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterStatus
-from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
+
+from operator_fakes.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 
 POOL: Final = "blue"
 STATEFUL: Final = "blue-bookie"

@@ -29,7 +29,8 @@ from magnetar.operator.plan.facts import (
 from magnetar.operator.resources.bookie import BookieStatus
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
-from magnetar.operator.testing.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
+
+from operator_fakes.plan_builders import NOW, make_claim, make_cluster, make_pod, make_workload
 
 GENERATION = 3
 A = TypeVar("A")

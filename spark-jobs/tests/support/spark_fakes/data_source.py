@@ -32,7 +32,7 @@ Offset: TypeAlias = dict[str, str]
 
 def across(thing: T) -> T:
     """A copy made by pickling, which is what another process gets."""
-    found: T = pickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call] # noqa: S301 - pyspark's; just made
+    found: T = pickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]
     return found
 
 

@@ -10,13 +10,14 @@ from typing import Any
 from magnetar.balance.model import LoadSnapshot
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Action, Plan, SplitBundle, TransferBundle
+from magnetar.operator.plan.actions import Action, BundleAction, Plan, SplitBundle, TransferBundle
 from magnetar.operator.plan.facts import ClusterSeen, PoolSeen
 from magnetar.operator.plan.pool.questions import NOTHING
-from magnetar.operator.plans import BundleAction, Plans
+from magnetar.operator.plans import Plans
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
-from magnetar.operator.resources.cluster import BalanceSpec, BundleMove
-from magnetar.operator.testing.small_kubernetes import RecordedEvents, SettableClock, SmallApiServer, SmallControls
+from magnetar.operator.resources.cluster import BalanceSpec
+
+from operator_fakes.small_kubernetes import RecordedEvents, SettableClock, SmallApiServer, SmallControls
 
 BLUE = Key("PulsarCluster", "here", "blue")
 COLD = Key("Bookie", "here", "cold")
@@ -30,17 +31,14 @@ class ScriptedBalancePlanner:
 
     spec: BalanceSpec
     rounds: list[LoadSnapshot] = field(default_factory=list)
-    failures: list[tuple[BundleAction, str]] = field(default_factory=list)
+    failures: list[BundleAction] = field(default_factory=list)
 
     def round(self, load: LoadSnapshot) -> Sequence[BundleAction]:
         self.rounds.append(load)
         return [MOVE, SPLIT]
 
-    def failed(self, action: BundleAction, error: str) -> None:
-        self.failures.append((action, error))
-
-    def moves(self) -> Sequence[BundleMove]:
-        return [BundleMove(time="2026-01-01T00:00:00Z", kind="unload", bundle="b")]
+    def failed(self, action: BundleAction) -> None:
+        self.failures.append(action)
 
 
 class ReconcilerStage:
