@@ -13,7 +13,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar
 
 from magnetar.core.errors import Misuse
 
@@ -61,7 +61,7 @@ class Row:
 
 def setting(name: str, default: T, **said: Any) -> T:
     """A field that is a setting; `said` are further fields of its `Row`."""
-    return cast(T, field(default=default, metadata=named(name, **said)))
+    return field(default=default, metadata=named(name, **said))
 
 
 def named(name: str, **said: Any) -> dict[str, Row]:
@@ -71,7 +71,7 @@ def named(name: str, **said: Any) -> dict[str, Row]:
 
 def part(kind: type[T], names: Mapping[str, str]) -> T:
     """A field that holds settings whose names depend on whose part they are; `names` has them by field."""
-    return cast(T, field(default_factory=kind, metadata={_NAMES: names}))
+    return field(default_factory=kind, metadata={_NAMES: names})
 
 
 def class_named(kind: type[E]) -> Callable[[str], E]:
@@ -87,9 +87,13 @@ def class_named(kind: type[E]) -> Callable[[str], E]:
     return read
 
 
-@cache
 def rows_of(kind: type) -> tuple[Row, ...]:
     """All rows of a settings class and its parts. `Misuse` when two of them have one name."""
+    return _rows_of(kind)
+
+
+@cache
+def _rows_of(kind: Any) -> tuple[Row, ...]:
     rows = tuple(_rows(kind, ""))
     seen: dict[str, Row] = {}
     for row in rows:
@@ -100,8 +104,8 @@ def rows_of(kind: type) -> tuple[Row, ...]:
     return rows
 
 
-def _rows(kind: type, prefix: str) -> Iterator[Row]:
-    for one in fields(cast(Any, kind)):
+def _rows(kind: Any, prefix: str) -> Iterator[Row]:
+    for one in fields(kind):
         path, inner = prefix + one.name, _part_of(one)
         if _ROW in one.metadata:
             yield replace(one.metadata[_ROW], path=path, owner=kind)
