@@ -25,11 +25,14 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import body_of, integer, required_body
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.api import TopicPolicies
+from magnetar.broker.policies.catalogue import POLICIES
 from magnetar.broker.policies.model import BacklogQuota
 from magnetar.broker.resources import Document
 from magnetar.core.topic_name import PERSISTENT, InvalidTopicName, TopicName
 
 SIZE_QUOTA: Final = "destination_storage"
+MEMBERS: Final = {policy.topic.path: policy.topic.keys for policy in POLICIES if policy.topic is not None}
+"""By path, what of `TopicPolicies` it is about."""
 QUOTA_TYPES: Final = (SIZE_QUOTA, "message_age")
 
 RETENTION_TOO_SMALL: Final = (
@@ -69,28 +72,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         served.append(web.get(f"{ONE}/{path}", get))
         if verb is not None and put is not None:
             served.append(web.route(verb, f"{ONE}/{path}", put))
-        served.append(web.delete(f"{ONE}/{path}", Removal(context, FIELDS[path]).remove))
+        served.append(web.delete(f"{ONE}/{path}", Removal(context, MEMBERS[path]).remove))
     return served
-
-
-FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "retention": ("retentionPolicies",),
-    "messageTTL": ("messageTTLInSeconds",),
-    "delayedDelivery": (
-        "delayedDeliveryEnabled",
-        "delayedDeliveryTickTimeMillis",
-        "delayedDeliveryMaxDelayInMillis",
-    ),
-    "replication": ("replicationClusters",),
-    "shadowTopics": ("shadowTopics",),
-    "subscriptionTypesEnabled": ("subscriptionTypesEnabled",),
-    "entryFilters": ("entryFilters",),
-    "maxMessageSize": ("maxMessageSize",),
-    "offloadPolicies": ("offloadPolicies",),
-    "dispatcherPauseOnAckStatePersistent": ("dispatcherPauseOnAckStatePersistentEnabled",),
-    "schemaCompatibilityStrategy": ("schemaCompatibilityStrategy",),
-}
-"""By path, what of `TopicPolicies` it is about."""
 
 
 class Removal:
