@@ -20,28 +20,32 @@ POLICIES: Final = (
     # What is stored.
     Policy(
         name="retention",
+        says="how long and how much is kept of what is consumed",
         access="RETENTION",
-        topic=OfTopic("retention", "retentionPolicies", special=True),
-        namespace=OfNamespace("retention", "retention_policies", special=True),
+        topic=OfTopic("retention", "retentionPolicies", special="get set"),
+        namespace=OfNamespace("retention", "retention_policies", no_policies="change", special="set"),
     ),
     Policy(
         name="backlog_quota",
+        says="how large backlogs may get, and what happens beyond it",
         access="BACKLOG",
-        topic=OfTopic("backlogQuota backlogQuotaMap", "backLogQuotaMap", special=True),
-        namespace=OfNamespace("backlogQuota backlogQuotaMap", "backlog_quota_map", special=True),
+        topic=OfTopic("backlogQuota backlogQuotaMap", "backLogQuotaMap", special="get set remove"),
+        namespace=OfNamespace("backlogQuota backlogQuotaMap", "backlog_quota_map", special="get set remove"),
     ),
     Policy(
         name="message_ttl_seconds",
+        says="after how many seconds messages are acknowledged by themselves",
         access="TTL",
         kind=Kind.COUNT,
         settings=("ttlDurationDefaultInSeconds",),
-        topic=OfTopic("messageTTL", "messageTTLInSeconds", special=True),
+        topic=OfTopic("messageTTL", "messageTTLInSeconds", special="set"),
         namespace=OfNamespace(
             "messageTTL", "message_ttl_in_seconds", refusal="Invalid value for message TTL, message TTL must >= 0"
         ),
     ),
     Policy(
         name="compaction_threshold_bytes",
+        says="the size of the backlog in bytes from which on the topic is compacted, 0 for never",
         access="COMPACTION",
         kind=Kind.SIZE,
         settings=("brokerServiceCompactionThresholdInBytes",),
@@ -50,6 +54,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="deduplication",
+        says="whether messages that were sent twice are stored once",
         access="DEDUPLICATION",
         kind=Kind.FLAG,
         settings=("brokerDeduplicationEnabled",),
@@ -58,6 +63,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="deduplication_snapshot_seconds",
+        says="the seconds between snapshots of what is known for deduplication",
         access="DEDUPLICATION_SNAPSHOT",
         kind=Kind.COUNT,
         settings=("brokerDeduplicationSnapshotIntervalSeconds",),
@@ -78,6 +84,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="ledger",
+        says="how many copies there are of what is stored",
         access="PERSISTENCE",
         kind=Kind.PERSISTENCE,
         topic=OfTopic("persistence", null_refusal="persistence policies should not be null"),
@@ -85,18 +92,20 @@ POLICIES: Final = (
     ),
     Policy(
         name="offload",
+        says="what is moved to other storage",
         access="OFFLOAD",
-        topic=OfTopic("offloadPolicies", special=True),
+        topic=OfTopic("offloadPolicies", special="get set"),
         namespace=OfNamespace(
             "offloadPolicies removeOffloadPolicies scanOffloadedLedgers offloadThreshold offloadThresholdInSeconds "
             "offloadDeletionLagMs",
             "offload_policies",
-            special=True,
+            special="get set remove",
         ),
     ),
     # How many there may be.
     Policy(
         name="producers_max",
+        says="how many producers there may be",
         access="MAX_PRODUCERS",
         kind=Kind.COUNT,
         settings=("maxProducersPerTopic",),
@@ -105,6 +114,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="consumers_max",
+        says="how many consumers there may be",
         access="MAX_CONSUMERS",
         kind=Kind.COUNT,
         settings=("maxConsumersPerTopic",),
@@ -113,6 +123,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="consumers_per_subscription_max",
+        says="how many consumers a subscription may have",
         access="MAX_CONSUMERS",
         kind=Kind.COUNT,
         settings=("maxConsumersPerSubscription",),
@@ -127,6 +138,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="subscriptions_max",
+        says="how many subscriptions there may be",
         access="MAX_SUBSCRIPTIONS",
         kind=Kind.COUNT,
         settings=("maxSubscriptionsPerTopic",),
@@ -135,6 +147,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="topics_per_namespace_max",
+        says="how many topics there may be",
         access="MAX_TOPICS",
         kind=Kind.COUNT,
         settings=("maxTopicsPerNamespace",),
@@ -142,6 +155,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="dispatch.unacked_messages_per_consumer_max",
+        says="how many messages a consumer may hold unacknowledged",
         access="MAX_UNACKED",
         kind=Kind.COUNT,
         settings=("maxUnackedMessagesPerConsumer",),
@@ -150,6 +164,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="dispatch.unacked_messages_per_subscription_max",
+        says="how many messages a subscription's consumers may hold unacknowledged",
         access="MAX_UNACKED",
         kind=Kind.COUNT,
         settings=("maxUnackedMessagesPerSubscription",),
@@ -158,18 +173,21 @@ POLICIES: Final = (
     ),
     Policy(
         name="message_size_bytes_max",
+        says="how large messages may be",
         access="",
-        topic=OfTopic("maxMessageSize", special=True),
+        topic=OfTopic("maxMessageSize", applied=False, unset_status=204, special="set"),
     ),
     # What is made on first use, and what goes by itself.
     Policy(
         name="auto_topic_creation",
+        says="whether topics are made by their first client",
         access="AUTO_TOPIC_CREATION",
         kind=Kind.AUTO_TOPIC_CREATION,
         namespace=OfNamespace("autoTopicCreation", "autoTopicCreationOverride", body_required=False),
     ),
     Policy(
         name="auto_subscription_creation",
+        says="whether subscriptions are made by their first consumer",
         access="AUTO_SUBSCRIPTION_CREATION",
         kind=Kind.AUTO_SUBSCRIPTION_CREATION,
         topic=OfTopic("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
@@ -177,6 +195,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="subscription_expiration_minutes",
+        says="after how many minutes subscriptions that nobody uses are removed",
         access="SUBSCRIPTION_EXPIRATION_TIME",
         kind=Kind.COUNT,
         settings=("subscriptionExpirationTimeMinutes",),
@@ -189,6 +208,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="inactive_topics",
+        says="when a topic is deleted because nobody uses it",
         access="INACTIVE_TOPIC",
         kind=Kind.INACTIVE_TOPICS,
         topic=OfTopic("inactiveTopicPolicies"),
@@ -199,6 +219,7 @@ POLICIES: Final = (
     # How much may pass.
     Policy(
         name="publish_rate",
+        says="how much may be published",
         access="RATE",
         kind=Kind.PUBLISH_RATE,
         settings=("maxPublishRatePerTopicInMessages", "maxPublishRatePerTopicInBytes"),
@@ -207,27 +228,39 @@ POLICIES: Final = (
     ),
     Policy(
         name="topic_dispatch_rate",
+        says="how much may be sent to consumers",
         access="RATE",
         kind=Kind.DISPATCH_RATE,
-        settings=("dispatchThrottlingRatePerTopicInMsg", "dispatchThrottlingRatePerTopicInByte"),
+        settings=(
+            "dispatchThrottlingRatePerTopicInMsg",
+            "dispatchThrottlingRatePerTopicInByte",
+            "dispatchThrottlingRateRelativeToPublishRate",
+        ),
         topic=OfTopic("dispatchRate"),
         namespace=OfNamespace("dispatchRate", "topicDispatchRate", also=("clusterDispatchRate",), body_required=False),
     ),
     Policy(
         name="subscription_dispatch_rate",
+        says="how much may be sent to the consumers of each subscription",
         access="RATE",
         kind=Kind.DISPATCH_RATE,
-        settings=("dispatchThrottlingRatePerSubscriptionInMsg", "dispatchThrottlingRatePerSubscriptionInByte"),
+        settings=(
+            "dispatchThrottlingRatePerSubscriptionInMsg",
+            "dispatchThrottlingRatePerSubscriptionInByte",
+            "dispatchThrottlingRateRelativeToPublishRate",
+        ),
         topic=OfTopic("subscriptionDispatchRate"),
         namespace=OfNamespace("subscriptionDispatchRate", body_required=False),
     ),
     Policy(
         name="dispatch_rates",
+        says="how much may be sent to the consumers of one subscription",
         access="RATE",
-        topic=OfTopic("{subscription}/dispatchRate", "subscriptionPolicies", special=True),
+        topic=OfTopic("{subscription}/dispatchRate", "subscriptionPolicies", special="get set remove"),
     ),
     Policy(
         name="replicator_dispatch_rate",
+        says="how much may be sent to other clusters",
         access="REPLICATION_RATE",
         kind=Kind.DISPATCH_RATE,
         settings=("dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte"),
@@ -236,6 +269,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="subscribe_rate",
+        says="how often a consumer may subscribe",
         access="RATE",
         kind=Kind.SUBSCRIBE_RATE,
         topic=OfTopic("subscribeRate"),
@@ -244,13 +278,14 @@ POLICIES: Final = (
     # How messages are delivered.
     Policy(
         name="delayed_delivery",
+        says="whether messages may be delivered later, and how exactly",
         access="DELAYED_DELIVERY",
         kind=Kind.DELAYED_DELIVERY,
         topic=OfTopic(
             "delayedDelivery",
             "delayedDeliveryEnabled",
             also=("delayedDeliveryTickTimeMillis", "delayedDeliveryMaxDelayInMillis"),
-            special=True,
+            special="get set",
         ),
         namespace=OfNamespace(
             "delayedDelivery", "delayed_delivery_policies", body_required=False, no_policies="change"
@@ -258,51 +293,65 @@ POLICIES: Final = (
     ),
     Policy(
         name="subscription_types",
+        says="which types of subscriptions there may be; none named: all",
         access="SUBSCRIPTION_AUTH_MODE",
         kind=Kind.SUBSCRIPTION_TYPES,
-        topic=OfTopic("subscriptionTypesEnabled", special=True),
+        topic=OfTopic("subscriptionTypesEnabled", applied=False, unset=[], special="set"),
         namespace=OfNamespace("subscriptionTypesEnabled", "subscription_types_enabled", absent=[], removed=[]),
     ),
     Policy(
         name="entry_filters",
+        says="which filters entries go through",
         access="ENTRY_FILTERS",
         kind=Kind.ENTRY_FILTERS,
-        topic=OfTopic("entryFilters", special=True),
+        topic=OfTopic("entryFilters", special="get set"),
         namespace=OfNamespace("entryFilters", body_required=False),
     ),
     Policy(
         name="pause_on_ack_state",
+        says="whether sending waits while acknowledgements cannot be stored",
         access="DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
         topic=OfTopic(
-            "dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", special=True
+            "dispatcherPauseOnAckStatePersistent",
+            "dispatcherPauseOnAckStatePersistentEnabled",
+            unset=False,
+            special="set",
         ),
         namespace=OfNamespace(
-            "dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", special=True
+            "dispatcherPauseOnAckStatePersistent",
+            "dispatcherPauseOnAckStatePersistentEnabled",
+            absent=False,
+            removed=False,
+            no_policies="read",
+            special="set",
         ),
     ),
     # What is let in.
     Policy(
         name="encryption_required",
+        says="whether messages must be encrypted",
         access="ENCRYPTION",
         kind=Kind.FLAG,
         settings=("encryptionRequireOnProducer",),
-        wanted_by_any=True,
+        broker_prevails=True,
         namespace=OfNamespace("encryptionRequired", "encryption_required", absent=False, removable=False),
     ),
     Policy(
         name="schema_validation_enforced",
+        says="whether producers must have a schema when the topic has one",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=Kind.FLAG,
         settings=("isSchemaValidationEnforced",),
-        wanted_by_any=True,
+        broker_prevails=True,
         topic=OfTopic("schemaValidationEnforced", unset=False, null_refusal=EMPTY_BODY, removable=False),
         namespace=OfNamespace("schemaValidationEnforced", "schema_validation_enforced", absent=False, removable=False),
     ),
     Policy(
         name="schema_compatibility",
+        says="how a new schema must be compatible with those before",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=Kind.STRATEGY,
-        topic=OfTopic("schemaCompatibilityStrategy", special=True),
+        topic=OfTopic("schemaCompatibilityStrategy", special="set"),
         namespace=OfNamespace(
             "schemaCompatibilityStrategy",
             "schema_compatibility_strategy",
@@ -314,6 +363,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="schema_auto_update",
+        says="the same under its older name, which counts where the other is not set",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=Kind.AUTO_UPDATE_STRATEGY,
         namespace=OfNamespace(
@@ -327,12 +377,14 @@ POLICIES: Final = (
     ),
     Policy(
         name="schema_auto_update_allowed",
+        says="whether producers may bring new schemas",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=Kind.FLAG,
         namespace=OfNamespace("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", absent=True, removable=False),
     ),
     Policy(
         name="subscription_auth_mode",
+        says="whether subscriptions must begin with the role of who consumes",
         access="SUBSCRIPTION_AUTH_MODE",
         kind=Kind.SUBSCRIPTION_AUTH_MODE,
         namespace=OfNamespace(
@@ -342,27 +394,32 @@ POLICIES: Final = (
     # Where it is, and the rest.
     Policy(
         name="replication",
+        says="which clusters it is in",
         access="REPLICATION",
-        topic=OfTopic("replication", "replicationClusters", special=True),
-        namespace=OfNamespace("replication", "replication_clusters", special=True),
+        topic=OfTopic("replication", "replicationClusters", special="set"),
+        namespace=OfNamespace("replication", "replication_clusters", special="get set remove"),
     ),
     Policy(
         name="allowed_clusters",
+        says="which clusters it may be in",
         access="ALLOW_CLUSTERS",
-        namespace=OfNamespace("allowedClusters", "allowed_clusters", special=True),
+        namespace=OfNamespace("allowedClusters", "allowed_clusters", special="get set remove"),
     ),
     Policy(
         name="shadow_topics",
+        says="which topics show what this one stores",
         access="SHADOW_TOPIC",
-        topic=OfTopic("shadowTopics", special=True),
+        topic=OfTopic("shadowTopics", applied=False, special="set"),
     ),
     Policy(
         name="resource_group",
+        says="which group of namespaces shares limits with it",
         access="RESOURCEGROUP",
-        namespace=OfNamespace("resourcegroup resourcegroup/{group}", "resource_group_name", special=True),
+        namespace=OfNamespace("resourcegroup resourcegroup/{group}", "resource_group_name", special="get set remove"),
     ),
     Policy(
         name="property_keys_for_metrics",
+        says="which properties of topics become labels of metrics",
         access="TOPIC_PROPERTY_KEYS",
         kind=Kind.TEXTS,
         namespace=OfNamespace(
@@ -401,11 +458,11 @@ def _problems(policy: Policy) -> Iterator[str]:
     for name in policy.settings:
         if name not in SETTING_PATHS:
             yield f"brokers have no setting {name}"
-    wanted = 2 if policy.kind in RATES else int(policy.kind in (*NUMBERS, Kind.FLAG))
-    if len(policy.settings) not in (0, wanted):
+    wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, Kind.FLAG) else ()
+    if policy.settings and len(policy.settings) not in wanted:
         yield f"{policy.kind} does not come from {len(policy.settings)} settings"
-    if policy.kind is Kind.OTHER and any(level.path and not level.special for level in policy.levels):
-        yield "without a kind it needs handlers of its own"
+    if policy.kind is Kind.OTHER and any(level.serves("set") for level in policy.levels):
+        yield "without a kind it needs a handler of its own to set it"
 
 
 check(POLICIES)

@@ -1,7 +1,7 @@
 """One row of the catalogue of policies: what topics, namespaces and brokers call a policy, and what it may be.
 
 What a topic or a namespace does otherwise than the rest stands in its part of the row; what a table cannot say has
-handlers of its own (`special`), which take names from the row, too.
+handlers of its own (`special`).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Level:
     """What is said of a negative number; empty: "`path` must be 0 or more"."""
     removable: bool = True
     """Whether DELETE is an operation of the API."""
-    special: bool = False
-    """Whether it has handlers of its own."""
+    special: Literal["", "set", "get set", "get set remove"] = ""
+    """What has handlers of its own."""
 
     @property
     def paths(self) -> list[str]:
@@ -75,6 +75,10 @@ class Level:
     def key(self) -> str:
         """The member of the level's document."""
         return self.member or self.path
+
+    def serves(self, operation: str) -> bool:
+        """Whether the row says all about this operation: get, set or remove."""
+        return bool(self.path) and operation not in self.special and (operation != "remove" or self.removable)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -120,13 +124,16 @@ class Policy:
 
     name: str
     """The field of `EffectivePolicies` that has what is in force, if one does."""
+    says: str = ""
+    """What it is, for the API's description: "Tell …" and "Set …"."""
     access: str = ""
     """Apache's `PolicyName`, which authorization is asked for; empty: `access_table` has its routes."""
     kind: Kind = Kind.OTHER
     settings: Sequence[str] = ()
-    """The broker's, by Pulsar's names: one of a number or a flag; of a rate that of messages and that of bytes."""
-    wanted_by_any: bool = False
-    """Whether one level's word for it is enough; otherwise the closest level's word counts."""
+    """The broker's, by Pulsar's names. A rate has one for messages, one for bytes and maybe one that says whether it is
+    relative to what is published."""
+    broker_prevails: bool = False
+    """Whether the broker can ask for it against the word of the levels below."""
     topic: OfTopic | None = None
     namespace: OfNamespace | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiohttp import web
+from magnetar.broker.admin.web.described import under
 from magnetar.broker.admin.web.documents import NO_NAMESPACE, NO_POLICIES, change_policies, policies_of, with_value
 from magnetar.broker.admin.web.policy_shapes import reader_of
 from magnetar.broker.admin.web.responses import json, namespace_of, no_content
@@ -25,16 +26,19 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     table: list[web.RouteDef] = []
     for policy in POLICIES:
         level = policy.namespace
-        if level is None or level.special:
+        if level is None:
             continue
         handlers = PolicyHandlers(context, policy, level)
         path = f"{ONE}/{level.path}"
-        table += [web.get(path, handlers.get), web.route(level.verb, path, handlers.set)]
-        if level.removable:
+        if level.serves("get"):
+            table.append(web.get(path, under(f"Tell {policy.says}.", handlers.get)))
+        if level.serves("set"):
+            table.append(web.route(level.verb, path, under(f"Set {policy.says}.", handlers.set)))
+        if level.serves("remove"):
             table.append(web.delete(path, handlers.remove))
-    pause = PauseHandlers(context)
-    path = f"{ONE}/dispatcherPauseOnAckStatePersistent"
-    return [*table, web.get(path, pause.get), web.post(path, pause.set), web.delete(path, pause.remove)]
+        if policy.name == "pause_on_ack_state":
+            table.append(web.post(path, handlers.switch_on))
+    return table
 
 
 class PolicyHandlers:
@@ -42,8 +46,8 @@ class PolicyHandlers:
 
     def __init__(self, context: BrokerContext, policy: Policy, level: OfNamespace) -> None:
         self._context = context
+        self._policy = policy
         self._level = level
-        self._read = reader_of(policy.kind, level)
         self._per_cluster = policy.kind in RATES
         self._cluster = context.settings.cluster_name
 
@@ -61,7 +65,11 @@ class PolicyHandlers:
     async def set(self, request: web.Request) -> web.Response:
         """Give it a value."""
         read = required_body if self._level.body_required else body_of
-        return await self._change(request, await read(request, self._read))
+        return await self._change(request, await read(request, reader_of(self._policy.kind, self._level)))
+
+    async def switch_on(self, request: web.Request) -> web.Response:
+        """Switch it on, by the verb alone."""
+        return await self._change(request, True)
 
     async def remove(self, request: web.Request) -> web.Response:
         """Go back to the broker's own value."""
@@ -80,28 +88,3 @@ class PolicyHandlers:
             else:
                 document = with_value(key, value)(document)
         return document
-
-
-class PauseHandlers:
-    """`dispatcherPauseOnAckStatePersistent`: switched by the verb alone."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-
-    async def get(self, request: web.Request) -> web.Response:
-        """Whether it is on."""
-        policies = await policies_of(self._context, namespace_of(request), NO_POLICIES)
-        return json(bool(policies.get("dispatcherPauseOnAckStatePersistentEnabled")))
-
-    async def set(self, request: web.Request) -> web.Response:
-        """Switch it on."""
-        return await self._switch(request, on=True)
-
-    async def remove(self, request: web.Request) -> web.Response:
-        """Switch it off."""
-        return await self._switch(request, on=False)
-
-    async def _switch(self, request: web.Request, *, on: bool) -> web.Response:
-        change = with_value("dispatcherPauseOnAckStatePersistentEnabled", on)
-        await change_policies(self._context, namespace_of(request), change)
-        return no_content()

@@ -5,6 +5,7 @@ They belong to a partitioned topic as a whole; its partitions have no own ones."
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from aiohttp import web
 from magnetar.broker.admin.topics.access import TopicAccess
 from magnetar.broker.admin.topics.subscription_positions import subscription_name
 from magnetar.broker.admin.topics.topics import ONE
-from magnetar.broker.admin.web.described import takes
+from magnetar.broker.admin.web.described import takes, under
 from magnetar.broker.admin.web.policy_shapes import DISPATCH_RATE, reader_of
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
@@ -45,13 +46,16 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     served: list[web.RouteDef] = []
     for policy in POLICIES:
         level = policy.topic
-        if level is None or level.special or not level.path:
+        if level is None:
             continue
         handlers = PolicyHandlers(access, policy, level)
-        served.append(web.get(f"{ONE}/{level.path}", handlers.get))
-        served.append(web.post(f"{ONE}/{level.path}", handlers.set))
-        if level.removable:
-            served.append(web.delete(f"{ONE}/{level.path}", handlers.remove))
+        path, query = f"{ONE}/{level.path}", GET_QUERY if level.applied else SET_QUERY
+        if level.serves("get"):
+            served.append(web.get(path, under(f"Tell {policy.says}.", handlers.get, *query)))
+        if level.serves("set"):
+            served.append(web.post(path, under(f"Set {policy.says}.", handlers.set, *SET_QUERY)))
+        if level.serves("remove"):
+            served.append(web.delete(path, handlers.remove))
     of_subscription = SubscriptionRateHandlers(access)
     return [
         *served,
@@ -109,31 +113,27 @@ class PolicyHandlers:
 
     def __init__(self, access: PolicyAccess, policy: Policy, level: OfTopic) -> None:
         self._access = access
+        self._policy = policy
         self._level = level
-        self._read = reader_of(policy.kind, level)
-        self._in_force = attrgetter(policy.name)
-        self._shown = _SHOWN.get(policy.kind)
 
-    @takes(*GET_QUERY)
     async def get(self, request: web.Request) -> web.Response:
         """Tell the policy."""
         level = self._level
         name = await self._access.topic(request)
         value = (await self._access.own(request, name)).get(level.key)
         if value is None and level.applied and flag(request, "applied"):
-            value = self._in_force(await self._access.above(name))
-            value = value if self._shown is None else self._shown(value)
+            value = await self._in_force(name)
         if value is None:
             value = level.unset
         return web.Response(status=level.unset_status) if value is None else json(value)
 
-    @takes(*SET_QUERY, body="the policy; null removes it")
+    @takes(body="the policy; null removes it")
     async def set(self, request: web.Request) -> web.Response:
         """Set the policy."""
         body = await body_json(request)
         if body is None and self._level.null_refusal:
             raise AdminError(BAD_REQUEST, self._level.null_refusal)
-        value = None if body is None else self._read(body)
+        value = None if body is None else reader_of(self._policy.kind, self._level)(body)
         name = await self._access.topic(request)
         await self._access.put(request, name, {self._level.key: value})
         return no_content()
@@ -144,6 +144,15 @@ class PolicyHandlers:
         name = await self._access.topic(request)
         await self._access.put(request, name, dict.fromkeys(self._level.keys))
         return no_content()
+
+    async def _in_force(self, name: TopicName) -> Any:
+        """Where the topic says nothing; what only stands in documents is what the namespace says."""
+        policy = self._policy
+        if policy.name.partition(".")[0] not in _IN_FORCE:
+            return (await self._access.namespace(name)).get(policy.namespace_keys[0])
+        value = attrgetter(policy.name)(await self._access.above(name))
+        shown = _SHOWN.get(policy.kind)
+        return value if shown is None else shown(value)
 
 
 def dispatch_rate(rate: Rate) -> dict[str, Any]:
@@ -181,11 +190,13 @@ def persistence(ledger: ManagedLedgerSettings) -> dict[str, Any]:
     }
 
 
+_IN_FORCE: Final = {field.name for field in fields(EffectivePolicies)}
 _SHOWN: Final[Mapping[Kind, Callable[[Any], Any]]] = {
     Kind.AUTO_SUBSCRIPTION_CREATION: lambda allowed: {"allowAutoSubscriptionCreation": allowed},
     Kind.DISPATCH_RATE: dispatch_rate,
     Kind.INACTIVE_TOPICS: inactive_topics,
     Kind.PERSISTENCE: persistence,
+    Kind.STRATEGY: attrgetter("value"),
     Kind.SUBSCRIBE_RATE: subscribe_rate,
 }
 """What is in force, as JSON has it; other kinds are JSON already."""
