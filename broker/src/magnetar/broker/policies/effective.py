@@ -68,12 +68,13 @@ class _Levels:
 
     def values(self, name: str) -> list[Any]:
         """What the levels below the broker say of a policy, the closest first; None for nothing."""
-        policy = BY_NAME[name]
-        found = [self.topic.get(key) for key in policy.topic_keys[:1]]
-        values = [self.namespace.get(key) for key in policy.namespace_keys]
-        if policy.kind in RATES:
-            values = [(_object(value) or {}).get(self._settings.cluster_name) for value in values]
-        return found + values
+        topic_key, namespace_keys, per_cluster = _KEYS[name]
+        values = [self.namespace.get(key) for key in namespace_keys]
+        if per_cluster:
+            values = [value.get(self._settings.cluster_name) if isinstance(value, dict) else None for value in values]
+        if topic_key is not None:
+            values.insert(0, self.topic.get(topic_key))
+        return values
 
     def part(self, name: str) -> Mapping[str, Any] | None:
         """An object."""
@@ -81,12 +82,16 @@ class _Levels:
 
     def rate(self, name: str, otherwise: Rate) -> Rate:
         """A rate. One that limits nothing is not set."""
-        rates = (rate_of(_object(value), RATES[BY_NAME[name].kind]) for value in self.values(name))
-        return next((rate for rate in rates if rate.limited), otherwise)
+        for value in self.values(name):
+            if value is not None:
+                rate = rate_of(_object(value), RATES[BY_NAME[name].kind])
+                if rate.limited:
+                    return rate
+        return otherwise
 
     def plain(self, policy: Policy) -> Any:
         """A number, a flag or a rate."""
-        given = [attrgetter(SETTING_PATHS[name])(self._settings) for name in policy.settings]
+        given = [setting(self._settings) for setting in _SETTINGS[policy.name]]
         if policy.kind in RATES:
             messages, size_bytes, *relative = given
             return self.rate(policy.name, Rate(messages, size_bytes, relative_to_publish_rate=any(relative)))
@@ -97,6 +102,12 @@ class _Levels:
         return given[0] if found is None else found
 
 
+_KEYS: Final = {
+    policy.name: (policy.topic.key if policy.topic is not None else None, policy.namespace_keys, policy.kind in RATES)
+    for policy in POLICIES
+}
+"""By policy: the member of a topic's document, those of a namespace's, and whether these hold a value per cluster."""
+_SETTINGS: Final = {policy.name: [attrgetter(SETTING_PATHS[name]) for name in policy.settings] for policy in POLICIES}
 _PLAIN: Final = [policy for policy in POLICIES if policy.settings]
 _OF_DISPATCH: Final = "dispatch."
 """How the names of policies begin that are in force as `DispatchSettings`."""
