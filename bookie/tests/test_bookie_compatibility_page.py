@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from magnetar.bookie import setting_names
 from magnetar.bookie.admin.application import make_application
 from magnetar.bookie.admin.metrics import BookieMetrics
 from magnetar.bookie.admin.testing import FakeOperations
+from magnetar.bookie.setting_names import SETTINGS
 from magnetar.net.http_connections import HttpConnections
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
@@ -17,20 +17,6 @@ from magnetar.wire.bookkeeper.v3 import Operation
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "COMPATIBILITY.md").read_text().partition("\n# BookKeeper\n")[2].partition("\n# Spark\n")[0]
 TESTS = ("bookie/tests", "lib/tests", "standalone/tests", "cli/tests", "e2e")
-
-PROCESS_SETTINGS = {
-    "allowLoopback",
-    "bookieAuthProviderFactoryClass",
-    "httpServerTlsEnable",
-    "listeningInterface",
-    "metadataServiceUri",
-    "tlsProviderFactoryClass",
-    "useHostNameAsBookieID",
-    "zkLedgersRootPath",
-    "zkServers",
-    "zkTimeout",
-}
-"""Names that `magnetar.bookie.process` reads itself."""
 
 
 def rows(title: str) -> list[list[str]]:
@@ -66,15 +52,7 @@ def test_every_metric_is_on_the_page() -> None:
 
 
 def test_every_setting_with_an_effect_is_on_the_page() -> None:
-    parts = (
-        setting_names.bookie_setting_names(),
-        setting_names.garbage_collection_names(),
-        setting_names.autorecovery_names(),
-    )
-    read = {name for part in parts for name in part.fields}
-    read.update(setting_names.NODE_NAMES, setting_names.CONTROL_NAMES, [setting_names.DRAIN_RATE], PROCESS_SETTINGS)
-    assert set(names("Settings", column=1)) == read
-    assert setting_names.known_names() >= PROCESS_SETTINGS
+    assert set(names("Settings", column=1)) == SETTINGS.with_effect
 
 
 def test_every_row_names_tests_and_all_of_them_exist() -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
-from magnetar.bookie.setting_names import (
-    ALIASES,
-    UNITS,
-    autorecovery_names,
-    bookie_setting_names,
-    garbage_collection_names,
-    known_names,
-)
+from magnetar.bookie.setting_names import PROCESS_NAMES, SETTINGS, known_names
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
-from magnetar.core.settings_file import GivenSettings, SettingNames, unit_factor
+from magnetar.core.setting import rows_of
+from magnetar.core.settings_file import GivenSettings, unit_factor
 
 LISTED = Path(__file__).parents[1] / "src" / "magnetar" / "bookie" / "upstream_settings.txt"
 
@@ -31,32 +26,21 @@ def built(**values: str) -> BookieSettings:
     given = GivenSettings(known_names())
     for name, value in values.items():
         given.add(name, value, "here")
-    return given.build(settings(), bookie_setting_names())
-
-
-PARTS = [
-    (settings(), bookie_setting_names()),
-    (GarbageCollectionSettings(), garbage_collection_names()),
-    (AutoRecoverySettings(), autorecovery_names()),
-]
+    return given.build(settings())
 
 
 def test_every_name_is_one_of_bookkeepers() -> None:
     listed = set(LISTED.read_text().split())
-    for _, names in PARTS:
-        assert set(names.fields) <= listed
-    assert set(UNITS) <= listed
-    assert set(ALIASES) <= listed
+    assert {name for row in SETTINGS.rows for name in row.names} <= listed
+    assert set(PROCESS_NAMES) <= listed
     assert {"zkServers", "metadataServiceUri", "bookieId", "dbStorage_readAheadCacheMaxSizeMb"} <= listed
 
 
-@pytest.mark.parametrize(("base", "names"), PARTS)
-def test_every_name_has_a_field_and_a_unit(base: object, names: SettingNames) -> None:
-    for name, path in names.fields.items():
-        value = base
-        for part in path.split("."):
-            value = getattr(value, part)
-        assert unit_factor(name, path, names.units.get(name)) > 0
+@pytest.mark.parametrize("base", [settings(), GarbageCollectionSettings(), AutoRecoverySettings()])
+def test_every_name_has_a_field_and_a_unit(base: object) -> None:
+    for row in rows_of(type(base)):
+        attrgetter(row.path)(base)
+        assert all(unit_factor(row, name) > 0 for name in row.names)
 
 
 def test_the_parts_take_pulsars_own_file() -> None:
@@ -70,9 +54,9 @@ def test_the_parts_take_pulsars_own_file() -> None:
         ("lostBookieRecoveryDelay", "0"),
     ):
         given.add(name, value, "here")
-    collection = given.build(GarbageCollectionSettings(), garbage_collection_names())
+    collection = given.build(GarbageCollectionSettings())
     assert (collection.wait_seconds, collection.major_interval_seconds) == (900, 86_400)
-    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
+    recovery = given.build(AutoRecoverySettings())
     assert recovery.replication.open_ledger_grace_seconds == 30
     assert recovery.auditor.bookie_check_interval_seconds == 86_400
     assert given.without_effect() == []

@@ -19,9 +19,10 @@ from magnetar.bookie.gc.plan import (
     disk_level,
     time_is_up,
 )
-from magnetar.bookie.gc.settings import UPSTREAM_NAMES, GarbageCollectionSettings
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+from magnetar.core.setting import rows_of
 
 SETTINGS = GarbageCollectionSettings()
 IDS = st.sets(st.integers(0, 2**40) | st.integers(0, 50))
@@ -148,4 +149,4 @@ def test_settings_have_bounds(wrong: dict[str, float]) -> None:
 
 def test_every_upstream_name_has_a_field() -> None:
     fields = {field.name for field in dataclasses.fields(GarbageCollectionSettings)}
-    assert set(UPSTREAM_NAMES.values()) <= fields
+    assert {row.path for row in rows_of(GarbageCollectionSettings)} <= fields

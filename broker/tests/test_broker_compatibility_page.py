@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from magnetar.broker.admin.application import RESOURCES
+from magnetar.broker.settings.names import SETTINGS
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
@@ -39,6 +40,15 @@ async def test_every_route_is_on_the_page(memory_broker: MemoryBroker) -> None:
         for route in resource.routes(context)
     }
     assert {name for name in rows() if "/" in name} == registered
+
+
+def test_every_setting_with_an_effect_is_on_the_page() -> None:
+    section = brokers_part().partition("## Settings of brokers\n")[2].partition("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| refused")]
+    assert set(re.findall(r"`(\w+)`", "\n".join(table))) == SETTINGS.with_effect
+    ours = tuple(re.findall(r"`(\w+)…?`", section.partition("Ours alone are")[2].partition(". ")[0]))
+    for row in SETTINGS.rows:
+        assert row.name.startswith(ours) is row.ours, row.name
 
 
 def test_every_test_on_the_page_exists() -> None:

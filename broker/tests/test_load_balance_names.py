@@ -1,28 +1,20 @@
-from pathlib import Path
-
 import pytest
 from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy, SplitSettings
-from magnetar.broker.settings.balance_names import BALANCE_NAMES
-from magnetar.broker.settings.values import told_of_balance
+from magnetar.broker.settings.values import told
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+from magnetar.core.setting import rows_of
 from magnetar.core.settings_file import GivenSettings
 
-UPSTREAM = (
-    Path(__file__)
-    .parents[1]
-    .joinpath("src/magnetar/broker/settings/upstream_settings.txt")
-    .read_text(encoding="utf-8")
-    .split()
-)
-OURS = {name for name in BALANCE_NAMES.fields if name not in UPSTREAM}
+NAMES = {name for row in rows_of(BalanceSettings) for name in row.names}
+OURS = {row.name for row in rows_of(BalanceSettings) if row.ours}
 
 
 def built(**given: str) -> BalanceSettings:
-    settings = GivenSettings(BALANCE_NAMES.fields)
+    settings = GivenSettings(NAMES)
     for name, value in given.items():
         settings.add(name, value, "here")
-    return settings.build(BalanceSettings(), BALANCE_NAMES)
+    return settings.build(BalanceSettings())
 
 
 def test_only_our_own_settings_have_names_that_pulsar_lacks() -> None:
@@ -61,8 +53,8 @@ def test_what_a_broker_tells_of_balance_can_be_given_to_one() -> None:
         usage_history_share=0.25,
         split=SplitSettings(algorithms=("range_equally_divide",), bundle_bandwidth_bytes_max=7 * MIB),
     )
-    texts = told_of_balance(settings)
-    assert set(texts) == set(BALANCE_NAMES.fields)
+    texts = told(settings)
+    assert set(texts) == NAMES
     assert built(**texts) == settings
 
 

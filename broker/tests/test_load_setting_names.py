@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from magnetar.balance.settings import BalanceSettings, PlacementStrategy, SheddingStrategy
-from magnetar.broker.settings.balance_names import BALANCE_NAMES
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
-from magnetar.broker.settings.load_names import LOAD_NAMES
 from magnetar.broker.settings.names import known_names
 from magnetar.broker.settings.values import told
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+from magnetar.core.setting import rows_of
 from magnetar.core.settings_file import GivenSettings
 
 OURS = "org.apache.pulsar.broker.loadbalance.impl."
@@ -32,15 +31,16 @@ def test_times_and_sizes_have_their_units() -> None:
         loadBalancerReportUpdateMinIntervalMillis="7000",
         loadBalancerSheddingIntervalMinutes="3",
         magnetarLoadBalanceDriver="control",
-    ).build(LoadSettings(), LOAD_NAMES)
+    ).build(LoadSettings())
     assert settings.unload_after_stop_ms_max == 1_000
     assert settings.nic_speed_gbps == 2.5
     assert settings.report_interval_seconds_max == 120
     assert settings.report_interval_ms_min == 7_000
     assert settings.round_seconds == 180
     assert settings.driver == "control"
-    texts = {name: text for name, text in told(BrokerSettings(load=settings)).items() if name in LOAD_NAMES.fields}
-    assert given(**texts).build(LoadSettings(), LOAD_NAMES) == settings
+    names = {row.name for row in rows_of(LoadSettings)}
+    texts = {name: text for name, text in told(BrokerSettings(load=settings)).items() if name in names}
+    assert given(**texts).build(LoadSettings()) == settings
 
 
 def test_the_balancers_settings() -> None:
@@ -52,7 +52,7 @@ def test_the_balancers_settings() -> None:
         loadBalancerSheddingGracePeriodMinutes="1",
         loadBalancerSplitCoolDownSeconds="9",
         supportedNamespaceBundleSplitAlgorithms="range_equally_divide,topic_count_equally_divide",
-    ).build(BalanceSettings(), BALANCE_NAMES)
+    ).build(BalanceSettings())
     assert balance.threshold.unload_throughput_bytes_min == 20 * MIB
     assert balance.placement_strategy is PlacementStrategy.LEAST_MESSAGE_RATE
     assert balance.shedding_strategy is SheddingStrategy.THRESHOLD
@@ -64,15 +64,14 @@ def test_the_balancers_settings() -> None:
 
 def test_every_name_finds_a_field() -> None:
     named: GivenSettings = given()
-    assert named.build(BalanceSettings(), BALANCE_NAMES) == BalanceSettings()
-    for name, path in BALANCE_NAMES.fields.items():
-        if name not in BALANCE_NAMES.readers:
+    assert named.build(BalanceSettings()) == BalanceSettings()
+    for row in rows_of(BalanceSettings):
+        for name in row.names:
             with pytest.raises(SettingError, match=name):
-                given(**{name: "?"}).build(BalanceSettings(), BALANCE_NAMES)
-        assert path
+                given(**{name: "?"}).build(BalanceSettings())
 
 
 @pytest.mark.parametrize("name", ["loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy"])
 def test_unknown_strategies_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is .*AvgShedder"):
-        given(**{name: OURS + "AvgShedder"}).build(BalanceSettings(), BALANCE_NAMES)
+        given(**{name: OURS + "AvgShedder"}).build(BalanceSettings())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from magnetar.auth.testing import SECRET
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 from magnetar.proxy.process import ProxyProcessSettings, proxy_process_settings
-from magnetar.proxy.setting_names import known_names
+from magnetar.proxy.setting_names import SETTINGS, known_names
 
 TOKENS = {
     "authenticationEnabled": "true",
@@ -29,6 +30,16 @@ def settings_of(**given: str) -> ProxyProcessSettings:
     for name, value in {"brokerServiceURL": "pulsar://b:1", **given}.items():
         settings.add(name, value, "test")
     return proxy_process_settings(settings)
+
+
+def test_every_setting_with_an_effect_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md").read_text()
+    listed = page.partition("`magnetar proxy run` reads a `proxy.conf`. With an effect: ")[2].partition(" Refused:")[0]
+    assert {name for name in SETTINGS.with_effect if not name.startswith("control")} == set(
+        re.findall(r"`(\w+)`", listed)
+    )
+    ours = set(re.findall(r"`(\w+)`", listed.partition("ours alone are")[2]))
+    assert {row.name for row in SETTINGS.rows if row.ours} == ours
 
 
 def test_what_holds_when_nothing_is_said() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.errors import Misuse, SettingError
-from magnetar.core.settings_file import GivenSettings, SettingNames, Unit, parse_value, unit_factor
+from magnetar.core.setting import Row, rows_of, setting
+from magnetar.core.settings_file import GivenSettings, kind_of, parse_value, unit_factor
 
 
 class Mode(enum.Enum):
@@ -21,8 +22,8 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class Inner:
-    size_bytes_max: int = 5
-    interval_seconds: float = 10.0
+    size_bytes_max: int = setting("cacheSizeMB", 5)
+    interval_seconds: float = setting("checkInterval", 10.0, unit="ms")
 
     def __post_init__(self) -> None:
         if self.size_bytes_max < 1:
@@ -31,31 +32,17 @@ class Inner:
 
 @dataclass(frozen=True)
 class Outer:
-    name: str = "none"
-    port: int = 1
-    wait_ms: int = 3
-    on: bool = False
-    directories: tuple[Path, ...] = ()
-    limit: int | None = None
-    mode: Mode = Mode.SAFE
+    name: str = setting("name", "none")
+    port: int = setting("port", 1)
+    wait_ms: int = setting("waitSeconds", 3)
+    on: bool = setting("enabled", False)
+    directories: tuple[Path, ...] = setting("dirs", ())
+    limit: int | None = setting("limit", None)
+    mode: Mode = setting("mode", Mode.SAFE)
     inner: Inner = field(default_factory=Inner)
 
 
-NAMES = SettingNames(
-    fields={
-        "cacheSizeMB": "inner.size_bytes_max",
-        "checkInterval": "inner.interval_seconds",
-        "dirs": "directories",
-        "enabled": "on",
-        "limit": "limit",
-        "mode": "mode",
-        "name": "name",
-        "port": "port",
-        "waitSeconds": "wait_ms",
-    },
-    units={"checkInterval": Unit.MS},
-)
-KNOWN = frozenset({*NAMES.fields, "journalWriteBufferSizeKB", "useNothing"})
+KNOWN = frozenset({*(row.name for row in rows_of(Outer)), "journalWriteBufferSizeKB", "useNothing"})
 
 
 def settings(**values: str) -> GivenSettings:
@@ -76,14 +63,14 @@ def test_names_units_and_types() -> None:
         name="x",
         port="80",
         waitSeconds="4",
-    ).build(Outer(), NAMES)
+    ).build(Outer())
     inner = Inner(size_bytes_max=2 * 1024 * 1024, interval_seconds=1.5)
     assert built == Outer("x", 80, 4000, True, (Path("/a"), Path("/b")), 7, Mode.FAST, inner)
 
 
 def test_what_is_not_given_or_empty_keeps_its_value() -> None:
     base = Outer(name="kept", port=9)
-    assert settings(name="", port="  ").build(base, NAMES) == base
+    assert settings(name="", port="  ").build(base) == base
 
 
 @pytest.mark.parametrize(
@@ -102,7 +89,7 @@ def test_what_is_not_given_or_empty_keeps_its_value() -> None:
 )
 def test_bad_values_are_named_with_what_would_be_right(name: str, value: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        settings(**{name: value}).build(Outer(), NAMES)
+        settings(**{name: value}).build(Outer())
 
 
 def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
@@ -116,7 +103,7 @@ def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
 
 def test_known_names_without_effect_are_listed() -> None:
     given_settings = settings(useNothing="1", journalWriteBufferSizeKB="", port="1")
-    given_settings.build(Outer(), NAMES)
+    given_settings.build(Outer())
     assert given_settings.without_effect() == ["useNothing"]
 
 
@@ -127,7 +114,7 @@ def test_files_environment_and_options_in_that_order(tmp_path: Path) -> None:
     given_settings.add_file(file)
     given_settings.add_environment({"port": "2", "PULSAR_PREFIX_waitSeconds": "2", "HOME": "/", "PORT": "9"})
     given_settings.add("waitSeconds", "3", "--wait")
-    built = given_settings.build(Outer(), NAMES)
+    built = given_settings.build(Outer())
     assert (built.name, built.port, built.wait_ms) == ("file", 2, 3000)
 
 
@@ -137,7 +124,7 @@ def test_mistakes_say_where_they_are(tmp_path: Path) -> None:
     given_settings = GivenSettings(KNOWN)
     given_settings.add_file(file)
     with pytest.raises(SettingError, match=rf"{file}:3: port is 'x'"):
-        given_settings.build(Outer(), NAMES)
+        given_settings.build(Outer())
     with pytest.raises(SettingError, match="environment variable PULSAR_PREFIX_nme: there is no setting 'nme'"):
         given_settings.add_environment({"PULSAR_PREFIX_nme": "x"})
     file.write_text("nme=x\n")
@@ -174,19 +161,23 @@ def test_single_values() -> None:
         given_settings.number("port", 6, 6, 9)
 
 
-def test_tables_that_do_not_fit_are_our_own_mistake() -> None:
+def row(name: str, path: str) -> Row:
+    return Row(name=name, path=path, owner=Inner)
+
+
+def test_rows_that_do_not_fit_are_our_own_mistake() -> None:
     with pytest.raises(Misuse, match="the unit of checkInterval is not known"):
-        unit_factor("checkInterval", "inner.interval_seconds")
+        unit_factor(row("checkInterval", "inner.interval_seconds"), "checkInterval")
     with pytest.raises(Misuse, match="the unit of sizeMB is not known"):
-        unit_factor("sizeMB", "wait_ms")
+        unit_factor(row("sizeMB", "wait_ms"), "sizeMB")
     with pytest.raises(Misuse, match=r"there is no field inner\.nothing"):
-        settings(port="1").build(Outer(), SettingNames(fields={"port": "inner.nothing"}))
+        kind_of(row("port", "inner.nothing"))
 
 
 @given(st.integers(0, 10**12), st.sampled_from(["Seconds", "Minutes", "Millis"]))
 def test_times_are_scaled_exactly(value: int, unit: str) -> None:
     factor = {"Seconds": 1_000, "Minutes": 60_000, "Millis": 1}[unit]
-    assert parse_value(str(value), int, unit_factor(f"wait{unit}", "wait_ms")) == value * factor
+    assert parse_value(str(value), int, unit_factor(row(f"wait{unit}", "wait_ms"), f"wait{unit}")) == value * factor
 
 
 @given(st.text(max_size=40), st.sampled_from([int, float, bool, Mode, int | None]))
@@ -197,8 +188,8 @@ def test_any_text_is_a_value_or_a_value_error(text: str, kind: object) -> None:
 
 @dataclass(frozen=True)
 class WithSecrets:
-    token_secret_key: str = ""
-    token_audience: str = ""
+    token_secret_key: str = setting("tokenSecretKey", "")
+    token_audience: str = setting("tokenAudience", "")
 
     def __post_init__(self) -> None:
         for name, value in (("tokenSecretKey", self.token_secret_key), ("tokenAudience", self.token_audience)):
@@ -215,9 +206,8 @@ class WithSecrets:
     ],
 )
 def test_mistakes_do_not_show_secrets(name: str, value: str, *, shown: bool) -> None:
-    names = SettingNames(fields={"tokenSecretKey": "token_secret_key", "tokenAudience": "token_audience"})
-    settings = GivenSettings(frozenset(names.fields))
+    settings = GivenSettings(["tokenSecretKey", "tokenAudience"])
     settings.add(name, value, "test")
     with pytest.raises(SettingError, match=name) as caught:
-        settings.build(WithSecrets(), names)
+        settings.build(WithSecrets())
     assert (value in str(caught.value)) is shown

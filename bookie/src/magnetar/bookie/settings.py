@@ -1,14 +1,15 @@
-"""How a bookie is set up. BookKeeper's names are in `UPSTREAM_NAMES`."""
+"""How a bookie is set up, by BookKeeper's names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.loss import OnLoss
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
+from magnetar.core.setting import named, setting
 
 ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
 """An entry's place in its log is a signed 32-bit number."""
@@ -26,19 +27,19 @@ def _require(condition: bool, name: str, value: object) -> None:
 class JournalSettings:
     """The journal's own part."""
 
-    sync_data: bool = True
-    """journalSyncData: an add is acknowledged only once the disk has it. False: a power failure may lose it."""
-    size_bytes_max: int = 2 * GIB
-    """journalMaxSizeMB: a new file is begun beyond this."""
-    backups_max: int = 5
-    """journalMaxBackups: how many files that are no longer needed stay for inspection. Standalone keeps none."""
-    preallocate_bytes: int = 16 * MIB
-    """journalPreAllocSizeMB: the file grows in these steps."""
-    alignment_bytes: int = 4096
-    """journalAlignmentSize: every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
+    sync_data: bool = setting("journalSyncData", True)
+    """An add is acknowledged only once the disk has it. False: a power failure may lose it."""
+    size_bytes_max: int = setting("journalMaxSizeMB", 2 * GIB)
+    """A new file is begun beyond this."""
+    backups_max: int = setting("journalMaxBackups", 5)
+    """How many files that are no longer needed stay for inspection. Standalone keeps none."""
+    preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB)
+    """The file grows in these steps."""
+    alignment_bytes: int = setting("journalAlignmentSize", 4096)
+    """Every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
     durable is never written again."""
-    format_version: int = 6
-    """journalFormatVersionToWrite: 6, or 5 as in Pulsar's configuration. Version 5 has no record for an explicit LAC
+    format_version: int = setting("journalFormatVersionToWrite", 6)
+    """6, or 5 as in Pulsar's configuration. Version 5 has no record for an explicit LAC
     (BookKeeper refuses a file of version 5 that has one): such a LAC then is durable with the next checkpoint."""
     queue_bytes_max: int = 32 * MIB
     """Bytes that wait for the journal thread; beyond, adds are held back."""
@@ -58,23 +59,22 @@ class JournalSettings:
 class StorageSettings:
     """Write cache, entry logs, index, checkpoints."""
 
-    write_cache_bytes_max: int = 64 * MIB
-    """dbStorage_writeCacheMaxSizeMb: both halves of all ledger directories together; a directory gets at least
+    write_cache_bytes_max: int = setting("dbStorage_writeCacheMaxSizeMb", 64 * MIB)
+    """Both halves of all ledger directories together; a directory gets at least
     `WRITE_CACHE_BYTES_MIN`."""
-    block_cache_bytes: int = 8 * MIB
-    """dbStorage_rocksDB_blockCacheSize: shared by both index databases."""
-    flush_interval_seconds: float = 60.0
-    """flushInterval: how much journal there is to replay after a crash, at most."""
-    entry_log_bytes_max: int = 1 * GIB
-    """logSizeLimit."""
-    read_ahead_bytes_max: int = 32 * MIB
-    """dbStorage_readAheadCacheMaxSizeMb: entries read ahead for readers that catch up; 0 switches it off."""
-    read_ahead_batch_entries: int = 1_000
-    """dbStorage_readAheadCacheBatchSize: how many at once, at most."""
-    read_ahead_batch_bytes: int = 512 * 1024
-    """dbStorage_readAheadCacheBatchBytesSize: how much at once, at most; -1: half the cache."""
-    read_threads: int = 2
-    """numReadWorkerThreads: for reads that the write cache cannot answer."""
+    block_cache_bytes: int = setting("dbStorage_rocksDB_blockCacheSize", 8 * MIB)
+    """Shared by both index databases."""
+    flush_interval_seconds: float = setting("flushInterval", 60.0, unit="ms")
+    """How much journal there is to replay after a crash, at most."""
+    entry_log_bytes_max: int = setting("logSizeLimit", 1 * GIB)
+    read_ahead_bytes_max: int = setting("dbStorage_readAheadCacheMaxSizeMb", 32 * MIB)
+    """Entries read ahead for readers that catch up; 0 switches it off."""
+    read_ahead_batch_entries: int = setting("dbStorage_readAheadCacheBatchSize", 1_000)
+    """How many at once, at most."""
+    read_ahead_batch_bytes: int = setting("dbStorage_readAheadCacheBatchBytesSize", 512 * 1024)
+    """How much at once, at most; -1: half the cache."""
+    read_threads: int = setting("numReadWorkerThreads", 2)
+    """For reads that the write cache cannot answer."""
 
     def __post_init__(self) -> None:
         _require(
@@ -105,19 +105,18 @@ class StorageSettings:
 class DiskSettings:
     """When a disk counts as full."""
 
-    usage_threshold: float = 0.95
-    """diskUsageThreshold: at this share of any disk the bookie turns read-only."""
-    usage_warn_threshold: float = 0.90
-    """diskUsageWarnThreshold: from here on the log says so, and compactions that need room wait."""
-    usage_low_water: float = 0.90
-    """diskUsageLwmThreshold: below this share it takes writes again."""
-    check_interval_seconds: float = 10.0
-    """diskCheckInterval."""
+    usage_threshold: float = setting("diskUsageThreshold", 0.95)
+    """At this share of any disk the bookie turns read-only."""
+    usage_warn_threshold: float = setting("diskUsageWarnThreshold", 0.90)
+    """From here on the log says so, and compactions that need room wait."""
+    usage_low_water: float = setting("diskUsageLwmThreshold", 0.90)
+    """Below this share it takes writes again."""
+    check_interval_seconds: float = setting("diskCheckInterval", 10.0, unit="ms")
     free_bytes_min: int = 64 * MIB
     """Less than this, beside what caches and journal still want to write, is full whatever the share: the reserve from
     which checkpoints, compaction and index deletes live."""
-    persist_status: bool = True
-    """persistBookieStatusEnabled: a read-only mode that somebody has asked for outlasts a restart."""
+    persist_status: bool = setting("persistBookieStatusEnabled", True)
+    """A read-only mode that somebody has asked for outlasts a restart."""
 
     def __post_init__(self) -> None:
         _require(0 < self.usage_low_water <= self.usage_threshold <= 1, "diskUsageThreshold", self.usage_threshold)
@@ -130,26 +129,26 @@ class DiskSettings:
 class BookieSettings:
     """One bookie."""
 
-    journal_directories: tuple[Path, ...]
-    """journalDirectories: a ledger belongs to one of them by its id, so they and their order never change."""
-    ledger_directories: tuple[Path, ...]
-    """ledgerDirectories: a ledger belongs to one of them by its id, so they and their order never change."""
-    index_directories: tuple[Path, ...] = ()
-    """indexDirectories: where the index of each ledger directory stands; empty: in the ledger directory itself."""
-    advertised_host: str = "127.0.0.1"
-    """advertisedAddress: how others reach this bookie."""
-    bookie_id: str = ""
-    """bookieId; empty: `<advertised host>:<port>`."""
-    port: int = 3181
-    """bookiePort; 0: any free one (then give a bookie id, or it changes with every start)."""
+    journal_directories: tuple[Path, ...] = field(metadata=named("journalDirectories", older="journalDirectory"))
+    """A ledger belongs to one of them by its id, so they and their order never change."""
+    ledger_directories: tuple[Path, ...] = field(metadata=named("ledgerDirectories"))
+    """A ledger belongs to one of them by its id, so they and their order never change."""
+    index_directories: tuple[Path, ...] = setting("indexDirectories", ())
+    """Where the index of each ledger directory stands; empty: in the ledger directory itself."""
+    advertised_host: str = setting("advertisedAddress", "127.0.0.1")
+    """How others reach this bookie."""
+    bookie_id: str = setting("bookieId", "")
+    """Empty: `<advertised host>:<port>`."""
+    port: int = setting("bookiePort", 3181)
+    """0: any free one (then give a bookie id, or it changes with every start)."""
     listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
     """Which address the server listens on."""
     serve_tcp: bool = True
     """False: only `LocalBookieConnection` reaches this bookie."""
-    read_only: bool = False
+    read_only: bool = setting("forceReadOnlyBookie", False)
     """Start in read-only mode and stay there."""
-    heal_from_peers: bool = False
-    """dataIntegrityChecking: a start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
+    heal_from_peers: bool = setting("dataIntegrityChecking", False)
+    """A start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
     from the other bookies. False: it is refused. Ledgers with one replica have no other, and a person may have a copy
     of what is damaged, so nobody goes on without being told to. Such a start reads all of the index."""
     accept_loss: bool = False
@@ -186,37 +185,6 @@ class BookieSettings:
         if self.index_directories and len(self.index_directories) != len(self.ledger_directories):
             raise SettingError("indexDirectories must name as many directories as ledgerDirectories, or none")
 
-
-UPSTREAM_NAMES: Final[dict[str, str]] = {
-    "advertisedAddress": "advertised_host",
-    "bookieId": "bookie_id",
-    "bookiePort": "port",
-    "dataIntegrityChecking": "heal_from_peers",
-    "dbStorage_readAheadCacheBatchBytesSize": "storage.read_ahead_batch_bytes",
-    "dbStorage_readAheadCacheBatchSize": "storage.read_ahead_batch_entries",
-    "dbStorage_readAheadCacheMaxSizeMb": "storage.read_ahead_bytes_max",
-    "dbStorage_rocksDB_blockCacheSize": "storage.block_cache_bytes",
-    "dbStorage_writeCacheMaxSizeMb": "storage.write_cache_bytes_max",
-    "diskCheckInterval": "disk.check_interval_seconds",
-    "diskUsageLwmThreshold": "disk.usage_low_water",
-    "diskUsageThreshold": "disk.usage_threshold",
-    "diskUsageWarnThreshold": "disk.usage_warn_threshold",
-    "indexDirectories": "index_directories",
-    "flushInterval": "storage.flush_interval_seconds",
-    "forceReadOnlyBookie": "read_only",
-    "journalAlignmentSize": "journal.alignment_bytes",
-    "journalDirectories": "journal_directories",
-    "journalFormatVersionToWrite": "journal.format_version",
-    "journalMaxBackups": "journal.backups_max",
-    "journalMaxSizeMB": "journal.size_bytes_max",
-    "journalPreAllocSizeMB": "journal.preallocate_bytes",
-    "journalSyncData": "journal.sync_data",
-    "ledgerDirectories": "ledger_directories",
-    "logSizeLimit": "storage.entry_log_bytes_max",
-    "numReadWorkerThreads": "storage.read_threads",
-    "persistBookieStatusEnabled": "disk.persist_status",
-}
-"""BookKeeper's name of each setting that has one; the unit in ours is told by the name's end."""
 
 STANDALONE_STORAGE: Final = StorageSettings(
     write_cache_bytes_max=32 * MIB, block_cache_bytes=4 * MIB, read_ahead_bytes_max=8 * MIB

@@ -11,17 +11,10 @@ from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
 from magnetar.broker.resources import Resources
-from magnetar.broker.settings.access_names import PEER_TLS_BOTH_NAMES
-from magnetar.broker.settings.balance_names import BALANCE_NAMES
+from magnetar.broker.settings.access import AccessSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
-from magnetar.broker.settings.names import (
-    BOOKIE_CONNECTION_NAMES,
-    BROKER_NAMES,
-    LEDGER_CLIENT_NAMES,
-    MANAGED_LEDGER_NAMES,
-    known_names,
-)
+from magnetar.broker.settings.names import known_names
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -84,7 +77,8 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         advertised_address=own_address.host_name(),
         load=LoadSettings(history_enabled=True),
     )
-    broker = _with_access(given, given.build(broker, BROKER_NAMES))
+    broker = given.build(broker)
+    _try_access(broker.access)
     if not broker.cluster_name:
         raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
     refuse_protection(given, PROTECTIONS)
@@ -100,10 +94,10 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
         bookkeeper=_other_store(given, "bookkeeperMetadataServiceUri", metadata),
         broker=broker,
-        managed=given.build(managed, MANAGED_LEDGER_NAMES),
-        ledgers=given.build(LedgerClientSettings(), LEDGER_CLIENT_NAMES),
-        connections=given.build(TcpBookieSettings(), BOOKIE_CONNECTION_NAMES),
-        balance=given.build(BalanceSettings(), BALANCE_NAMES),
+        managed=given.build(managed),
+        ledgers=given.build(LedgerClientSettings()),
+        connections=given.build(TcpBookieSettings()),
+        balance=given.build(BalanceSettings()),
         control=control_settings(given, DEFAULT_CONTROL_PORT),
     )
 
@@ -130,15 +124,12 @@ def _refuse_closed_ports(given: GivenSettings) -> None:
             )
 
 
-def _with_access(given: GivenSettings, broker: BrokerSettings) -> BrokerSettings:
-    """Settings that count for a broker's ports and for its connections to others; keys and users are tried."""
-    access = broker.access
-    peers = replace(access.peers, tls=given.build(access.peers.tls, PEER_TLS_BOTH_NAMES))
+def _try_access(access: AccessSettings) -> None:
+    """Keys and users are read."""
     if access.authentication.enabled:
         from magnetar.auth.authenticator import Authenticator
 
         Authenticator(access.authentication, SystemClock())
-    return replace(broker, access=replace(access, peers=peers))
 
 
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.core.errors import SettingError
+from magnetar.core.setting import setting
 
 _PACKAGE: Final = "org.apache.pulsar.broker.authentication."
 
@@ -20,20 +21,18 @@ PROVIDERS: Final = (TOKEN_PROVIDER, BASIC_PROVIDER, TLS_PROVIDER)
 class TokenSettings:
     """How JSON Web Tokens are checked."""
 
-    secret_key: str = ""
-    """`tokenSecretKey`: for HMAC signatures; `file:`, `data:;base64,`, a path, or base64."""
-    public_key: str = ""
-    """`tokenPublicKey`: for signatures by a private key; DER or PEM, from the same places."""
-    public_algorithm: str = "RS256"
-    """`tokenPublicAlg`: tells the public key's kind; all algorithms of that kind are taken."""
-    role_claim: str = "sub"
-    """`tokenAuthClaim`."""
-    audience_claim: str = ""
-    """`tokenAudienceClaim`: which claim must name `audience`; empty: none."""
-    audience: str = ""
-    """`tokenAudience`."""
-    clock_skew_seconds: float = 0.0
-    """`tokenAllowedClockSkewSeconds`: how far the clock of who made a token may be off."""
+    secret_key: str = setting("tokenSecretKey", "", secret=True)
+    """For HMAC signatures; `file:`, `data:;base64,`, a path, or base64."""
+    public_key: str = setting("tokenPublicKey", "", secret=True)
+    """For signatures by a private key; DER or PEM, from the same places."""
+    public_algorithm: str = setting("tokenPublicAlg", "RS256")
+    """Tells the public key's kind; all algorithms of that kind are taken."""
+    role_claim: str = setting("tokenAuthClaim", "sub")
+    audience_claim: str = setting("tokenAudienceClaim", "")
+    """Which claim must name `audience`; empty: none."""
+    audience: str = setting("tokenAudience", "")
+    clock_skew_seconds: float = setting("tokenAllowedClockSkewSeconds", 0.0)
+    """How far the clock of who made a token may be off."""
 
     def __post_init__(self) -> None:
         if self.audience_claim and not self.audience:
@@ -46,17 +45,16 @@ class TokenSettings:
 class AuthenticationSettings:
     """Whether clients must say who they are, and how that is checked."""
 
-    enabled: bool = False
-    """`authenticationEnabled`."""
-    providers: tuple[str, ...] = ()
-    """`authenticationProviders`: Apache's class names."""
-    anonymous_role: str = ""
-    """`anonymousUserRole`: who those are who show nothing; empty: they are refused."""
-    refresh_check_seconds: float = 60.0
-    """`authenticationRefreshCheckSeconds`: how often it is looked whether credentials have expired."""
+    enabled: bool = setting("authenticationEnabled", False)
+    providers: tuple[str, ...] = setting("authenticationProviders", ())
+    """Apache's class names."""
+    anonymous_role: str = setting("anonymousUserRole", "")
+    """Who those are who show nothing; empty: they are refused."""
+    refresh_check_seconds: float = setting("authenticationRefreshCheckSeconds", 60.0)
+    """How often it is looked whether credentials have expired."""
     token: TokenSettings = field(default_factory=TokenSettings)
-    basic_users: str = ""
-    """`basicAuthConf`: a file of htpasswd (a path, or `file:`), or its content (`data:;base64,` or base64)."""
+    basic_users: str = setting("basicAuthConf", "", secret=True)
+    """A file of htpasswd (a path, or `file:`), or its content (`data:;base64,` or base64)."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.providers if name not in PROVIDERS]
@@ -72,20 +70,3 @@ class AuthenticationSettings:
             raise SettingError("AuthenticationProviderBasic needs basicAuthConf")
         if not self.providers and not self.anonymous_role:
             raise SettingError("authenticationEnabled needs authenticationProviders: nobody could connect")
-
-
-AUTHENTICATION_NAMES: Final[dict[str, str]] = {
-    "anonymousUserRole": "anonymous_role",
-    "authenticationEnabled": "enabled",
-    "authenticationProviders": "providers",
-    "authenticationRefreshCheckSeconds": "refresh_check_seconds",
-    "basicAuthConf": "basic_users",
-    "tokenAllowedClockSkewSeconds": "token.clock_skew_seconds",
-    "tokenAudience": "token.audience",
-    "tokenAudienceClaim": "token.audience_claim",
-    "tokenAuthClaim": "token.role_claim",
-    "tokenPublicAlg": "token.public_algorithm",
-    "tokenPublicKey": "token.public_key",
-    "tokenSecretKey": "token.secret_key",
-}
-"""Pulsar's names of the fields of `AuthenticationSettings`."""

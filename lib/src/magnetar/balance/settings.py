@@ -11,6 +11,7 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+from magnetar.core.setting import class_named, setting
 
 MINUTE_MS: Final = 60_000
 
@@ -23,7 +24,9 @@ SPLIT_ALGORITHMS: Final = (RANGE_EQUALLY, TOPIC_COUNT_EQUALLY, SPECIFIED_POSITIO
 
 
 class SheddingStrategy(enum.Enum):
-    """Who decides which bundles leave a broker, by the last part of the class name that Pulsar's setting holds."""
+    """Who decides which bundles leave a broker, by the last part of the class name that Pulsar's setting holds.
+
+    Pulsar's AvgShedder is a shedder and a placement at once; it is not there."""
 
     BALANCED = "BalancedShedder"
     """Ours; see `magnetar.balance.balanced`."""
@@ -46,16 +49,15 @@ class PlacementStrategy(enum.Enum):
 class ResourceWeights:
     """How much each resource's usage counts; a broker's usage is the largest of the products."""
 
-    cpu: float = 1.0
-    """`loadBalancerCPUResourceWeight`."""
-    memory: float = 0.0
-    """`loadBalancerMemoryResourceWeight`."""
-    direct_memory: float = 0.0
-    """`loadBalancerDirectMemoryResourceWeight`."""
-    bandwidth_in: float = 1.0
-    """`loadBalancerBandwidthInResourceWeight`."""
-    bandwidth_out: float = 1.0
-    """`loadBalancerBandwidthOutResourceWeight`."""
+    cpu: float = setting("loadBalancerCPUResourceWeight", 1.0)
+    memory: float = setting("loadBalancerMemoryResourceWeight", 0.0)
+    direct_memory: float = setting("loadBalancerDirectMemoryResourceWeight", 0.0)
+    bandwidth_in: float = setting(
+        "loadBalancerBandwidthInResourceWeight", 1.0, older="loadBalancerBandwithInResourceWeight"
+    )
+    bandwidth_out: float = setting(
+        "loadBalancerBandwidthOutResourceWeight", 1.0, older="loadBalancerBandwithOutResourceWeight"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,32 +81,26 @@ class LoadWeights:
 class SplitSettings:
     """When bundles are split by themselves."""
 
-    enabled: bool = True
-    """`loadBalancerAutoBundleSplitEnabled`."""
-    unload_parts: bool = True
-    """`loadBalancerAutoUnloadSplitBundlesEnabled`: whoever does the split lets the parts go from their broker too."""
-    algorithm: str = RANGE_EQUALLY
-    """`defaultNamespaceBundleSplitAlgorithm`."""
-    algorithms: tuple[str, ...] = SPLIT_ALGORITHMS
-    """`supportedNamespaceBundleSplitAlgorithms`."""
-    bundle_topics_max: int = 1_000
-    """`loadBalancerNamespaceBundleMaxTopics`."""
-    bundle_sessions_max: int = 1_000
-    """`loadBalancerNamespaceBundleMaxSessions`: producers and consumers; -1 or 0 is no limit."""
-    bundle_msg_rate_max: int = 30_000
-    """`loadBalancerNamespaceBundleMaxMsgRate`: messages per second in both directions."""
-    bundle_bandwidth_bytes_max: int = 100 * MIB
-    """`loadBalancerNamespaceBundleMaxBandwidthMbytes`: bytes per second in both directions."""
-    namespace_bundles_max: int = 128
-    """`loadBalancerNamespaceMaximumBundles`."""
-    difference_percent: float = 10
-    """`flowOrQpsDifferenceThresholdPercentage`: how far above its maximum a bundle must be for that algorithm."""
-    hits: int = 3
-    """`loadBalancerNamespaceBundleSplitConditionHitCountThreshold`: rounds in a row in which it must be too large."""
-    splits_per_round_max: int = 10
-    """`loadBalancerMaxNumberOfBundlesToSplitPerCycle`."""
-    cool_down_ms: int = 5 * MINUTE_MS
-    """Ours, `loadBalancerSplitCoolDownSeconds`: how long a bundle's parts are left alone before they are split in
+    enabled: bool = setting("loadBalancerAutoBundleSplitEnabled", True)
+    unload_parts: bool = setting("loadBalancerAutoUnloadSplitBundlesEnabled", True)
+    """Whoever does the split lets the parts go from their broker too."""
+    algorithm: str = setting("defaultNamespaceBundleSplitAlgorithm", RANGE_EQUALLY)
+    algorithms: tuple[str, ...] = setting("supportedNamespaceBundleSplitAlgorithms", SPLIT_ALGORITHMS)
+    bundle_topics_max: int = setting("loadBalancerNamespaceBundleMaxTopics", 1_000)
+    bundle_sessions_max: int = setting("loadBalancerNamespaceBundleMaxSessions", 1_000)
+    """Producers and consumers; -1 or 0 is no limit."""
+    bundle_msg_rate_max: int = setting("loadBalancerNamespaceBundleMaxMsgRate", 30_000)
+    """Messages per second in both directions."""
+    bundle_bandwidth_bytes_max: int = setting("loadBalancerNamespaceBundleMaxBandwidthMbytes", 100 * MIB)
+    """Bytes per second in both directions."""
+    namespace_bundles_max: int = setting("loadBalancerNamespaceMaximumBundles", 128)
+    difference_percent: float = setting("flowOrQpsDifferenceThresholdPercentage", 10)
+    """How far above its maximum a bundle must be for that algorithm."""
+    hits: int = setting("loadBalancerNamespaceBundleSplitConditionHitCountThreshold", 3)
+    """Rounds in a row in which it must be too large."""
+    splits_per_round_max: int = setting("loadBalancerMaxNumberOfBundlesToSplitPerCycle", 10)
+    cool_down_ms: int = setting("loadBalancerSplitCoolDownSeconds", 5 * MINUTE_MS, ours=True)
+    """How long a bundle's parts are left alone before they are split in
     turn, so that what the first split did has been seen in several reports."""
 
     def __post_init__(self) -> None:
@@ -125,47 +121,49 @@ class SplitSettings:
 class ThresholdSettings:
     """`ThresholdShedder`'s."""
 
-    usage_difference_percent: float = 10
-    """`loadBalancerBrokerThresholdShedderPercentage`: how far above the average a broker must be."""
-    unload_throughput_bytes_min: float = 10.0 * MIB
-    """`loadBalancerBundleUnloadMinThroughputThreshold`: nothing is moved for less."""
-    lower_boundary: bool = False
-    """`lowerBoundarySheddingEnabled`: the fullest broker gives to one that is far below the average."""
+    usage_difference_percent: float = setting("loadBalancerBrokerThresholdShedderPercentage", 10)
+    """How far above the average a broker must be."""
+    unload_throughput_bytes_min: float = setting(
+        "loadBalancerBundleUnloadMinThroughputThreshold", 10.0 * MIB, unit="mib"
+    )
+    """Nothing is moved for less."""
+    lower_boundary: bool = setting("lowerBoundarySheddingEnabled", False)
+    """The fullest broker gives to one that is far below the average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformSettings:
     """`UniformLoadShedder`'s."""
 
-    msg_rate_difference_percent: float = 50
-    """`loadBalancerMsgRateDifferenceShedderThreshold`; 0 or less: rates do not count."""
-    throughput_ratio: float = 4
-    """`loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold`; 0 or less: throughputs do not count."""
-    unload_share_max: float = 0.2
-    """`maxUnloadPercentage`: how much of the difference one round moves."""
-    unload_msg_rate_min: float = 1_000
-    """`minUnloadMessage`: nothing is moved for less."""
-    unload_throughput_bytes_min: int = MIB
-    """`minUnloadMessageThroughput`: nothing is moved for less."""
-    unloads_per_round_max: int = -1
-    """`maxUnloadBundleNumPerShedding`; -1 is no limit."""
+    msg_rate_difference_percent: float = setting("loadBalancerMsgRateDifferenceShedderThreshold", 50)
+    """0 or less: rates do not count."""
+    throughput_ratio: float = setting("loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold", 4)
+    """0 or less: throughputs do not count."""
+    unload_share_max: float = setting("maxUnloadPercentage", 0.2)
+    """How much of the difference one round moves."""
+    unload_msg_rate_min: float = setting("minUnloadMessage", 1_000)
+    """Nothing is moved for less."""
+    unload_throughput_bytes_min: int = setting("minUnloadMessageThroughput", MIB)
+    """Nothing is moved for less."""
+    unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1)
+    """-1 is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedSettings:
     """`BalancedShedder`'s, all ours but one."""
 
-    trigger_ratio: float = 1.25
-    """`loadBalancerBalancedShedderTriggerRatio`: two brokers are out of balance when one bears this many times the
+    trigger_ratio: float = setting("loadBalancerBalancedShedderTriggerRatio", 1.25, ours=True)
+    """Two brokers are out of balance when one bears this many times the
     other's load."""
-    settle_ratio: float = 1.1
-    """`loadBalancerBalancedShedderSettleRatio`: once at it, moves go on until no two brokers differ more than this."""
-    hits: int = 3
-    """`loadBalancerSheddingConditionHitCountThreshold`: rounds in a row in which a broker must be too loaded."""
-    load_history_share: float = 0.75
-    """`loadBalancerBalancedShedderHistoryShare`: how much of a bundle's load is what it was before, in each round."""
-    moves_per_round_max: int = 0
-    """`loadBalancerBalancedShedderMaxMovesPerRound`; 0 is 10, or one in 50 of a larger cluster's bundles."""
+    settle_ratio: float = setting("loadBalancerBalancedShedderSettleRatio", 1.1, ours=True)
+    """Once at it, moves go on until no two brokers differ more than this."""
+    hits: int = setting("loadBalancerSheddingConditionHitCountThreshold", 3)
+    """Rounds in a row in which a broker must be too loaded."""
+    load_history_share: float = setting("loadBalancerBalancedShedderHistoryShare", 0.75, ours=True)
+    """How much of a bundle's load is what it was before, in each round."""
+    moves_per_round_max: int = setting("loadBalancerBalancedShedderMaxMovesPerRound", 0, ours=True)
+    """0 is 10, or one in 50 of a larger cluster's bundles."""
     weights: LoadWeights = field(default_factory=LoadWeights)
 
     def __post_init__(self) -> None:
@@ -180,37 +178,37 @@ class BalancedSettings:
 class BalanceSettings:
     """All of load management's settings."""
 
-    shedding_enabled: bool = True
-    """`loadBalancerSheddingEnabled`: whether bundles leave loaded brokers. Draining brokers are emptied either way."""
-    shedding_strategy: SheddingStrategy = SheddingStrategy.BALANCED
-    """`loadBalancerLoadSheddingStrategy`."""
-    placement_strategy: PlacementStrategy = PlacementStrategy.LEAST_LOAD
-    """`loadBalancerLoadPlacementStrategy`."""
-    shedding_grace_ms: int = 30 * MINUTE_MS
-    """`loadBalancerSheddingGracePeriodMinutes`: a bundle that was moved stays for this long."""
-    unloading_timeout_ms: int = MINUTE_MS
-    """`namespaceBundleUnloadingTimeoutMs`."""
-    distribute_bundles_evenly: bool = True
-    """`loadBalancerDistributeBundlesEvenlyEnabled`: new bundles go to brokers with the fewest of their namespace; with
+    shedding_enabled: bool = setting("loadBalancerSheddingEnabled", True)
+    """Whether bundles leave loaded brokers. Draining brokers are emptied either way."""
+    shedding_strategy: SheddingStrategy = setting(
+        "loadBalancerLoadSheddingStrategy", SheddingStrategy.BALANCED, read=class_named(SheddingStrategy)
+    )
+    placement_strategy: PlacementStrategy = setting(
+        "loadBalancerLoadPlacementStrategy", PlacementStrategy.LEAST_LOAD, read=class_named(PlacementStrategy)
+    )
+    shedding_grace_ms: int = setting("loadBalancerSheddingGracePeriodMinutes", 30 * MINUTE_MS)
+    """A bundle that was moved stays for this long."""
+    unloading_timeout_ms: int = setting("namespaceBundleUnloadingTimeoutMs", MINUTE_MS)
+    distribute_bundles_evenly: bool = setting("loadBalancerDistributeBundlesEvenlyEnabled", True)
+    """New bundles go to brokers with the fewest of their namespace; with
     `LeastLoad`, of those that are about as little loaded as the least."""
-    broker_topics_max: int = 50_000
-    """`loadBalancerBrokerMaxTopics`: brokers with more get no bundles, as long as there are others."""
-    overloaded_percent: float = 85
-    """`loadBalancerBrokerOverloadedThresholdPercentage`."""
-    usage_history_share: float = 0.9
-    """`loadBalancerHistoryResourcePercentage`: how much of a usage is what it was before, in each round."""
-    usage_difference_percent: float = 10
-    """`loadBalancerAverageResourceUsageDifferenceThresholdPercentage`: `LeastResourceUsageWithWeight` takes brokers
+    broker_topics_max: int = setting("loadBalancerBrokerMaxTopics", 50_000)
+    """Brokers with more get no bundles, as long as there are others."""
+    overloaded_percent: float = setting("loadBalancerBrokerOverloadedThresholdPercentage", 85)
+    usage_history_share: float = setting("loadBalancerHistoryResourcePercentage", 0.9)
+    """How much of a usage is what it was before, in each round."""
+    usage_difference_percent: float = setting("loadBalancerAverageResourceUsageDifferenceThresholdPercentage", 10)
+    """`LeastResourceUsageWithWeight` takes brokers
     this far below the average."""
-    prefer_later_versions: bool = False
-    """`preferLaterVersions`: bundles go to the brokers of the latest version alone."""
-    failure_domains_enabled: bool = False
-    """`failureDomainsEnabled`: whether anti-affinity looks at failure domains before it looks at brokers."""
-    drain_moves_per_round_max: int = 100
-    """Ours, `loadBalancerDrainMaxMovesPerRound`: each of them closes topics on the draining broker and loads them
+    prefer_later_versions: bool = setting("preferLaterVersions", False)
+    """Bundles go to the brokers of the latest version alone."""
+    failure_domains_enabled: bool = setting("failureDomainsEnabled", False)
+    """Whether anti-affinity looks at failure domains before it looks at brokers."""
+    drain_moves_per_round_max: int = setting("loadBalancerDrainMaxMovesPerRound", 100, ours=True)
+    """Each of them closes topics on the draining broker and loads them
     elsewhere, and clients look them up again."""
-    history_length_max: int = 1_000
-    """Ours, `loadBalancerDecisionHistorySize`: decisions kept for people; about 1 kB each."""
+    history_length_max: int = setting("loadBalancerDecisionHistorySize", 1_000, ours=True)
+    """Decisions kept for people; about 1 kB each."""
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     split: SplitSettings = field(default_factory=SplitSettings)
     threshold: ThresholdSettings = field(default_factory=ThresholdSettings)

@@ -1,8 +1,7 @@
 """Settings as operators give them: files written for Apache's components, environment variables, the command line.
 
-Everything is named as Apache names it. A component says which of its settings' fields a name stands for; the unit of
-the field is told by its own name's end (`_seconds`, `_bytes_max` …), the unit of Apache's by that name's end or by the
-component's table.
+Everything is named as Apache names it; `magnetar.core.setting` says which field a name stands for. The unit of the
+field is told by its own name's end (`_seconds`, `_bytes_max` …), the unit of Apache's by that name's end or by the row.
 
 Three things can happen to a name: it is used; Apache knows it but it has no effect here (`without_effect`, to be told
 once at the start); nobody knows it, which is a `SettingError`, because a misspelt setting must not be lost silently.
@@ -15,19 +14,23 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.core.properties import BadProperties, parse_properties
+from magnetar.core.setting import Row, rows_of
 
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 """What Pulsar's images want before a setting's name; without it they take names that the shipped file has."""
 
+
+PORT_MAX: Final = 65_535
 
 HIDDEN: Final = "…"
 """In the place of a secret."""
@@ -73,17 +76,6 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
 _WORDS_FOR_TRUE: Final = ("true", "yes", "on")
 _WORDS_FOR_FALSE: Final = ("false", "no", "off")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingNames:
-    """Which fields of a settings class (a dataclass, others inside it by `part.field`) Apache's names stand for."""
-
-    fields: Mapping[str, str]
-    units: Mapping[str, Unit] = field(default_factory=dict)
-    """The unit of names whose end does not tell it. A number of bytes needs none."""
-    readers: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
-    """For values that are written otherwise than the field's type; raise ValueError with what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,25 +163,23 @@ class GivenSettings:
 
         return cast(int, self._read(name, read, default))
 
-    def build(self, base: T, names: SettingNames) -> T:
+    def build(self, base: T) -> T:
         """`base`, a settings object, with every field replaced that was given a value. `SettingError`."""
+        rows = rows_of(type(base))
         changes: dict[str, Any] = {}
-        for name, path in names.fields.items():
-            self._used.add(name)
-            given = self._given.get(name)
-            if given is None or not given.value:
-                continue
-            kind = _field_type(base, path)
-            read = names.readers.get(name)
-            if read is None:
-                unit = names.units.get(name)
-                changes[path] = self._read(name, _ValueReader(name, path, kind, unit), None)
-            else:
-                changes[path] = self._read(name, read, None)
+        for row in rows:
+            for name in row.names:
+                given = self._given.get(name)
+                if given is not None and given.value:
+                    changes[row.path] = self._read(name, _ValueReader(row, name), None)
+                elif row.port and self.emptied(name):
+                    changes[row.path] = None
+                self._used.add(name)
         try:
             return _replaced(base, changes)
         except SettingError as error:
-            raise SettingError(self._explained(str(error), names.fields)) from None
+            names = [name for row in rows for name in row.names]
+            raise SettingError(self._explained(str(error), names)) from None
 
     def without_effect(self) -> list[str]:
         """Names that were given a value and that nobody asked for, sorted."""
@@ -220,31 +210,46 @@ def _shown(name: str, value: str) -> str:
 
 
 class _ValueReader:
-    def __init__(self, name: str, path: str, kind: Any, unit: Unit | None) -> None:
-        self._kind = kind
-        self._unit = unit or _unit_by_ending(name.lower(), _UPSTREAM_ENDINGS)
-        self._factor = unit_factor(name, path, unit)
+    def __init__(self, row: Row, name: str) -> None:
+        self._row = row
+        self._unit = _unit_of(row, name)
+        self._factor = unit_factor(row, name)
 
     def __call__(self, text: str) -> object:
+        row = self._row
+        if row.read is not None:
+            return row.read(text)
+        if row.words is not None:
+            if text not in row.words:
+                raise ValueError("one of " + ", ".join(row.words))
+            return row.words[text]
         try:
-            return parse_value(text, self._kind, self._factor)
+            value = parse_value(text, kind_of(row), self._factor)
         except ValueError as error:
             unit = f" of {self._unit.name}" if self._unit is not None and self._factor != 1 else ""
             raise ValueError(f"{error}{unit}") from None
+        if row.port and not 0 <= cast(int, value) <= PORT_MAX:
+            raise ValueError(f"a number from 0 to {PORT_MAX}")
+        return value
 
 
-def unit_factor(name: str, path: str, unit: Unit | None = None) -> Fraction:
+def unit_factor(row: Row, name: str) -> Fraction:
     """How many of our field's units one of the upstream setting's is. `Misuse` when a time's unit is not known."""
-    words = [word for word in path.rpartition(".")[2].split("_") if word not in ("max", "min")]
+    words = [word for word in row.path.rpartition(".")[2].split("_") if word not in ("max", "min")]
     ours = next((unit for ending, unit in _OUR_ENDINGS if words[-1] == ending), None)
     if ours is None:
         return Fraction(1)
-    theirs = unit or _unit_by_ending(name.lower(), _UPSTREAM_ENDINGS)
+    theirs = _unit_of(row, name)
     if theirs is None and ours is Unit.BYTES:
         return Fraction(1)
     if theirs is None or theirs.value[0] != ours.value[0]:
         raise Misuse(f"the unit of {name} is not known")
     return theirs.value[1] / ours.value[1]
+
+
+def _unit_of(row: Row, name: str) -> Unit | None:
+    """The unit of what is written under a name."""
+    return Unit[row.unit.upper()] if row.unit else _unit_by_ending(name.lower(), _UPSTREAM_ENDINGS)
 
 
 def _unit_by_ending(name: str, endings: Collection[tuple[str, Unit]]) -> Unit | None:
@@ -291,14 +296,17 @@ def _parse_number(text: str, kind: Any, factor: Fraction) -> object:
     return int(scaled)
 
 
-def _field_type(base: object, path: str) -> Any:
-    owner, _, last = path.rpartition(".")
-    for name in owner.split(".") if owner else ():
-        base = getattr(base, name)
-    hints = typing.get_type_hints(type(base))
-    if not is_dataclass(base) or last not in hints:
-        raise Misuse(f"there is no field {path}")
+def kind_of(row: Row) -> Any:
+    """The type of a setting's field. `Misuse` when its class has no such field."""
+    hints, last = _hints(row.owner), row.path.rpartition(".")[2]
+    if last not in hints:
+        raise Misuse(f"there is no field {row.path}")
     return hints[last]
+
+
+@cache
+def _hints(owner: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(owner)
 
 
 def _replaced(base: T, changes: Mapping[str, Any]) -> T:

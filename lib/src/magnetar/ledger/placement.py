@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.errors import SettingError
+from magnetar.core.setting import setting
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.topology import UNKNOWN_RACK, BookieTopology
 
@@ -47,23 +48,21 @@ _GROUP_PROPERTIES: Final = ("isolationBookieGroups", "secondaryIsolationBookieGr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSettings:
-    """The policy. Pulsar's names: bookkeeperClient…"""
+    """The policy."""
 
-    rack_aware: bool = True
-    """RackawarePolicyEnabled."""
-    region_aware: bool = False
-    """RegionawarePolicyEnabled: the first part of a rack's path is its region."""
-    racks_per_write_quorum_min: int = 2
-    """MinNumRacksPerWriteQuorum."""
-    enforce_racks: bool = False
-    """EnforceMinNumRacksPerWriteQuorum: rather no ledger than one in too few racks; bookies of unknown racks are
+    rack_aware: bool = setting("bookkeeperClientRackawarePolicyEnabled", True)
+    region_aware: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
+    """The first part of a rack's path is its region."""
+    racks_per_write_quorum_min: int = setting("bookkeeperClientMinNumRacksPerWriteQuorum", 2)
+    enforce_racks: bool = setting("bookkeeperClientEnforceMinNumRacksPerWriteQuorum", False)
+    """Rather no ledger than one in too few racks; bookies of unknown racks are
     not used then."""
     regions_per_write_quorum_min: int = 2
     """reppMinimumRegionsForDurability; counts when region_aware."""
-    isolation_groups: tuple[str, ...] = ()
-    """IsolationGroups: only bookies of these groups."""
-    secondary_isolation_groups: tuple[str, ...] = ()
-    """SecondaryIsolationGroups: used as well when the first ones have too few; then those that are in no group."""
+    isolation_groups: tuple[str, ...] = setting("bookkeeperClientIsolationGroups", ())
+    """Only bookies of these groups."""
+    secondary_isolation_groups: tuple[str, ...] = setting("bookkeeperClientSecondaryIsolationGroups", ())
+    """Used as well when the first ones have too few; then those that are in no group."""
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magnetar.core.limits import MIB
+from magnetar.core.setting import setting
 from magnetar.ledger.placement import PlacementSettings
 
 
@@ -12,10 +13,8 @@ from magnetar.ledger.placement import PlacementSettings
 class LedgerClientSettings:
     """Bounds and times of the ledger client."""
 
-    add_timeout_seconds: float = 30.0
-    """An entry that is not confirmed after this long costs the silent bookies their place in the ensemble.
-
-    Pulsar's `bookkeeperClientTimeoutInSeconds`."""
+    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0)
+    """An entry that is not confirmed after this long costs the silent bookies their place in the ensemble."""
     change_pause_seconds: float = 0.05
     """The first pause between changes of a ledger's ensemble that bring nothing; doubled up to sixteen times this."""
     pending_bytes_max: int = 256 * MIB

@@ -55,6 +55,32 @@ class TlsSettings:
                 raise SettingError(f"TLS protocol {name!r} is not one of {', '.join(_VERSIONS)}")
 
 
+_BOTH_NAMES: Final = {
+    "allow_insecure": "tlsAllowInsecureConnection",
+    "refresh_seconds": "tlsCertRefreshCheckDurationSec",
+}
+SERVER_TLS_NAMES: Final = {
+    **_BOTH_NAMES,
+    "certificate_file": "tlsCertificateFilePath",
+    "ciphers": "tlsCiphers",
+    "key_file": "tlsKeyFilePath",
+    "protocols": "tlsProtocols",
+    "require_client_certificate": "tlsRequireTrustedClientCertOnConnect",
+    "trust_certificates_file": "tlsTrustCertsFilePath",
+}
+"""Pulsar's names of the fields of `TlsSettings` for ports of brokers and proxies."""
+CLIENT_TLS_NAMES: Final = {
+    **_BOTH_NAMES,
+    "certificate_file": "brokerClientCertificateFilePath",
+    "ciphers": "brokerClientTlsCiphers",
+    "key_file": "brokerClientKeyFilePath",
+    "protocols": "brokerClientTlsProtocols",
+    "trust_certificates_file": "brokerClientTrustCertsFilePath",
+    "verify_host_name": "tlsHostnameVerificationEnabled",
+}
+"""The same for connections to brokers."""
+
+
 class ServerTls:
     """What listens with TLS. `context` goes to the event loop."""
 

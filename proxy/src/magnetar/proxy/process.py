@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from magnetar.control.settings import ControlSettings
@@ -17,7 +17,7 @@ from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
 from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
-from magnetar.proxy.setting_names import CLIENT_TLS_NAMES, PROXY_NAMES, SERVER_TLS_NAMES, known_names
+from magnetar.proxy.setting_names import known_names
 from magnetar.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -54,27 +54,11 @@ class ProxyProcessSettings:
 def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     """Everything from what was given. `SettingError`."""
     refuse_protection(given, PROTECTIONS)
-    proxy = given.build(ProxySettings(advertised_address=own_address.host_name()), PROXY_NAMES)
-    proxy = replace(
-        proxy,
-        tls=given.build(proxy.tls, SERVER_TLS_NAMES),
-        broker_client=replace(proxy.broker_client, tls=given.build(proxy.broker_client.tls, CLIENT_TLS_NAMES)),
-        service_port=_port(given, "servicePort", proxy.service_port),
-        service_port_tls=_port(given, "servicePortTls", proxy.service_port_tls),
-        web_service_port=_port(given, "webServicePort", proxy.web_service_port),
-        web_service_port_tls=_port(given, "webServicePortTls", proxy.web_service_port_tls),
-    )
+    proxy = given.build(ProxySettings(advertised_address=own_address.host_name()))
     check_settings(proxy, SystemClock())
     return ProxyProcessSettings(
         metadata=pulsar_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
     )
-
-
-def _port(given: GivenSettings, name: str, default: int | None) -> int | None:
-    """An empty value switches a port off."""
-    if given.emptied(name):
-        return None
-    return default if given.text(name) is None else given.number(name, 0, 0, 65535)
 
 
 class ProxyProcess:

@@ -8,7 +8,8 @@ from typing import Final
 from magnetar.auth.settings import AuthenticationSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
-from magnetar.net.tls import TlsSettings
+from magnetar.core.setting import part, setting
+from magnetar.net.tls import CLIENT_TLS_NAMES, SERVER_TLS_NAMES, TlsSettings
 
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
 """What CONNECTED reports on lookup connections: the text that Apache's proxy of the same protocol level sends."""
@@ -23,32 +24,27 @@ class FixedBrokers:
 
     A URL may list several hosts: they take turns."""
 
-    service_url: str = ""
-    """`brokerServiceURL`."""
-    service_url_tls: str = ""
-    """`brokerServiceURLTLS`."""
-    web_service_url: str = ""
-    """`brokerWebServiceURL`."""
-    web_service_url_tls: str = ""
-    """`brokerWebServiceURLTLS`."""
-    function_worker_url: str = ""
-    """`functionWorkerWebServiceURL`: who serves the routes of functions, sources and sinks; empty: brokers do."""
-    function_worker_url_tls: str = ""
-    """`functionWorkerWebServiceURLTLS`."""
+    service_url: str = setting("brokerServiceURL", "")
+    service_url_tls: str = setting("brokerServiceURLTLS", "")
+    web_service_url: str = setting("brokerWebServiceURL", "")
+    web_service_url_tls: str = setting("brokerWebServiceURLTLS", "")
+    function_worker_url: str = setting("functionWorkerWebServiceURL", "")
+    """Who serves the routes of functions, sources and sinks; empty: brokers do."""
+    function_worker_url_tls: str = setting("functionWorkerWebServiceURLTLS", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
     """Which brokers a client may ask to be connected with."""
 
-    host_names: tuple[str, ...] = ("*",)
-    """`brokerProxyAllowedHostNames`: with `*` for any letters."""
-    addresses: tuple[str, ...] = ("*",)
-    """`brokerProxyAllowedIPAddresses`: addresses, networks (`10.0.0.0/8`), ranges (`10.0.1-3.*`)."""
-    ports: tuple[str, ...] = ("6650", "6651")
-    """`brokerProxyAllowedTargetPorts`; `6650-6659` is a range."""
-    only_active: bool | None = None
-    """`checkActiveBrokers`: only what brokers have registered, or have named in a lookup's answer. None: where brokers
+    host_names: tuple[str, ...] = setting("brokerProxyAllowedHostNames", ("*",))
+    """With `*` for any letters."""
+    addresses: tuple[str, ...] = setting("brokerProxyAllowedIPAddresses", ("*",))
+    """Addresses, networks (`10.0.0.0/8`), ranges (`10.0.1-3.*`)."""
+    ports: tuple[str, ...] = setting("brokerProxyAllowedTargetPorts", ("6650", "6651"))
+    """`6650-6659` is a range."""
+    only_active: bool | None = setting("checkActiveBrokers", None)
+    """Only what brokers have registered, or have named in a lookup's answer. None: where brokers
     register themselves. Whatever it says, the proxy's own credentials go to such brokers only; see
     `proven_targets`."""
 
@@ -57,20 +53,16 @@ class TargetSettings:
 class BrokerClientSettings:
     """How brokers are reached."""
 
-    tls_enabled: bool = False
-    """`tlsEnabledWithBroker`."""
-    tls: TlsSettings = field(default_factory=TlsSettings)
-    connect_timeout_ms: int = 10_000
-    """`brokerProxyConnectTimeoutMs`."""
-    read_timeout_ms: int = 75_000
-    """`brokerProxyReadTimeoutMs`: a broker or a client from which nothing came for so long is gone; both send a PING
+    tls_enabled: bool = setting("tlsEnabledWithBroker", False)
+    tls: TlsSettings = part(TlsSettings, CLIENT_TLS_NAMES)
+    connect_timeout_ms: int = setting("brokerProxyConnectTimeoutMs", 10_000)
+    read_timeout_ms: int = setting("brokerProxyReadTimeoutMs", 75_000)
+    """A broker or a client from which nothing came for so long is gone; both send a PING
     every 30 s. 0: for ever."""
-    authentication_plugin: str = ""
-    """`brokerClientAuthenticationPlugin`."""
-    authentication_parameters: str = ""
-    """`brokerClientAuthenticationParameters`."""
-    forward_credentials: bool = False
-    """`forwardAuthorizationCredentials`: brokers get the client's credentials beside the proxy's own."""
+    authentication_plugin: str = setting("brokerClientAuthenticationPlugin", "")
+    authentication_parameters: str = setting("brokerClientAuthenticationParameters", "", secret=True)
+    forward_credentials: bool = setting("forwardAuthorizationCredentials", False)
+    """Brokers get the client's credentials beside the proxy's own."""
 
 
 AUTHORIZATION_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
@@ -81,14 +73,13 @@ class ProxyAccessSettings:
     """Who may use the proxy; what they may do is the brokers' business."""
 
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
-    authorization_enabled: bool = False
-    """`authorizationEnabled`: the proxy's own pages are for super users alone."""
-    authorization_provider: str = AUTHORIZATION_PROVIDER
-    """`authorizationProvider`: there is one."""
-    super_user_roles: tuple[str, ...] = ()
-    """`superUserRoles`."""
-    metrics_authenticated: bool = True
-    """`authenticateMetricsEndpoint`: with authentication, /metrics wants credentials, too."""
+    authorization_enabled: bool = setting("authorizationEnabled", False)
+    """The proxy's own pages are for super users alone."""
+    authorization_provider: str = setting("authorizationProvider", AUTHORIZATION_PROVIDER)
+    """There is one."""
+    super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
+    metrics_authenticated: bool = setting("authenticateMetricsEndpoint", True)
+    """With authentication, /metrics wants credentials, too."""
 
     def __post_init__(self) -> None:
         if self.authorization_enabled and not self.authentication.enabled:
@@ -103,37 +94,36 @@ class ProxyAccessSettings:
 class HttpSettings:
     """The HTTP side."""
 
-    proxy_timeout_ms: int = 300_000
-    """`httpProxyTimeout`: for a broker's whole answer."""
-    replay_bytes_max: int = 5 * MIB
-    """`httpInputMaxReplayBufferSize`: a longer body is passed on as it comes, and cannot follow a redirect."""
-    requests_max: int = 1_024
-    """`maxConcurrentHttpRequests`: further ones are answered 503."""
-    connections_max: int = 2_048
-    """`maxHttpServerConnections`: when another one comes, the one goes that has asked for nothing for the longest."""
-    header_bytes_max: int = 8_192
-    """`httpMaxRequestHeaderSize`."""
-    status_file: str = ""
-    """`statusFilePath`: /status.html is 404 while this file is not there; empty: no such file is wanted."""
-    statistics: bool = True
-    """`enableProxyStatsEndpoints`: /proxy-stats."""
+    proxy_timeout_ms: int = setting("httpProxyTimeout", 300_000, unit="ms")
+    """For a broker's whole answer."""
+    replay_bytes_max: int = setting("httpInputMaxReplayBufferSize", 5 * MIB)
+    """A longer body is passed on as it comes, and cannot follow a redirect."""
+    requests_max: int = setting("maxConcurrentHttpRequests", 1_024)
+    """Further ones are answered 503."""
+    connections_max: int = setting("maxHttpServerConnections", 2_048)
+    """When another one comes, the one goes that has asked for nothing for the longest."""
+    header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
+    status_file: str = setting("statusFilePath", "")
+    """/status.html is 404 while this file is not there; empty: no such file is wanted."""
+    statistics: bool = setting("enableProxyStatsEndpoints", True)
+    """/proxy-stats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
     """A proxy's settings; each object below the proxy gets only its part."""
 
-    cluster_name: str = ""
-    """`clusterName`: a label of the metrics."""
-    bind_address: str = "0.0.0.0"  # noqa: S104  (a server's default)
-    advertised_address: str = ""
-    """`advertisedAddress`; empty: `bind_address`."""
-    service_port: int | None = 6650
+    cluster_name: str = setting("clusterName", "")
+    """A label of the metrics."""
+    bind_address: str = setting("bindAddress", "0.0.0.0")  # noqa: S104  (a server's default)
+    advertised_address: str = setting("advertisedAddress", "")
+    """Empty: `bind_address`."""
+    service_port: int | None = setting("servicePort", 6650, port=True)
     """None: not served without TLS."""
-    service_port_tls: int | None = None
-    web_service_port: int | None = 8080
-    web_service_port_tls: int | None = None
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    service_port_tls: int | None = setting("servicePortTls", None, port=True)
+    web_service_port: int | None = setting("webServicePort", 8080, port=True)
+    web_service_port_tls: int | None = setting("webServicePortTls", None, port=True)
+    tls: TlsSettings = part(TlsSettings, SERVER_TLS_NAMES)
     """The TLS settings of both ports."""
     fixed_brokers: FixedBrokers = field(default_factory=FixedBrokers)
     targets: TargetSettings = field(default_factory=TargetSettings)
@@ -141,22 +131,20 @@ class ProxySettings:
     http: HttpSettings = field(default_factory=HttpSettings)
     access: ProxyAccessSettings = field(default_factory=ProxyAccessSettings)
 
-    proxy_protocol: bool = False
-    """`haProxyProtocolEnabled`: take PROXY headers from clients, and send them to brokers on data connections."""
-    proxy_protocol_version: int = 1
-    """`magnetarHaProxyProtocolVersion`, ours: of the headers that are sent. Pulsar's proxy sends version 1 alone."""
-    keep_alive_seconds: float = 30
-    """`keepAliveIntervalSeconds`."""
-    connections_max: int = 10_000
-    """`maxConcurrentInboundConnections`."""
-    connections_per_address_max: int = 0
-    """`maxConcurrentInboundConnectionsPerIp`; 0: no limit."""
-    lookups_max: int = 50_000
-    """`maxConcurrentLookupRequests`: lookups, partition counts, topic lists and schemas being asked for."""
-    message_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX
-    """`maxMessageSize`: how long a broker's answer to a lookup command may be."""
-    drain_seconds: float = 5
-    """`drainTimeoutSeconds`, ours: how long connections may go on when the process is told to stop."""
+    proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
+    """Take PROXY headers from clients, and send them to brokers on data connections."""
+    proxy_protocol_version: int = setting("magnetarHaProxyProtocolVersion", 1, ours=True)
+    """For the headers that are sent. Pulsar's proxy sends version 1 alone."""
+    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
+    connections_max: int = setting("maxConcurrentInboundConnections", 10_000)
+    connections_per_address_max: int = setting("maxConcurrentInboundConnectionsPerIp", 0)
+    """0: no limit."""
+    lookups_max: int = setting("maxConcurrentLookupRequests", 50_000)
+    """Lookups, partition counts, topic lists and schemas being asked for."""
+    message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX)
+    """How long a broker's answer to a lookup command may be."""
+    drain_seconds: float = setting("drainTimeoutSeconds", 5, ours=True)
+    """How long connections may go on when the process is told to stop."""
 
     def __post_init__(self) -> None:
         ports = (self.service_port, self.service_port_tls, self.web_service_port, self.web_service_port_tls)

@@ -1,4 +1,4 @@
-"""How AutoRecovery is set up. BookKeeper's names are in `UPSTREAM_NAMES`; times are seconds."""
+"""How AutoRecovery is set up. By BookKeeper's names; times are seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from magnetar.bookie.autorecovery.election import ElectionKind
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
 from magnetar.core.errors import SettingError
+from magnetar.core.setting import setting
 
 YEAR_SECONDS: Final = 366 * 86_400.0
 
@@ -23,22 +24,24 @@ class AuditorSettings:
 
     election: ElectionKind = ElectionKind.VOTES
     """As Pulsar's distribution comes; see `election_of_uri`."""
-    lost_bookie_recovery_delay_seconds: int = 0
+    lost_bookie_recovery_delay_seconds: int = setting("lostBookieRecoveryDelay", 0, unit="seconds")
     """What the cluster's delay is set to if nobody has set it; afterwards the one in the metadata counts."""
-    bookie_check_interval_seconds: float = 86_400.0
+    bookie_check_interval_seconds: float = setting("auditorPeriodicBookieCheckInterval", 86_400.0, unit="seconds")
     """A look for lost bookies without a sign of a loss. With 0 there is one look by each new auditor."""
-    all_ledgers_check_interval_seconds: float = 604_800.0
+    all_ledgers_check_interval_seconds: float = setting("auditorPeriodicCheckInterval", 604_800.0, unit="seconds")
     """Every fragment of every ledger is asked for its first and its last entry."""
-    placement_check_interval_seconds: float = 0.0
-    replicas_check_interval_seconds: float = 0.0
+    placement_check_interval_seconds: float = setting(
+        "auditorPeriodicPlacementPolicyCheckInterval", 0.0, unit="seconds"
+    )
+    replicas_check_interval_seconds: float = setting("auditorReplicasCheckInterval", 0.0, unit="seconds")
     """Every bookie is asked for the list of its entries of every ledger; what is missing is counted and logged."""
-    repair_placement: bool = False
+    repair_placement: bool = setting("repairedPlacementPolicyNotAdheringBookieEnabled", False)
     """Ledgers that do not adhere to the placement policy are marked, not only counted."""
-    overdue_after_seconds: float = 0.0
+    overdue_after_seconds: float = setting("underreplicatedLedgerRecoveryGracePeriod", 0.0, unit="seconds")
     """Ledgers that are marked for longer than this are counted by the placement check; 0: none."""
-    verification_percentage: int = 0
+    verification_percentage: int = setting("auditorLedgerVerificationPercentage", 0)
     """How many of a fragment's entries, beside the first and the last one, the check of all ledgers reads."""
-    ledgers_in_flight_max: int = 500
+    ledgers_in_flight_max: int = setting("auditorMaxNumberOfConcurrentOpenLedgerOperations", 500)
     """Ledgers that a check works on at a time."""
 
     def __post_init__(self) -> None:
@@ -67,24 +70,3 @@ class AutoRecoverySettings:
         (BookKeeper: ReplicationWorker takes auditorLedgerVerificationPercentage as well)."""
         percentage = max(self.replication.verification_percentage, self.auditor.verification_percentage)
         return replace(self.replication, verification_percentage=percentage)
-
-
-UPSTREAM_NAMES: Final[dict[str, str]] = {
-    "auditorLedgerVerificationPercentage": "auditor.verification_percentage",
-    "auditorMaxNumberOfConcurrentOpenLedgerOperations": "auditor.ledgers_in_flight_max",
-    "auditorPeriodicBookieCheckInterval": "auditor.bookie_check_interval_seconds",
-    "auditorPeriodicCheckInterval": "auditor.all_ledgers_check_interval_seconds",
-    "auditorPeriodicPlacementPolicyCheckInterval": "auditor.placement_check_interval_seconds",
-    "auditorReplicasCheckInterval": "auditor.replicas_check_interval_seconds",
-    "inFlightReadEntryNumInLedgerChecker": "replication.check_reads_in_flight_max",
-    "lockReleaseOfFailedLedgerGracePeriod": "replication.failed_lock_seconds_max",
-    "lostBookieRecoveryDelay": "auditor.lost_bookie_recovery_delay_seconds",
-    "openLedgerRereplicationGracePeriod": "replication.open_ledger_grace_seconds",
-    "replicationRateByBytes": "replication.bytes_per_second",
-    "repairedPlacementPolicyNotAdheringBookieEnabled": "auditor.repair_placement",
-    "rereplicationEntryBatchSize": "replication.entry_batch_size",
-    "rwRereplicateBackoffMs": "replication.failure_backoff_seconds",
-    "underreplicatedLedgerRecoveryGracePeriod": "auditor.overdue_after_seconds",
-}
-"""BookKeeper's name of each setting that has one. Those that end in Ms, and the grace periods of open and of failed
-ledgers, are milliseconds there. `bookieDeathWatchInterval` has no counterpart: a part's end is noticed at once."""

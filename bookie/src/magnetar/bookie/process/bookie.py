@@ -15,13 +15,7 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
-from magnetar.bookie.setting_names import (
-    DRAIN_RATE,
-    autorecovery_names,
-    bookie_setting_names,
-    garbage_collection_names,
-    known_names,
-)
+from magnetar.bookie.setting_names import DRAIN_RATE, known_names
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, SettingError
@@ -93,10 +87,10 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
     if threshold is not None and given.text("diskUsageLwmThreshold") is None:
         # BookKeeper's low water mark is the threshold unless it is set.
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
-    bookie = given.build(default_bookie_settings(), bookie_setting_names())
+    bookie = given.build(default_bookie_settings())
     node = NodeSettings(
         bookie=_with_address(bookie, given),
-        collection=given.build(GarbageCollectionSettings(), garbage_collection_names()),
+        collection=given.build(GarbageCollectionSettings()),
         recovery=recovery_settings(given),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
         drain_bytes_per_second=given.number(DRAIN_RATE, 0, 0, RATE_BYTES_MAX),
@@ -124,7 +118,7 @@ def _accepting_loss(given: GivenSettings) -> BookieProcessSettings:
 
 def recovery_settings(given: GivenSettings) -> AutoRecoverySettings:
     """AutoRecovery's, with the election that Apache's bookies hold with this metadataServiceUri. `SettingError`."""
-    recovery = given.build(AutoRecoverySettings(), autorecovery_names())
+    recovery = given.build(AutoRecoverySettings())
     election = election_of_uri(given.text("metadataServiceUri") or "")
     return replace(recovery, auditor=replace(recovery.auditor, election=election))
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from magnetar.broker.policies.catalogue import BY_NAME, POLICIES, SETTING_PATHS
 from magnetar.broker.policies.model import (
     ALL_SUBSCRIPTION_TYPES,
     UNLIMITED,
@@ -21,12 +23,13 @@ from magnetar.broker.policies.model import (
     InactiveTopics,
     Rate,
 )
+from magnetar.broker.policies.policy import RATES, Kind, Policy
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
-    from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
+    from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.managed.settings import ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)
@@ -58,45 +61,56 @@ class BrokerLevel:
 class _Levels:
     """Topic over namespace, by the names that each calls a policy."""
 
-    def __init__(self, topic: Mapping[str, Any], namespace: Mapping[str, Any], cluster: str) -> None:
+    def __init__(self, broker: BrokerLevel, topic: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
         self.topic = topic
         self.namespace = namespace
-        self._cluster = cluster
+        self._settings = broker.settings
 
-    def number(self, topic_key: str, namespace_key: str, otherwise: int) -> int:
-        """A whole number."""
-        return next(
-            (
-                value
-                for value in (self.topic.get(topic_key), self.namespace.get(namespace_key))
-                if isinstance(value, int) and not isinstance(value, bool)
-            ),
-            otherwise,
-        )
+    def values(self, name: str) -> list[Any]:
+        """What the levels below the broker say of a policy, the closest first; None for nothing."""
+        topic_key, namespace_keys, per_cluster = _KEYS[name]
+        values = [self.namespace.get(key) for key in namespace_keys]
+        if per_cluster:
+            values = [value.get(self._settings.cluster_name) if isinstance(value, dict) else None for value in values]
+        if topic_key is not None:
+            values.insert(0, self.topic.get(topic_key))
+        return values
 
-    def flag(self, topic_key: str, namespace_key: str, otherwise: bool) -> bool:
-        """Yes or no."""
-        return next(
-            (
-                value
-                for value in (self.topic.get(topic_key), self.namespace.get(namespace_key))
-                if isinstance(value, bool)
-            ),
-            otherwise,
-        )
-
-    def part(self, topic_key: str, namespace_key: str) -> Mapping[str, Any] | None:
+    def part(self, name: str) -> Mapping[str, Any] | None:
         """An object."""
-        return _object(self.topic.get(topic_key)) or _object(self.namespace.get(namespace_key))
+        return next((value for value in map(_object, self.values(name)) if value), None)
 
-    def rate(self, topic_key: str, namespace_keys: tuple[str, ...], prefix: str, otherwise: Rate) -> Rate:
-        """A rate; namespaces keep one for each cluster. One that limits nothing is not set."""
-        of_namespace = (_object(self.namespace.get(key)) or {} for key in namespace_keys)
-        for candidate in (self.topic.get(topic_key), *(rates.get(self._cluster) for rates in of_namespace)):
-            rate = rate_of(_object(candidate), prefix)
-            if rate.limited:
-                return rate
+    def rate(self, name: str, otherwise: Rate) -> Rate:
+        """A rate. One that limits nothing is not set."""
+        for value in self.values(name):
+            if value is not None:
+                rate = rate_of(_object(value), RATES[BY_NAME[name].kind])
+                if rate.limited:
+                    return rate
         return otherwise
+
+    def plain(self, policy: Policy) -> Any:
+        """A number, a flag or a rate."""
+        given = [setting(self._settings) for setting in _SETTINGS[policy.name]]
+        if policy.kind in RATES:
+            messages, size_bytes, *relative = given
+            return self.rate(policy.name, Rate(messages, size_bytes, relative_to_publish_rate=any(relative)))
+        kind = bool if policy.kind is Kind.FLAG else int
+        found = next((value for value in self.values(policy.name) if type(value) is kind), None)
+        if policy.broker_prevails:
+            return bool(found) or given[0]
+        return given[0] if found is None else found
+
+
+_KEYS: Final = {
+    policy.name: (policy.topic.key if policy.topic is not None else None, policy.namespace_keys, policy.kind in RATES)
+    for policy in POLICIES
+}
+"""By policy: the member of a topic's document, those of a namespace's, and whether these hold a value per cluster."""
+_SETTINGS: Final = {policy.name: [attrgetter(SETTING_PATHS[name]) for name in policy.settings] for policy in POLICIES}
+_PLAIN: Final = [policy for policy in POLICIES if policy.settings]
+_OF_DISPATCH: Final = "dispatch."
+"""How the names of policies begin that are in force as `DispatchSettings`."""
 
 
 def effective_policies(
@@ -104,60 +118,43 @@ def effective_policies(
 ) -> EffectivePolicies:
     """Put the levels together."""
     settings = broker.settings.policies
-    levels = _Levels(topic, namespace, broker.settings.cluster_name)
-    retention = levels.part("retentionPolicies", "retention_policies") or {}
+    levels = _Levels(broker, topic, namespace)
+    retention = levels.part("retention") or {}
     minutes = _number(retention, "retentionTimeInMinutes", settings.retention_minutes)
     megabytes = _number(retention, "retentionSizeInMB", settings.retention_megabytes)
     delayed = _delayed(levels)
-    message_size = levels.number("maxMessageSize", "", 0)
-    ttl_seconds = levels.number("messageTTLInSeconds", "message_ttl_in_seconds", settings.message_ttl_seconds)
+    message_size = _number(topic, "maxMessageSize", 0)
+    plain = {policy.name: levels.plain(policy) for policy in _PLAIN}
+    of_dispatch = {name: plain.pop(name) for name in list(plain) if name.startswith(_OF_DISPATCH)}
     return EffectivePolicies(
         ledger=_ledger_settings(broker.ledger, levels, minutes, megabytes),
-        dispatch=_dispatch_settings(broker.settings.dispatch, levels),
+        dispatch=replace(
+            broker.settings.dispatch, **{name.removeprefix(_OF_DISPATCH): value for name, value in of_dispatch.items()}
+        ),
         retention_minutes=minutes,
         retention_megabytes=megabytes,
-        message_ttl_seconds=ttl_seconds,
         size_quota=_backlog_quota(broker, levels, SIZE_QUOTA),
         age_quota=_backlog_quota(broker, levels, AGE_QUOTA),
-        subscription_expiration_minutes=levels.number(
-            "subscriptionExpirationTimeInMinutes",
-            "subscription_expiration_time_minutes",
-            settings.subscription_expiration_minutes,
-        ),
         inactive_topics=_inactive_topics(broker, levels),
-        topics_per_namespace_max=levels.number("", "max_topics_per_namespace", settings.topics_per_namespace_max),
         message_size_bytes_max=message_size if 0 < message_size < broker.settings.message_size_bytes_max else 0,
-        encryption_required=levels.flag("", "encryption_required", False) or settings.encryption_required,
+        dispatch_rates=_dispatch_rates(levels),
+        subscribe_rate=_subscribe_rate(broker, levels),
         subscription_types=_subscription_types(broker, levels),
         delayed_delivery=_flag(delayed, "active", settings.delayed_delivery),
         delayed_delivery_tick_ms=_number(delayed, "tickTime", settings.delayed_delivery_tick_ms),
         delay_ms_max=_number(delayed, "maxDeliveryDelayInMillis", settings.delay_ms_max),
-        deduplication=levels.flag("deduplicationEnabled", "deduplicationEnabled", settings.deduplication),
-        deduplication_snapshot_seconds=levels.number(
-            "deduplicationSnapshotIntervalSeconds",
-            "deduplicationSnapshotIntervalSeconds",
-            settings.deduplication_snapshot_seconds,
-        ),
-        schema_validation_enforced=levels.flag("schemaValidationEnforced", "schema_validation_enforced", False)
-        or settings.schema_validation_enforced,
         schema_compatibility=_schema_compatibility(broker, levels),
-        compaction_threshold_bytes=levels.number(
-            "compactionThreshold", "compaction_threshold", settings.compaction_threshold_bytes
-        ),
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
-        **_limits(broker, levels),
-        **_rates(broker, levels),
+        **plain,
     )
 
 
 def _schema_compatibility(broker: BrokerLevel, levels: _Levels) -> Strategy:
     """Namespaces have an older policy as well, which counts where the other says nothing."""
-    namespace = levels.namespace
-    older = namespace.get("schema_auto_update_compatibility_strategy")
+    older = levels.values("schema_auto_update")[0]
     for name in (
-        levels.topic.get("schemaCompatibilityStrategy"),
-        namespace.get("schema_compatibility_strategy"),
+        *levels.values("schema_compatibility"),
         AUTO_UPDATE_STRATEGIES.get(older) if isinstance(older, str) else None,
     ):
         strategy = _member(Strategy, name, Strategy.UNDEFINED)
@@ -167,84 +164,19 @@ def _schema_compatibility(broker: BrokerLevel, levels: _Levels) -> Strategy:
     return Strategy.FULL if configured is Strategy.UNDEFINED else configured
 
 
-def _dispatch_settings(broker: DispatchSettings, levels: _Levels) -> DispatchSettings:
-    return replace(
-        broker,
-        unacked_messages_per_consumer_max=levels.number(
-            "maxUnackedMessagesOnConsumer",
-            "max_unacked_messages_per_consumer",
-            broker.unacked_messages_per_consumer_max,
-        ),
-        unacked_messages_per_subscription_max=levels.number(
-            "maxUnackedMessagesOnSubscription",
-            "max_unacked_messages_per_subscription",
-            broker.unacked_messages_per_subscription_max,
-        ),
-    )
-
-
-def _limits(broker: BrokerLevel, levels: _Levels) -> dict[str, Any]:
-    settings = broker.settings.policies
-    return {
-        "producers_max": levels.number(
-            "maxProducerPerTopic", "max_producers_per_topic", settings.producers_per_topic_max
-        ),
-        "consumers_max": levels.number(
-            "maxConsumerPerTopic", "max_consumers_per_topic", settings.consumers_per_topic_max
-        ),
-        "consumers_per_subscription_max": levels.number(
-            "maxConsumersPerSubscription", "max_consumers_per_subscription", settings.consumers_per_subscription_max
-        ),
-        "subscriptions_max": levels.number(
-            "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", settings.subscriptions_per_topic_max
-        ),
-    }
-
-
-def _rates(broker: BrokerLevel, levels: _Levels) -> dict[str, Any]:
-    own = broker.settings.policies
-    relative = own.dispatch_relative_to_publish_rate
-    subscribes = Rate(own.subscribes_per_consumer, 0, max(1, own.subscribe_period_seconds))
-    if not subscribes.limited:
-        subscribes = UNLIMITED
-    single = _object(levels.topic.get("subscriptionPolicies")) or {}
-    of_subscriptions = {
-        name: rate_of(_object((_object(policies) or {}).get("dispatchRate")), "dispatchThrottling")
+def _dispatch_rates(levels: _Levels) -> dict[str, Rate]:
+    single = levels.part("dispatch_rates") or {}
+    rates = {
+        name: rate_of(_object((_object(policies) or {}).get("dispatchRate")), RATES[Kind.DISPATCH_RATE])
         for name, policies in single.items()
     }
-    return {
-        "publish_rate": levels.rate(
-            "publishRate",
-            ("publishMaxMessageRate",),
-            "publishThrottling",
-            Rate(own.publish_messages_per_topic, own.publish_per_topic_bytes),
-        ),
-        "topic_dispatch_rate": levels.rate(
-            "dispatchRate",
-            ("topicDispatchRate", "clusterDispatchRate"),
-            "dispatchThrottling",
-            Rate(own.dispatch_messages_per_topic, own.dispatch_per_topic_bytes, 1.0, relative),
-        ),
-        "subscription_dispatch_rate": levels.rate(
-            "subscriptionDispatchRate",
-            ("subscriptionDispatchRate",),
-            "dispatchThrottling",
-            Rate(own.dispatch_messages_per_subscription, own.dispatch_per_subscription_bytes, 1.0, relative),
-        ),
-        "dispatch_rates": {name: rate for name, rate in of_subscriptions.items() if rate.limited},
-        "replicator_dispatch_rate": levels.rate(
-            "replicatorDispatchRate",
-            ("replicatorDispatchRate",),
-            "dispatchThrottling",
-            Rate(own.dispatch_messages_per_replicator, own.dispatch_per_replicator_bytes),
-        ),
-        "subscribe_rate": levels.rate(
-            "subscribeRate",
-            ("clusterSubscribeRate",),
-            "subscribeThrottling",
-            subscribes,
-        ),
-    }
+    return {name: rate for name, rate in rates.items() if rate.limited}
+
+
+def _subscribe_rate(broker: BrokerLevel, levels: _Levels) -> Rate:
+    own = broker.settings.policies
+    subscribes = Rate(own.subscribes_per_consumer, 0, max(1, own.subscribe_period_seconds))
+    return levels.rate("subscribe_rate", subscribes if subscribes.limited else UNLIMITED)
 
 
 def rate_of(document: Mapping[str, Any] | None, prefix: str) -> Rate:
@@ -263,7 +195,7 @@ def rate_of(document: Mapping[str, Any] | None, prefix: str) -> Rate:
 def _ledger_settings(
     base: ManagedLedgerSettings, levels: _Levels, minutes: int, megabytes: int
 ) -> ManagedLedgerSettings:
-    persistence = levels.part("persistence", "persistence") or {}
+    persistence = levels.part("ledger") or {}
     ensemble = _number(persistence, "bookkeeperEnsemble", 0) or base.ensemble_size
     write_quorum = _number(persistence, "bookkeeperWriteQuorum", 0) or base.write_quorum
     ack_quorum = _number(persistence, "bookkeeperAckQuorum", 0) or base.ack_quorum
@@ -285,7 +217,7 @@ def _ledger_settings(
 
 def _backlog_quota(broker: BrokerLevel, levels: _Levels, kind: str) -> BacklogQuota:
     settings = broker.settings.policies
-    for quotas in (levels.topic.get("backLogQuotaMap"), levels.namespace.get("backlog_quota_map")):
+    for quotas in levels.values("backlog_quota"):
         quota = _object((_object(quotas) or {}).get(kind))
         if quota is not None:
             return BacklogQuota(
@@ -299,7 +231,7 @@ def _backlog_quota(broker: BrokerLevel, levels: _Levels, kind: str) -> BacklogQu
 
 def _inactive_topics(broker: BrokerLevel, levels: _Levels) -> InactiveTopics:
     settings = broker.settings.policies
-    given = levels.part("inactiveTopicPolicies", "inactive_topic_policies") or {}
+    given = levels.part("inactive_topics") or {}
     return InactiveTopics(
         _flag(given, "deleteWhileInactive", settings.delete_inactive_topics if not given else False),
         _member(InactiveTopicDeleteMode, given.get("inactiveTopicDeleteMode"), settings.delete_inactive_topics_mode),
@@ -308,11 +240,7 @@ def _inactive_topics(broker: BrokerLevel, levels: _Levels) -> InactiveTopics:
 
 
 def _subscription_types(broker: BrokerLevel, levels: _Levels) -> frozenset[str]:
-    for given in (
-        levels.topic.get("subscriptionTypesEnabled"),
-        levels.namespace.get("subscription_types_enabled"),
-        broker.settings.policies.subscription_types,
-    ):
+    for given in (*levels.values("subscription_types"), broker.settings.policies.subscription_types):
         types = ALL_SUBSCRIPTION_TYPES.intersection(
             "Key_Shared" if one == "KeyShared" else str(one) for one in given or ()
         )
@@ -337,7 +265,7 @@ def _delayed(levels: _Levels) -> dict[str, Any]:
 
 def _auto_topic_creation(broker: BrokerLevel, levels: _Levels) -> AutoTopicCreation:
     settings = broker.settings.auto_creation
-    override = _object(levels.namespace.get("autoTopicCreationOverride"))
+    override = _object(levels.values("auto_topic_creation")[0])
     if override is None:
         partitions = settings.default_partitions if settings.partitioned else 0
         allowed = settings.topics_allowed
@@ -350,7 +278,7 @@ def _auto_topic_creation(broker: BrokerLevel, levels: _Levels) -> AutoTopicCreat
 
 
 def _auto_subscription_creation(broker: BrokerLevel, levels: _Levels) -> bool:
-    override = levels.part("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride")
+    override = levels.part("auto_subscription_creation")
     if override is None:
         return broker.settings.auto_creation.subscriptions_allowed
     return _flag(override, "allowAutoSubscriptionCreation", False)

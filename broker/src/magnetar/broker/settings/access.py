@@ -7,7 +7,8 @@ from typing import Final
 
 from magnetar.auth.settings import AuthenticationSettings
 from magnetar.core.errors import SettingError
-from magnetar.net.tls import TlsSettings
+from magnetar.core.setting import part, setting
+from magnetar.net.tls import CLIENT_TLS_NAMES, TlsSettings
 
 AUTHORIZATION_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 
@@ -16,13 +17,10 @@ AUTHORIZATION_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAu
 class PeerSettings:
     """How this broker shows itself to others, by HTTP and by the protocol."""
 
-    plugin: str = ""
-    """`brokerClientAuthenticationPlugin`."""
-    parameters: str = ""
-    """`brokerClientAuthenticationParameters`."""
-    tls_enabled: bool = False
-    """`brokerClientTlsEnabled`."""
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    plugin: str = setting("brokerClientAuthenticationPlugin", "")
+    parameters: str = setting("brokerClientAuthenticationParameters", "", secret=True)
+    tls_enabled: bool = setting("brokerClientTlsEnabled", False)
+    tls: TlsSettings = part(TlsSettings, CLIENT_TLS_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +28,18 @@ class AccessSettings:
     """Who may come, and who may do what."""
 
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
-    authorization_enabled: bool = False
-    """`authorizationEnabled`."""
-    authorization_provider: str = AUTHORIZATION_PROVIDER
-    """`authorizationProvider`: there is one."""
-    wildcards: bool = False
-    """`authorizationAllowWildcardsMatching`: a grant to `a*` or `*a` is one to all roles that begin or end so."""
-    super_user_roles: tuple[str, ...] = ()
-    """`superUserRoles`: they may do everything."""
-    proxy_roles: tuple[str, ...] = ()
-    """`proxyRoles`: they speak for others, whom they have to name; both need the right."""
-    authenticate_original_data: bool = False
-    """`authenticateOriginalAuthData`: a proxy's word is not enough, the client's own credentials are checked."""
-    metrics_authenticated: bool = False
-    """`authenticateMetricsEndpoint`."""
+    authorization_enabled: bool = setting("authorizationEnabled", False)
+    authorization_provider: str = setting("authorizationProvider", AUTHORIZATION_PROVIDER)
+    """There is one."""
+    wildcards: bool = setting("authorizationAllowWildcardsMatching", False)
+    """A grant to `a*` or `*a` is one to all roles that begin or end so."""
+    super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
+    """They may do everything."""
+    proxy_roles: tuple[str, ...] = setting("proxyRoles", ())
+    """They speak for others, whom they have to name; both need the right."""
+    authenticate_original_data: bool = setting("authenticateOriginalAuthData", False)
+    """A proxy's word is not enough, the client's own credentials are checked."""
+    metrics_authenticated: bool = setting("authenticateMetricsEndpoint", False)
     peers: PeerSettings = field(default_factory=PeerSettings)
 
     def __post_init__(self) -> None:

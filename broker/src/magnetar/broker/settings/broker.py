@@ -11,91 +11,82 @@ from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
-from magnetar.net.tls import TlsSettings
+from magnetar.core.setting import part, setting
+from magnetar.net.tls import SERVER_TLS_NAMES, TlsSettings
 
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
 """What CONNECTED reports: the text that Apache's broker of the same protocol level sends (it puts no space)."""
+
+CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoCreationSettings:
     """What is made on first use."""
 
-    topics_allowed: bool = True
-    """`allowAutoTopicCreation`."""
-    partitioned: bool = False
-    """`allowAutoTopicCreationType`: non-partitioned or partitioned."""
-    default_partitions: int = 1
-    """`defaultNumPartitions`, when `partitioned`."""
-    subscriptions_allowed: bool = True
-    """`allowAutoSubscriptionCreation`."""
+    topics_allowed: bool = setting("allowAutoTopicCreation", True, dynamic="broker")
+    partitioned: bool = setting("allowAutoTopicCreationType", False, dynamic="broker", words=CREATION_TYPES)
+    """Non-partitioned or partitioned."""
+    default_partitions: int = setting("defaultNumPartitions", 1, dynamic="broker")
+    """When `partitioned`."""
+    subscriptions_allowed: bool = setting("allowAutoSubscriptionCreation", True, dynamic="broker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSettings:
     """How entries leave for consumers."""
 
-    read_entries_max: int = 100
-    """`dispatcherMaxReadBatchSize`: entries read from a cursor at a time."""
-    read_bytes_max: int = 5 * MIB
-    """`dispatcherMaxReadSizeBytes`."""
-    round_robin_messages_max: int = 20
-    """`dispatcherMaxRoundRobinBatchSize`: messages to one consumer before the next one's turn."""
-    unacked_messages_per_consumer_max: int = 50_000
-    """`maxUnackedMessagesPerConsumer`; 0 is no limit."""
-    unacked_messages_per_subscription_max: int = 200_000
-    """`maxUnackedMessagesPerSubscription`; 0 is no limit."""
-    failover_delay_ms: int = 1_000
-    """`activeConsumerFailoverDelayTimeMillis`."""
+    read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100)
+    """Entries read from a cursor at a time."""
+    read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB)
+    round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20)
+    """Messages to one consumer before the next one's turn."""
+    unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000)
+    """0 is no limit."""
+    unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000)
+    """0 is no limit."""
+    failover_delay_ms: int = setting("activeConsumerFailoverDelayTimeMillis", 1_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """A broker's settings; each object below the broker gets only its part."""
 
-    cluster_name: str = "standalone"
-    bind_address: str = "127.0.0.1"
-    advertised_address: str = "127.0.0.1"
-    broker_service_port: int = 6650
-    web_service_port: int = 8080
-    broker_service_port_tls: int | None = None
-    """`brokerServicePortTls`; None: not served with TLS."""
-    web_service_port_tls: int | None = None
-    """`webServicePortTls`."""
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    cluster_name: str = setting("clusterName", "standalone")
+    bind_address: str = setting("bindAddress", "127.0.0.1")
+    advertised_address: str = setting("advertisedAddress", "127.0.0.1")
+    broker_service_port: int = setting("brokerServicePort", 6650)
+    web_service_port: int = setting("webServicePort", 8080)
+    broker_service_port_tls: int | None = setting("brokerServicePortTls", None)
+    """None: not served with TLS."""
+    web_service_port_tls: int | None = setting("webServicePortTls", None)
+    tls: TlsSettings = part(TlsSettings, SERVER_TLS_NAMES)
     """Of both TLS ports."""
-    proxy_protocol: bool = False
-    """`haProxyProtocolEnabled`: connections may begin with a PROXY header that names the true client."""
-    advertised_listeners: str = ""
-    """`advertisedListeners`: `name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
-    internal_listener_name: str = ""
-    """`internalListenerName`: whose addresses brokers and clients that name no listener get; empty: the first one's."""
+    proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
+    """Connections may begin with a PROXY header that names the true client."""
+    advertised_listeners: str = setting("advertisedListeners", "")
+    """`name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
+    internal_listener_name: str = setting("internalListenerName", "")
+    """Whose addresses brokers and clients that name no listener get; empty: the first one's."""
 
-    keep_alive_seconds: float = 30
-    """`keepAliveIntervalSeconds`: a peer that answers no PING for this long is gone."""
-    connection_liveness_check_seconds: float = 5
-    """`connectionLivenessCheckTimeoutMillis`: how long the holder of a name may take to show that it is alive."""
+    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
+    """A peer that answers no PING for this long is gone."""
+    connection_liveness_check_seconds: float = setting("connectionLivenessCheckTimeoutMillis", 5)
+    """How long the holder of a name may take to show that it is alive."""
     known_after_seconds: float = 0.2
     """Ours: how long after its success a client may not know its producer or consumer by its id yet. Clients register
     the id when they have read the answer and pass over a close that comes before; Go's then waits for ever."""
-    message_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX
-    """`maxMessageSize`."""
+    message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX)
     publish_buffer_bytes_per_connection_max: int = 16 * MIB
     """Unacknowledged publishes of one connection before it is read no further; several batches of the largest size."""
-    lookups_max: int = 50_000
-    """`maxConcurrentLookupRequest`: beyond it lookups answer TooManyRequests."""
-    topic_loads_max: int = 5_000
-    """`maxConcurrentTopicLoadRequest`."""
-    topic_list_watchers: bool = True
-    """`enableBrokerTopicListWatcher`."""
-    subscription_pattern_length_max: int = 50
-    """`subscriptionPatternMaxLength`."""
-    consumer_metadata_bytes_max: int = 1_024
-    """`maxConsumerMetadataSize`."""
-    managed_ledger_cache_bytes_max: int = 64 * MIB
-    """`managedLedgerCacheSizeMB`."""
-    default_namespace_bundles: int = 4
-    """`defaultNumberOfNamespaceBundles`."""
+    lookups_max: int = setting("maxConcurrentLookupRequest", 50_000, dynamic="broker")
+    """Beyond it lookups answer TooManyRequests."""
+    topic_loads_max: int = setting("maxConcurrentTopicLoadRequest", 5_000, dynamic="broker")
+    topic_list_watchers: bool = setting("enableBrokerTopicListWatcher", True)
+    subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
+    consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
+    managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB)
+    default_namespace_bundles: int = setting("defaultNumberOfNamespaceBundles", 4, dynamic="broker")
     auto_creation: AutoCreationSettings = field(default_factory=AutoCreationSettings)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     policies: PolicySettings = field(default_factory=PolicySettings)

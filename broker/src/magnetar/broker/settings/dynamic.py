@@ -15,49 +15,14 @@ from magnetar.broker.resources import Document, Documents, decode_document
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import SWITCHES
 from magnetar.core.errors import MagnetarError, PeerError, SettingError
+from magnetar.core.setting import rows_of
 from magnetar.metadata.store import MetadataStore, NodeNotFound, Notification, SessionEvent, VersionConflict
 
 logger: Final = logging.getLogger(__name__)
 
 PATH: Final = "/admin/configuration"
 
-DYNAMIC_NAMES: Final = frozenset(
-    {
-        "allowAutoSubscriptionCreation",
-        "allowAutoTopicCreation",
-        "allowAutoTopicCreationType",
-        "brokerDeleteInactiveTopicsEnabled",
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
-        "brokerDeleteInactiveTopicsMode",
-        "brokerPublisherThrottlingMaxByteRate",
-        "brokerPublisherThrottlingMaxMessageRate",
-        "brokerShutdownTimeoutMs",
-        "defaultNumPartitions",
-        "defaultNumberOfNamespaceBundles",
-        "dispatchThrottlingRateInByte",
-        "dispatchThrottlingRateInMsg",
-        "dispatchThrottlingRatePerReplicatorInByte",
-        "dispatchThrottlingRatePerReplicatorInMsg",
-        "dispatchThrottlingRatePerSubscriptionInByte",
-        "dispatchThrottlingRatePerSubscriptionInMsg",
-        "dispatchThrottlingRatePerTopicInByte",
-        "dispatchThrottlingRatePerTopicInMsg",
-        "dispatchThrottlingRateRelativeToPublishRate",
-        "forceDeleteNamespaceAllowed",
-        "forceDeleteTenantAllowed",
-        "maxConcurrentLookupRequest",
-        "maxConcurrentTopicLoadRequest",
-        "maxNamespacesPerTenant",
-        "maxNumPartitionsPerPartitionedTopic",
-        "maxPublishRatePerTopicInBytes",
-        "maxPublishRatePerTopicInMessages",
-        "maxTenants",
-        "maxTopicsPerNamespace",
-        "subscribeRatePeriodPerConsumerInSecond",
-        "subscribeThrottlingRatePerConsumer",
-        "subscriptionTypesEnabled",
-    }
-)
+DYNAMIC_NAMES: Final = frozenset(row.name for row in rows_of(BrokerSettings) if row.dynamic == "broker")
 """Names of `BrokerSettings` that take effect when they change: Pulsar's dynamic ones, as far as this broker reads them
 each time it needs them. Load management's own switches come on top."""
 
@@ -147,7 +112,7 @@ class DynamicSettings:
     def _with(self, overrides: Mapping[str, object]) -> BrokerSettings:
         if not overrides:
             return self._configured
-        from magnetar.broker.settings.values import changed  # With all names, which most clusters never need.
+        from magnetar.broker.settings.values import changed
 
         return changed(self._configured, overrides, PATH)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
+from magnetar.core.setting import rows_of, setting
 
 LEADER: Final = "leader"
 CONTROL: Final = "control"
@@ -21,51 +22,51 @@ DRIVER_SETTING: Final = "magnetarLoadBalanceDriver"
 class LoadSettings:
     """Load reports, the leader's rounds and the graceful stop of one broker."""
 
-    enabled: bool = True
-    """`loadBalancerEnabled`: reports are renewed and the leader acts. A broker registers in any case."""
-    shedding_enabled: bool = True
-    """`loadBalancerSheddingEnabled`: the leader moves bundles."""
-    auto_split: bool = True
-    """`loadBalancerAutoBundleSplitEnabled`: the leader splits bundles."""
-    unload_after_split: bool = True
-    """`loadBalancerAutoUnloadSplitBundlesEnabled`: what was split is placed anew."""
-    driver: str = LEADER
+    enabled: bool = setting("loadBalancerEnabled", True, dynamic="load")
+    """Reports are renewed and the leader acts. A broker registers in any case."""
+    shedding_enabled: bool = setting("loadBalancerSheddingEnabled", True, dynamic="load")
+    """The leader moves bundles."""
+    auto_split: bool = setting("loadBalancerAutoBundleSplitEnabled", True, dynamic="load")
+    """The leader splits bundles."""
+    unload_after_split: bool = setting("loadBalancerAutoUnloadSplitBundlesEnabled", True, dynamic="load")
+    """What was split is placed anew."""
+    driver: str = setting("magnetarLoadBalanceDriver", LEADER, dynamic="load", ours=True)
     """One of `DRIVERS`."""
-    report_change_percent: int = 10
-    """`loadBalancerReportUpdateThresholdPercentage`: what must have changed for a new report."""
-    report_interval_ms_min: int = 5_000
-    """`loadBalancerReportUpdateMinIntervalMillis`: reports are so far apart at least."""
-    report_interval_seconds_max: int = 15 * 60
-    """`loadBalancerReportUpdateMaxIntervalMinutes`: there is a new report at the latest after this, changed or not."""
-    host_usage_seconds: int = 60
-    """`loadBalancerHostUsageCheckIntervalMinutes`: over how long CPU and network are averaged."""
-    nic_speed_gbps: float | None = None
-    """`loadBalancerOverrideBrokerNicSpeedGbps`: of each network interface, where the system does not tell."""
-    round_seconds: int = 60
-    """`loadBalancerSheddingIntervalMinutes`: how often the leader decides."""
-    averages_seconds: int = 15 * 60
-    """`loadBalancerResourceQuotaUpdateIntervalMinutes`: how often the leader stores averages of bundles and brokers."""
-    averaged_bundles_per_broker_max: int = 10
-    """`loadBalancerMaxNumberOfBundlesInBundleLoadReport`: of which averages are stored, the busiest; 0: all."""
-    failure_domains: bool = False
-    """`failureDomainsEnabled`: namespaces of one anti-affinity group go to different domains first."""
-    unload_after_stop_ms_max: int = 60_000
-    """`brokerShutdownTimeoutMs`: how long a stopping broker hands its bundles over one after the other."""
-    unloads_per_second_max: int = 100
-    """`magnetarDrainUnloadsPerSecond`: how fast bundles leave a broker that drains or stops, so that their clients'
+    report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10)
+    """What must have changed for a new report."""
+    report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000)
+    """Reports are so far apart at least."""
+    report_interval_seconds_max: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60)
+    """There is a new report at the latest after this, changed or not."""
+    host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60)
+    """Over how long CPU and network are averaged."""
+    nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None)
+    """Of each network interface, where the system does not tell."""
+    round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60)
+    """How often the leader decides."""
+    averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60)
+    """How often the leader stores averages of bundles and brokers."""
+    averaged_bundles_per_broker_max: int = setting("loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10)
+    """Of which averages are stored, the busiest; 0: all."""
+    failure_domains: bool = setting("failureDomainsEnabled", False)
+    """Namespaces of one anti-affinity group go to different domains first."""
+    unload_after_stop_ms_max: int = setting("brokerShutdownTimeoutMs", 60_000, dynamic="broker")
+    """How long a stopping broker hands its bundles over one after the other."""
+    unloads_per_second_max: int = setting("magnetarDrainUnloadsPerSecond", 100, ours=True)
+    """How fast bundles leave a broker that drains or stops, so that their clients'
     lookups do not come to the others all at once."""
 
-    history_enabled: bool = False
-    """Ours, `loadBalancerHistoryEnabled`: the leader writes what all brokers do to `pulsar/system/load-history`, for
+    history_enabled: bool = setting("loadBalancerHistoryEnabled", False, ours=True)
+    """The leader writes what all brokers do to `pulsar/system/load-history`, for
     planning (`magnetar.broker.load.history` says what that costs). Brokers that are processes of their own do unless
     told otherwise; in a standalone nobody expects the topic."""
-    history_interval_seconds: int = 5 * 60
-    """Ours, `loadBalancerHistoryIntervalSeconds`: how often."""
-    history_retention_seconds: int = 30 * 24 * 3600
-    """Ours, `loadBalancerHistoryRetentionMinutes`: how long the history is kept at least, in minutes; four weeks show
+    history_interval_seconds: int = setting("loadBalancerHistoryIntervalSeconds", 5 * 60, ours=True)
+    """How often."""
+    history_retention_seconds: int = setting("loadBalancerHistoryRetentionMinutes", 30 * 24 * 3600, ours=True)
+    """How long the history is kept at least, in minutes; four weeks show
     what a week is like."""
-    history_retention_bytes: int = 1024 * MIB
-    """Ours, `loadBalancerHistoryRetentionSizeInMB`: how much of it is kept at most; 0 keeps nothing, as in Pulsar's
+    history_retention_bytes: int = setting("loadBalancerHistoryRetentionSizeInMB", 1024 * MIB, ours=True)
+    """How much of it is kept at most; 0 keeps nothing, as in Pulsar's
     policies."""
 
     def __post_init__(self) -> None:
@@ -84,13 +85,7 @@ class LoadSettings:
             raise SettingError(f"nic_speed_gbps is {self.nic_speed_gbps}: it must be more than 0")
 
 
-SWITCHES: Final = {
-    "loadBalancerEnabled": "enabled",
-    "loadBalancerSheddingEnabled": "shedding_enabled",
-    "loadBalancerAutoBundleSplitEnabled": "auto_split",
-    "loadBalancerAutoUnloadSplitBundlesEnabled": "unload_after_split",
-    DRIVER_SETTING: "driver",
-}
+SWITCHES: Final = {row.name: row.path for row in rows_of(LoadSettings) if row.dynamic == "load"}
 """What the cluster's dynamic settings may change while brokers run (`/admin/configuration`)."""
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import SWITCHES, LoadSettings
-from magnetar.broker.settings.names import BROKER_NAMES, CREATION_TYPES, known_names
 from magnetar.core.errors import SettingError
-from magnetar.core.settings_file import GivenSettings, SettingNames, parse_value, unit_factor
+from magnetar.core.setting import Row, rows_of
+from magnetar.core.settings_file import GivenSettings, parse_value, unit_factor
 
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
 
-SECRETS: Final = frozenset(
-    {"basicAuthConf", "brokerClientAuthenticationParameters", "tokenPublicKey", "tokenSecretKey"}
-)
-"""Never told. Where certificates are is nobody's business either, though no secret."""
-
 
 def changed(settings: BrokerSettings, texts: Mapping[str, object], where: str) -> BrokerSettings:
     """The settings with those replaced that have a text, under Pulsar's names. `SettingError` tells `where`."""
-    given = GivenSettings(known_names())
+    given = GivenSettings([row.name for row in rows_of(BrokerSettings)])
     for name, value in texts.items():
         given.add(name, str(value), where)
-    return given.build(settings, BROKER_NAMES)
+    return given.build(settings)
 
 
 def check_switch(name: str, text: str) -> None:
@@ -38,40 +33,28 @@ def check_switch(name: str, text: str) -> None:
         raise SettingError(f"{name}: {error}") from None
 
 
-def told(settings: BrokerSettings) -> dict[str, str]:
-    """The settings by Pulsar's names, written as its configuration files write them; no secrets."""
-    return _told(settings, BROKER_NAMES)
-
-
-def told_of_balance(settings: BalanceSettings) -> dict[str, str]:
-    """How bundles are placed, split and moved, by Pulsar's names and some of our own."""
-    from magnetar.broker.settings.balance_names import BALANCE_NAMES
-
-    return _told(settings, BALANCE_NAMES)
-
-
-def _told(settings: object, names: SettingNames) -> dict[str, str]:
+def told(settings: BrokerSettings | BalanceSettings) -> dict[str, str]:
+    """The settings by Pulsar's names, written as its configuration files write them; no secrets, and not where
+    certificates are, which is nobody's business either."""
     texts = {}
-    for name, path in names.fields.items():
-        if name in SECRETS or ".tls." in f".{path}":
+    for row in rows_of(type(settings)):
+        if row.secret or ".tls." in f".{row.path}":
             continue
-        value: object = settings
-        for part in path.split("."):
-            value = getattr(value, part)
-        if name == "allowAutoTopicCreationType":
-            texts[name] = CREATION_TYPES[bool(value)]
-        else:
-            texts[name] = _text(value, unit_factor(name, path, names.units.get(name)))
+        value = attrgetter(row.path)(settings)
+        for name in row.names:
+            texts[name] = _text(value, row, name)
     return texts
 
 
-def _text(value: object, unit: Fraction) -> str:
+def _text(value: object, row: Row, name: str) -> str:
+    if row.words is not None:
+        return next(word for word, meant in row.words.items() if meant == value)
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        scaled = value / unit
+        scaled = value / unit_factor(row, name)
         return str(int(scaled) if scaled == int(scaled) else float(scaled))
     if isinstance(value, tuple):
         return ",".join(value)

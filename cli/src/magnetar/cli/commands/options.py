@@ -173,11 +173,10 @@ def bookie_given(
 def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:
     """A bookie's directories, by option or settings file. `SettingError`."""
     from magnetar.bookie.process.bookie import default_bookie_settings
-    from magnetar.bookie.setting_names import bookie_setting_names
     from magnetar.cli.tools.bookie_files import BookieFolders
 
     given = bookie_given(conf, journal, ledgers)
-    settings = given.build(default_bookie_settings(), bookie_setting_names())
+    settings = given.build(default_bookie_settings())
     return BookieFolders(
         journals=settings.journal_directories,
         ledgers=settings.ledger_directories,

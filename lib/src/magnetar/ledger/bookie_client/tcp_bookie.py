@@ -20,6 +20,7 @@ from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.core.setting import setting
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
 from magnetar.ledger.bookie_client.pending_adds import AddBatch, PendingAdds
@@ -47,8 +48,8 @@ class TcpBookieSettings:
     """Times of the connection to a bookie."""
 
     connect_timeout_seconds: float = 10.0
-    add_timeout_seconds: float = 30.0
-    """After this long without an answer an add is answered UNREACHABLE. Pulsar's `bookkeeperClientTimeoutInSeconds`."""
+    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0)
+    """After this long without an answer an add is answered UNREACHABLE."""
     read_timeout_seconds: float = 30.0
     backoff_seconds_min: float = 0.1
     """A second attempt to connect is not made before; doubled with each failure in a row."""

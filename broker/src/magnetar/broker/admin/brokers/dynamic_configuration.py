@@ -8,7 +8,7 @@ from aiohttp import web
 from magnetar.broker.admin.web.responses import PRECONDITION_FAILED, AdminError, json
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.dynamic import NotDynamic
-from magnetar.broker.settings.values import told, told_of_balance
+from magnetar.broker.settings.values import told
 from magnetar.core.errors import SettingError
 
 BASE: Final = "/admin/v2/brokers/configuration"
@@ -46,7 +46,7 @@ class ConfigurationHandlers:
     async def runtime(self, _: web.Request) -> web.Response:
         """The settings in force under Pulsar's names, all as text; tools look the cluster's name up here."""
         context = self._context
-        return json(told_of_balance(context.load.balance_settings) | told(context.service.settings))
+        return json(told(context.load.balance_settings) | told(context.service.settings))
 
     async def set(self, request: web.Request) -> web.Response:
         """Change one for all brokers."""

@@ -28,9 +28,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
     handlers = QuotaHandlers(context)
     return [
-        web.get(ONE + "/retention", handlers.retention),
         web.post(ONE + "/retention", handlers.set_retention),
-        web.delete(ONE + "/retention", handlers.remove_retention),
         web.get(ONE + "/backlogQuotaMap", handlers.quotas),
         web.post(ONE + "/backlogQuota", handlers.set_quota),
         web.delete(ONE + "/backlogQuota", handlers.remove_quota),
@@ -42,11 +40,6 @@ class QuotaHandlers:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-
-    async def retention(self, request: web.Request) -> web.Response:
-        """How much is kept after it was acknowledged."""
-        value = (await policies_of(self._context, namespace_of(request))).get("retention_policies")
-        return web.Response() if value is None else json(value)
 
     async def set_retention(self, request: web.Request) -> web.Response:
         """Give it a value, which must be above the backlog quotas. Without a body it is removed."""
@@ -61,12 +54,6 @@ class QuotaHandlers:
             return with_value("retention_policies", value)(document)
 
         await change_policies(self._context, namespace_of(request), change, NO_POLICIES)
-        return no_content()
-
-    async def remove_retention(self, request: web.Request) -> web.Response:
-        """Go back to the broker's own value."""
-        removal = with_value("retention_policies", None)
-        await change_policies(self._context, namespace_of(request), removal, NO_POLICIES)
         return no_content()
 
     async def quotas(self, request: web.Request) -> web.Response:

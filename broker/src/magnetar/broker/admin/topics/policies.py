@@ -4,17 +4,19 @@ They belong to a partitioned topic as a whole; its partitions have no own ones."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.topics.access import TopicAccess
-from magnetar.broker.admin.topics.policy_table import PLAIN_ROWS, PolicyRow, dispatch_rate
 from magnetar.broker.admin.topics.subscription_positions import subscription_name
 from magnetar.broker.admin.topics.topics import ONE
-from magnetar.broker.admin.web.described import takes
-from magnetar.broker.admin.web.policy_shapes import DISPATCH_RATE
+from magnetar.broker.admin.web.described import takes, under
+from magnetar.broker.admin.web.policy_shapes import DISPATCH_RATE, reader_of
 from magnetar.broker.admin.web.responses import (
+    BAD_REQUEST,
     PRECONDITION_FAILED,
     AdminError,
     body_json,
@@ -25,9 +27,12 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.catalogue import POLICIES
+from magnetar.broker.policies.model import EffectivePolicies, InactiveTopics, Rate
+from magnetar.broker.policies.policy import Kind, OfTopic, Policy
 from magnetar.broker.resources import Document
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.settings import ManagedLedgerSettings
 
 OF_SUBSCRIPTION: Final = ONE + "/{subscription}/dispatchRate"
 
@@ -39,12 +44,18 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
     access = PolicyAccess(context)
     served: list[web.RouteDef] = []
-    for row in PLAIN_ROWS:
-        handlers = PolicyHandlers(access, row)
-        served.append(web.get(f"{ONE}/{row.path}", handlers.get))
-        served.append(web.post(f"{ONE}/{row.path}", handlers.set))
-        if row.removable:
-            served.append(web.delete(f"{ONE}/{row.path}", handlers.remove))
+    for policy in POLICIES:
+        level = policy.topic
+        if level is None:
+            continue
+        handlers = PolicyHandlers(access, policy, level)
+        path, query = f"{ONE}/{level.path}", GET_QUERY if level.applied else SET_QUERY
+        if level.serves("get"):
+            served.append(web.get(path, under(f"Tell {policy.says}.", handlers.get, *query)))
+        if level.serves("set"):
+            served.append(web.post(path, under(f"Set {policy.says}.", handlers.set, *SET_QUERY)))
+        if level.serves("remove"):
+            served.append(web.delete(path, handlers.remove))
     of_subscription = SubscriptionRateHandlers(access)
     return [
         *served,
@@ -100,45 +111,95 @@ def with_fields(policies: TopicPolicies, fields: Mapping[str, Any]) -> TopicPoli
 class PolicyHandlers:
     """The handlers of one row."""
 
-    def __init__(self, access: PolicyAccess, row: PolicyRow) -> None:
+    def __init__(self, access: PolicyAccess, policy: Policy, level: OfTopic) -> None:
         self._access = access
-        self._row = row
+        self._policy = policy
+        self._level = level
 
-    @property
-    def row(self) -> PolicyRow:
-        """Which policy."""
-        return self._row
-
-    @takes(*GET_QUERY)
     async def get(self, request: web.Request) -> web.Response:
         """Tell the policy."""
-        row = self._row
+        level = self._level
         name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get(row.field)
-        if value is None and row.in_force is not None and flag(request, "applied"):
-            value = row.in_force(await self._access.above(name), await self._access.namespace(name))
+        value = (await self._access.own(request, name)).get(level.key)
+        if value is None and level.applied and flag(request, "applied"):
+            value = await self._in_force(name)
         if value is None:
-            value = row.unset
-        return web.Response(status=row.unset_status) if value is None else json(value)
+            value = level.unset
+        return web.Response(status=level.unset_status) if value is None else json(value)
 
-    @takes(*SET_QUERY, body="the policy; null removes it")
+    @takes(body="the policy; null removes it")
     async def set(self, request: web.Request) -> web.Response:
         """Set the policy."""
-        row = self._row
         body = await body_json(request)
-        if body is None and row.null_refusal is not None:
-            raise AdminError(*row.null_refusal)
-        value = None if body is None else row.kind(body)
+        if body is None and self._level.null_refusal:
+            raise AdminError(BAD_REQUEST, self._level.null_refusal)
+        value = None if body is None else reader_of(self._policy.kind, self._level)(body)
         name = await self._access.topic(request)
-        await self._access.put(request, name, {row.field: value})
+        await self._access.put(request, name, {self._level.key: value})
         return no_content()
 
     @takes(*SET_QUERY)
     async def remove(self, request: web.Request) -> web.Response:
         """Remove the policy."""
         name = await self._access.topic(request)
-        await self._access.put(request, name, {self._row.field: None})
+        await self._access.put(request, name, dict.fromkeys(self._level.keys))
         return no_content()
+
+    async def _in_force(self, name: TopicName) -> Any:
+        """Where the topic says nothing; what only stands in documents is what the namespace says."""
+        policy = self._policy
+        if policy.name.partition(".")[0] not in _IN_FORCE:
+            return (await self._access.namespace(name)).get(policy.namespace_keys[0])
+        value = attrgetter(policy.name)(await self._access.above(name))
+        shown = _SHOWN.get(policy.kind)
+        return value if shown is None else shown(value)
+
+
+def dispatch_rate(rate: Rate) -> dict[str, Any]:
+    """A dispatch rate as JSON has it."""
+    return {
+        "dispatchThrottlingRateInMsg": rate.messages,
+        "dispatchThrottlingRateInByte": rate.size_bytes,
+        "relativeToPublishRate": rate.relative_to_publish_rate,
+        "ratePeriodInSecond": int(rate.period_seconds),
+    }
+
+
+def subscribe_rate(rate: Rate) -> dict[str, Any]:
+    """A subscribe rate as JSON has it."""
+    period_seconds = int(rate.period_seconds) if rate.limited else 30
+    return {"subscribeThrottlingRatePerConsumer": rate.messages, "ratePeriodInSecond": period_seconds}
+
+
+def inactive_topics(inactive: InactiveTopics) -> dict[str, Any]:
+    """InactiveTopicPolicies as JSON has it."""
+    return {
+        "inactiveTopicDeleteMode": inactive.mode.value,
+        "maxInactiveDurationSeconds": inactive.after_seconds,
+        "deleteWhileInactive": inactive.delete,
+    }
+
+
+def persistence(ledger: ManagedLedgerSettings) -> dict[str, Any]:
+    """PersistencePolicies as JSON has it."""
+    return {
+        "bookkeeperEnsemble": ledger.ensemble_size,
+        "bookkeeperWriteQuorum": ledger.write_quorum,
+        "bookkeeperAckQuorum": ledger.ack_quorum,
+        "managedLedgerMaxMarkDeleteRate": ledger.mark_delete_rate,
+    }
+
+
+_IN_FORCE: Final = {field.name for field in fields(EffectivePolicies)}
+_SHOWN: Final[Mapping[Kind, Callable[[Any], Any]]] = {
+    Kind.AUTO_SUBSCRIPTION_CREATION: lambda allowed: {"allowAutoSubscriptionCreation": allowed},
+    Kind.DISPATCH_RATE: dispatch_rate,
+    Kind.INACTIVE_TOPICS: inactive_topics,
+    Kind.PERSISTENCE: persistence,
+    Kind.STRATEGY: attrgetter("value"),
+    Kind.SUBSCRIBE_RATE: subscribe_rate,
+}
+"""What is in force, as JSON has it; other kinds are JSON already."""
 
 
 class SubscriptionRateHandlers:

@@ -46,66 +46,27 @@ MESSAGE_SIZE_REFUSED: Final = (
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
     handlers = SpecialPolicyHandlers(context)
-    served = [
+    return [
         web.get(ONE + "/backlogQuotaMap", handlers.backlog_quotas),
         web.post(ONE + "/backlogQuota", handlers.set_backlog_quota),
         web.delete(ONE + "/backlogQuota", handlers.remove_backlog_quota),
+        web.get(ONE + "/retention", handlers.retention),
+        web.post(ONE + "/retention", handlers.set_retention),
+        web.get(ONE + "/delayedDelivery", handlers.delayed_delivery),
+        web.post(ONE + "/delayedDelivery", handlers.set_delayed_delivery),
+        web.get(ONE + "/entryFilters", handlers.entry_filters),
+        web.post(ONE + "/entryFilters", handlers.set_entry_filters),
+        web.get(ONE + "/offloadPolicies", handlers.offload),
+        web.post(ONE + "/offloadPolicies", handlers.set_offload),
         web.post(ONE + "/messageTTL", handlers.set_message_ttl),
+        web.post(ONE + "/replication", handlers.set_replication),
+        web.put(ONE + "/shadowTopics", handlers.set_shadow_topics),
+        web.post(ONE + "/subscriptionTypesEnabled", handlers.set_subscription_types),
+        web.post(ONE + "/maxMessageSize", handlers.set_message_size),
+        web.post(ONE + "/dispatcherPauseOnAckStatePersistent", handlers.set_pause),
+        web.put(ONE + "/schemaCompatibilityStrategy", handlers.set_strategy),
         web.delete(ONE + "/policies", handlers.remove_all),
     ]
-    for path, get, verb, put in (
-        ("retention", handlers.retention, "POST", handlers.set_retention),
-        ("messageTTL", handlers.message_ttl, None, None),
-        ("delayedDelivery", handlers.delayed_delivery, "POST", handlers.set_delayed_delivery),
-        ("replication", handlers.replication, "POST", handlers.set_replication),
-        ("shadowTopics", handlers.shadow_topics, "PUT", handlers.set_shadow_topics),
-        ("subscriptionTypesEnabled", handlers.subscription_types, "POST", handlers.set_subscription_types),
-        ("entryFilters", handlers.entry_filters, "POST", handlers.set_entry_filters),
-        ("maxMessageSize", handlers.message_size, "POST", handlers.set_message_size),
-        ("offloadPolicies", handlers.offload, "POST", handlers.set_offload),
-        ("dispatcherPauseOnAckStatePersistent", handlers.pause, "POST", handlers.set_pause),
-        ("schemaCompatibilityStrategy", handlers.strategy, "PUT", handlers.set_strategy),
-    ):
-        served.append(web.get(f"{ONE}/{path}", get))
-        if verb is not None and put is not None:
-            served.append(web.route(verb, f"{ONE}/{path}", put))
-        served.append(web.delete(f"{ONE}/{path}", Removal(context, FIELDS[path]).remove))
-    return served
-
-
-FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "retention": ("retentionPolicies",),
-    "messageTTL": ("messageTTLInSeconds",),
-    "delayedDelivery": (
-        "delayedDeliveryEnabled",
-        "delayedDeliveryTickTimeMillis",
-        "delayedDeliveryMaxDelayInMillis",
-    ),
-    "replication": ("replicationClusters",),
-    "shadowTopics": ("shadowTopics",),
-    "subscriptionTypesEnabled": ("subscriptionTypesEnabled",),
-    "entryFilters": ("entryFilters",),
-    "maxMessageSize": ("maxMessageSize",),
-    "offloadPolicies": ("offloadPolicies",),
-    "dispatcherPauseOnAckStatePersistent": ("dispatcherPauseOnAckStatePersistentEnabled",),
-    "schemaCompatibilityStrategy": ("schemaCompatibilityStrategy",),
-}
-"""By path, what of `TopicPolicies` it is about."""
-
-
-class Removal:
-    """Removes fields of a topic's policies."""
-
-    def __init__(self, context: BrokerContext, fields: tuple[str, ...]) -> None:
-        self._access = PolicyAccess(context)
-        self._fields = fields
-
-    @takes(*SET_QUERY)
-    async def remove(self, request: web.Request) -> web.Response:
-        """Remove the policy."""
-        name = await self._access.topic(request)
-        await self._access.put(request, name, dict.fromkeys(self._fields))
-        return no_content()
 
 
 class SpecialPolicyHandlers:
@@ -172,15 +133,6 @@ class SpecialPolicyHandlers:
         """Remove how large backlogs may get."""
         await self._put_quota(request, await self._access.topic(request), quota_type(request), None)
         return no_content()
-
-    @takes(*GET_QUERY)
-    async def message_ttl(self, request: web.Request) -> web.Response:
-        """Tell after how many seconds messages are acknowledged by themselves."""
-        name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get("messageTTLInSeconds")
-        if value is None and flag(request, "applied"):
-            value = (await self._access.above(name)).message_ttl_seconds
-        return answer(value)
 
     @takes("messageTTL", *SET_QUERY)
     async def set_message_ttl(self, request: web.Request) -> web.Response:
@@ -251,12 +203,6 @@ class SpecialPolicyHandlers:
         await self._access.put(request, name, fields)
         return no_content()
 
-    @takes(*GET_QUERY)
-    async def subscription_types(self, request: web.Request) -> web.Response:
-        """Tell which types of subscriptions there may be; none named: all."""
-        name = await self._access.topic(request)
-        return json((await self._access.own(request, name)).get("subscriptionTypesEnabled") or [])
-
     @takes(*SET_QUERY, body="a list of Exclusive, Shared, Failover, Key_Shared")
     async def set_subscription_types(self, request: web.Request) -> web.Response:
         """Set which types of subscriptions there may be."""
@@ -282,15 +228,6 @@ class SpecialPolicyHandlers:
         await self._access.put(request, name, {"entryFilters": None})
         return no_content()
 
-    @takes(*GET_QUERY)
-    async def pause(self, request: web.Request) -> web.Response:
-        """Tell whether sending waits while acknowledgements cannot be stored."""
-        name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get("dispatcherPauseOnAckStatePersistentEnabled")
-        if value is None and flag(request, "applied"):
-            value = (await self._access.namespace(name)).get("dispatcherPauseOnAckStatePersistentEnabled")
-        return json(bool(value))
-
     @takes(*SET_QUERY)
     async def set_pause(self, request: web.Request) -> web.Response:
         """Have sending wait while acknowledgements cannot be stored."""
@@ -299,13 +236,6 @@ class SpecialPolicyHandlers:
         return no_content()
 
     # --- what is published
-
-    @takes("isGlobal", "authoritative")
-    async def message_size(self, request: web.Request) -> web.Response:
-        """Tell how large messages may be."""
-        name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get("maxMessageSize")
-        return answer(value, status=204)
 
     @takes(*SET_QUERY, body="bytes; 0 for the broker's own limit")
     async def set_message_size(self, request: web.Request) -> web.Response:
@@ -317,16 +247,6 @@ class SpecialPolicyHandlers:
         await self._access.put(request, name, {"maxMessageSize": value})
         return no_content()
 
-    @takes("applied", "authoritative")
-    async def strategy(self, request: web.Request) -> web.Response:
-        """Tell how a new schema must be compatible with those before."""
-        name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get("schemaCompatibilityStrategy")
-        if value is None and flag(request, "applied"):
-            policies = self._context.service.policies
-            value = (await policies.namespace(name.namespace_name) or policies.defaults).schema_compatibility.value
-        return answer(value)
-
     @takes("authoritative", body="the strategy's name; null removes it")
     async def set_strategy(self, request: web.Request) -> web.Response:
         """Set how a new schema must be compatible with those before."""
@@ -336,15 +256,6 @@ class SpecialPolicyHandlers:
         return no_content()
 
     # --- other clusters and topics
-
-    @takes(*GET_QUERY)
-    async def replication(self, request: web.Request) -> web.Response:
-        """Tell which clusters the topic is in."""
-        name = await self._access.topic(request)
-        value = (await self._access.own(request, name)).get("replicationClusters")
-        if value is None and flag(request, "applied"):
-            value = (await self._access.namespace(name)).get("replication_clusters")
-        return answer(value)
 
     @takes(*SET_QUERY, body="a list of clusters")
     async def set_replication(self, request: web.Request) -> web.Response:
@@ -366,12 +277,6 @@ class SpecialPolicyHandlers:
                 raise AdminError(FORBIDDEN, f"Invalid cluster id: {cluster}")
         await self._access.put(request, name, {"replicationClusters": clusters})
         return no_content()
-
-    @takes("authoritative")
-    async def shadow_topics(self, request: web.Request) -> web.Response:
-        """Tell which topics show what this one stores."""
-        name = await self._access.topic(request)
-        return answer((await self._access.own(request, name)).get("shadowTopics"))
 
     @takes("authoritative", body="a list of topics")
     async def set_shadow_topics(self, request: web.Request) -> web.Response:
@@ -437,9 +342,9 @@ class SpecialPolicyHandlers:
         await self._access.update(request, name, change)
 
 
-def answer(value: Any, *, status: int = 200) -> web.Response:
-    """A policy, or nothing with a status of its own."""
-    return web.Response(status=status) if value is None else json(value)
+def answer(value: Any) -> web.Response:
+    """A policy, or nothing."""
+    return web.Response() if value is None else json(value)
 
 
 def shown_quota(quota: Document) -> Document:

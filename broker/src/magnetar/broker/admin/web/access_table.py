@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from magnetar.broker.auth.rules import Right
+from magnetar.broker.policies.catalogue import POLICIES
 
 
 class Scope(enum.Enum):
@@ -85,74 +86,6 @@ _TOPIC_RIGHTS: Final = {
 
 _OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _OF_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
-
-_NAMESPACE_POLICIES: Final = {
-    "ALLOW_CLUSTERS": "allowedClusters",
-    "ANTI_AFFINITY": "antiAffinity",
-    "AUTO_SUBSCRIPTION_CREATION": "autoSubscriptionCreation",
-    "AUTO_TOPIC_CREATION": "autoTopicCreation",
-    "BACKLOG": "backlogQuota backlogQuotaMap",
-    "COMPACTION": "compactionThreshold",
-    "DEDUPLICATION": "deduplication",
-    "DEDUPLICATION_SNAPSHOT": "deduplicationSnapshotInterval",
-    "DELAYED_DELIVERY": "delayedDelivery",
-    "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT": "dispatcherPauseOnAckStatePersistent",
-    "ENCRYPTION": "encryptionRequired",
-    "ENTRY_FILTERS": "entryFilters",
-    "INACTIVE_TOPIC": "inactiveTopicPolicies",
-    "MAX_CONSUMERS": "maxConsumersPerSubscription maxConsumersPerTopic",
-    "MAX_PRODUCERS": "maxProducersPerTopic",
-    "MAX_SUBSCRIPTIONS": "maxSubscriptionsPerTopic",
-    "MAX_TOPICS": "maxTopicsPerNamespace",
-    "MAX_UNACKED": "maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription",
-    "OFFLOAD": (
-        "offloadPolicies removeOffloadPolicies scanOffloadedLedgers offloadThreshold offloadThresholdInSeconds "
-        "offloadDeletionLagMs"
-    ),
-    "PERSISTENCE": "persistence {bundle}/topicHashPositions",
-    "RATE": "dispatchRate publishRate subscribeRate subscriptionDispatchRate",
-    "REPLICATION": "replication",
-    "REPLICATION_RATE": "replicatorDispatchRate",
-    "RESOURCEGROUP": "resourcegroup resourcegroup/{group}",
-    "RETENTION": "retention",
-    "SCHEMA_COMPATIBILITY_STRATEGY": (
-        "isAllowAutoUpdateSchema schemaAutoUpdateCompatibilityStrategy schemaCompatibilityStrategy "
-        "schemaValidationEnforced"
-    ),
-    "SUBSCRIPTION_AUTH_MODE": "subscriptionAuthMode subscriptionTypesEnabled",
-    "SUBSCRIPTION_EXPIRATION_TIME": "subscriptionExpirationTime",
-    "TOPIC_PROPERTY_KEYS": "allowedTopicPropertyKeysForMetrics",
-    "TTL": "messageTTL",
-}
-"""Policies and the paths below a namespace: GET reads, everything else writes."""
-
-_TOPIC_POLICIES: Final = {
-    "AUTO_SUBSCRIPTION_CREATION": "autoSubscriptionCreation",
-    "BACKLOG": "backlogQuota backlogQuotaMap",
-    "COMPACTION": "compactionThreshold",
-    "DEDUPLICATION": "deduplicationEnabled",
-    "DEDUPLICATION_SNAPSHOT": "deduplicationSnapshotInterval",
-    "DELAYED_DELIVERY": "delayedDelivery",
-    "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT": "dispatcherPauseOnAckStatePersistent",
-    "ENTRY_FILTERS": "entryFilters",
-    "INACTIVE_TOPIC": "inactiveTopicPolicies",
-    "MAX_CONSUMERS": "maxConsumers maxConsumersPerSubscription",
-    "MAX_PRODUCERS": "maxProducers policies",
-    "MAX_SUBSCRIPTIONS": "maxSubscriptionsPerTopic",
-    "MAX_UNACKED": "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription",
-    "OFFLOAD": "offloadPolicies",
-    "PARTITION": "partitions",
-    "PERSISTENCE": "persistence",
-    "RATE": "dispatchRate publishRate subscribeRate subscriptionDispatchRate {subscription}/dispatchRate",
-    "REPLICATION": "replication",
-    "REPLICATION_RATE": "replicatorDispatchRate",
-    "RETENTION": "retention",
-    "SCHEMA_COMPATIBILITY_STRATEGY": "schemaCompatibilityStrategy schemaValidationEnforced",
-    "SHADOW_TOPIC": "shadowTopics",
-    "SUBSCRIPTION_AUTH_MODE": "subscriptionTypesEnabled",
-    "TTL": "messageTTL",
-}
-"""Policies and the paths below a topic."""
 
 _ONE_BY_ONE: Final = f"""
 PUBLIC
@@ -248,6 +181,16 @@ TENANT_OF_QUERY
   GET /admin/v2/namespaces/{{cluster}}/antiAffinity/{{group}} /admin/namespaces/{{cluster}}/antiAffinity/{{group}}
 NAMESPACE_POLICY READ ALL
   GET {_OF_NAMESPACE}
+NAMESPACE_POLICY READ ANTI_AFFINITY
+  GET {_OF_NAMESPACE}/antiAffinity
+NAMESPACE_POLICY WRITE ANTI_AFFINITY
+  * {_OF_NAMESPACE}/antiAffinity
+NAMESPACE_POLICY READ PERSISTENCE
+  GET {_OF_NAMESPACE}/{{bundle}}/topicHashPositions
+TOPIC_POLICY WRITE MAX_PRODUCERS
+  DELETE {_OF_TOPIC}/policies
+TOPIC_POLICY WRITE PARTITION
+  * {_OF_TOPIC}/partitions
 NAMESPACE GET_TOPICS
   GET {_OF_NAMESPACE}/topics /admin/v2/{{domain}}/{{tenant}}/{{namespace}}
   GET /admin/v2/{{domain}}/{{tenant}}/{{namespace}}/partitioned
@@ -347,17 +290,19 @@ def _read() -> Iterator[tuple[tuple[str, str], Need]]:
 
 
 def _read_policies() -> Iterator[tuple[str, tuple[Scope, str]]]:
-    for scope, base, policies in (
-        (Scope.NAMESPACE_POLICY, _OF_NAMESPACE, _NAMESPACE_POLICIES),
-        (Scope.TOPIC_POLICY, _OF_TOPIC, _TOPIC_POLICIES),
-    ):
-        for policy, paths in policies.items():
-            for path in paths.split():
-                yield f"{base}/{path}", (scope, policy)
+    for policy in POLICIES:
+        for scope, base, level in (
+            (Scope.NAMESPACE_POLICY, _OF_NAMESPACE, policy.namespace),
+            (Scope.TOPIC_POLICY, _OF_TOPIC, policy.topic),
+        ):
+            if level is not None and policy.access:
+                for path in level.paths:
+                    yield f"{base}/{path}", (scope, policy.access)
 
 
 _NEEDS: Final = dict(_read())
 _POLICIES: Final = dict(_read_policies())
+"""GET reads a policy, everything else writes it."""
 
 
 def need_of(method: str, pattern: str) -> Need | None:

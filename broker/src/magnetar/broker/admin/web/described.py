@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias, TypeVar
 
+from aiohttp import web
+
+RequestHandler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 QUERY_ATTRIBUTE: Final = "described_query"
@@ -20,6 +23,16 @@ def takes(*query: str, body: str | None = None) -> Callable[[Handler], Handler]:
         return handler
 
     return mark
+
+
+def under(summary: str, handler: RequestHandler, *query: str) -> RequestHandler:
+    """A handler that many routes share, with this route's summary and query parameters."""
+
+    async def described(request: web.Request) -> web.StreamResponse:
+        return await handler(request)
+
+    described.__doc__ = summary
+    return takes(*query, body=body_of(handler))(described)
 
 
 def query_of(handler: object) -> tuple[str, ...]:

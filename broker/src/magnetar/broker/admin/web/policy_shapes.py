@@ -19,6 +19,7 @@ from magnetar.broker.admin.web.shapes import (
     set_of,
     text,
 )
+from magnetar.broker.policies import policy
 from magnetar.core.limits import MIB
 
 COPIES_MAX: Final = 5
@@ -199,6 +200,33 @@ def backlog_quota(value: Any) -> dict[str, Any]:
     if quota.get("policy") is None:
         raise BadValue("the attribute policy cannot be null")
     return {"limit": quota["limitSize"], **quota}
+
+
+_READERS: Final[Mapping[policy.Kind, Kind]] = {
+    policy.Kind.FLAG: boolean,
+    policy.Kind.AUTO_SUBSCRIPTION_CREATION: AUTO_SUBSCRIPTION_CREATION,
+    policy.Kind.AUTO_TOPIC_CREATION: auto_topic_creation,
+    policy.Kind.AUTO_UPDATE_STRATEGY: AUTO_UPDATE_STRATEGY,
+    policy.Kind.DELAYED_DELIVERY: DELAYED_DELIVERY,
+    policy.Kind.DISPATCH_RATE: DISPATCH_RATE,
+    policy.Kind.ENTRY_FILTERS: entry_filters,
+    policy.Kind.INACTIVE_TOPICS: INACTIVE_TOPICS,
+    policy.Kind.PERSISTENCE: persistence,
+    policy.Kind.PUBLISH_RATE: PUBLISH_RATE,
+    policy.Kind.STRATEGY: STRATEGY,
+    policy.Kind.SUBSCRIBE_RATE: SUBSCRIBE_RATE,
+    policy.Kind.SUBSCRIPTION_AUTH_MODE: SUBSCRIPTION_AUTH_MODE,
+    policy.Kind.SUBSCRIPTION_TYPES: SUBSCRIPTION_TYPES,
+    policy.Kind.TEXTS: set_of(text),
+}
+
+
+def reader_of(kind: policy.Kind, level: policy.Level) -> Kind:
+    """What reads a policy at one level."""
+    refusal = level.refusal or f"{level.path} must be 0 or more"
+    if kind is policy.Kind.COUNT:
+        return at_least_zero(refusal)
+    return long_at_least_zero(refusal) if kind is policy.Kind.SIZE else _READERS[kind]
 
 
 def exceeds_retention(quota: Mapping[str, Any] | None, kept: Mapping[str, Any] | None) -> bool:
