@@ -10,7 +10,7 @@ from magnetar.operator.children.naming import FIELD_MANAGER
 from magnetar.operator.kubernetes.client import APPLY_PATCH, JSON, MERGE_PATCH, KubernetesClient, trimmed
 from magnetar.operator.kubernetes.errors import Conflict, NotFound, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
-from magnetar.operator.kubernetes.login import find_login
+from magnetar.operator.kubernetes.login import Login, find_login
 
 WARNINGS_MAX: Final = 50
 """Of one object: what happens again is counted up in the same Event."""
@@ -45,6 +45,11 @@ class HttpApiServer:
     async def connect(cls, *, clock: Clock, counter: CallCounter) -> HttpApiServer:
         """Inside a pod with its account, else by KUBECONFIG or ~/.kube/config. `SettingError` if there is neither."""
         return cls(KubernetesClient(await find_login(), asked=counter.api_call), clock=clock)
+
+    @property
+    def login(self) -> Login:
+        """What its calls go by."""
+        return self._client.login
 
     async def close(self) -> None:
         """Let the connections go."""
