@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,6 +20,7 @@ from magnetar.auth.settings import TOKEN_PROVIDER
 from magnetar.auth.testing import SECRET
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
+from magnetar.net.free_ports import free_port
 from magnetar.proxy.process import ProxyProcessSettings, proxy_process_settings
 from magnetar.proxy.setting_names import SETTINGS, known_names
 
@@ -169,3 +175,26 @@ def test_the_command_checks_settings(start_service: Callable[..., Any], tmp_path
     wrong = start_service("proxy", "run", "--set", "servicePrt=1")
     assert wrong.wait() == 2
     assert "did you mean 'servicePort'" in wrong.errors
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_process_without_standard_streams_stops_cleanly(tmp_path: Path, closed: str) -> None:
+    """The event loop got the number of one of them, and ended the process at its own end."""
+    port = free_port()
+    settings = {"brokerServiceURL": "pulsar://127.0.0.1:1", "brokerWebServiceURL": "http://127.0.0.1:1"}
+    settings |= {"servicePort": port, "webServicePort": "", "controlEnabled": "false"}
+    options = [f"--set {name}={value}" for name, value in settings.items()]
+    command = " ".join([sys.executable, "-m magnetar.cli proxy run", *options, closed])
+    shell = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not _answers(port):
+        assert shell.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shell.send_signal(signal.SIGTERM)
+    assert shell.wait(60) == 0
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0

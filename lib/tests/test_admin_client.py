@@ -48,6 +48,39 @@ async def test_a_refusal_says_why(reason: str) -> None:
         await runner.cleanup()
 
 
+@pytest.mark.parametrize("status", [300, 303, 304])
+async def test_what_only_points_elsewhere_is_no_success(status: int) -> None:
+    """Such as the page of a proxy where people log in: a change that nobody made would be told as done."""
+    runner, url = await answering(web.Response(status=status, headers={"Location": "/login"}))
+    client = AdminClient(LIMITS)
+    try:
+        with pytest.raises(AdminRefused) as raised:
+            await client.call("PUT", f"{url}/")
+        assert raised.value.status == status
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"reason": ' * 100_000])
+def test_an_answer_that_is_too_deep_is_no_mistake_of_ours(body: bytes) -> None:
+    answer = AdminAnswer(500, body)
+    assert answer.reason == body[: module.REASON_CHARACTERS_MAX].decode()
+    with pytest.raises(ValueError, match="too deep"):
+        answer.json()
+
+
+async def test_an_address_that_names_a_user_is_nobodys() -> None:
+    class Answers(AdminClient):
+        async def send(self, method: str, address: str, query: object = None, data: object = None) -> AdminAnswer | str:
+            return "http://b@elsewhere:8080/" if address.startswith("http://a@") else AdminAnswer(200, b"")
+
+    client = Answers(LIMITS)
+    with pytest.raises(AdminUnreachable, match="which is no broker of this cluster"):
+        await client.ask("PUT", "http://a@here:8080/")
+    await client.close()
+
+
 async def test_credentials_are_not_shown_to_who_is_plain() -> None:
     class Answers(AdminClient):
         async def send(self, method: str, address: str, query: object = None, data: object = None) -> AdminAnswer | str:

@@ -16,7 +16,8 @@ from magnetar.metadata.coordination import (
     next_counter_value,
 )
 from magnetar.metadata.local import LocalStore
-from magnetar.metadata.store import Node, StoreUnavailable
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Node, Stat, StoreUnavailable
 
 LEADER = "/loadbalance/leader"
 LOCK = "/namespace/public/default/0x00000000_0xffffffff"
@@ -173,6 +174,48 @@ async def test_a_lock_can_change_its_value(store: LocalStore) -> None:
     await lock.update(b"2")
     assert await value_of(store, LOCK) == b"2"
     await lock.release()
+
+
+async def some_turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class FarStore(MemoryMetadataStore):
+    """Requests and answers are on their way for three turns of the loop each."""
+
+    async def get(self, path: str, *, watch: bool = True) -> Node | None:
+        await some_turns(3)
+        found = await super().get(path, watch=watch)
+        await some_turns(3)
+        return found
+
+    async def put(self, *arguments: Any, **named: Any) -> Stat:
+        await some_turns(3)
+        found = await super().put(*arguments, **named)
+        await some_turns(3)
+        return found
+
+    async def delete(self, *arguments: Any, **named: Any) -> None:
+        await some_turns(3)
+        await super().delete(*arguments, **named)
+        await some_turns(3)
+
+
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+async def test_an_update_on_its_way_does_not_outlive_a_release(turns: int) -> None:
+    """A broker that drains would stay listed as alive, with nobody left who takes it off."""
+    store = FarStore()
+    lock = Holder(store, b"before")
+    await lock.acquire()
+    updating = asyncio.create_task(lock.update(b"after"))
+    await some_turns(turns)
+    await lock.release()
+    (outcome,) = await asyncio.gather(updating, return_exceptions=True)
+    assert outcome is None or "was released" in str(outcome)
+    assert not await store.exists(LOCK)
+    assert lock.state is LockState.FREE
+    await store.close()
 
 
 async def test_a_lock_is_taken_again_after_its_session_was_lost(store: LocalStore, other: LocalStore) -> None:

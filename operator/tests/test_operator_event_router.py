@@ -11,10 +11,12 @@ import kopf
 import msgspec
 import pytest
 import yaml
+from kubernetes.aio.client.configuration import Configuration
 from magnetar.operator import sweep as sweep_module
 from magnetar.operator.command_line import application
 from magnetar.operator.handlers import WATCHED, EventRouter, registry, watch_settings
 from magnetar.operator.kubernetes.errors import Refused, ServerUnavailable
+from magnetar.operator.kubernetes.login import Login
 from magnetar.operator.logs import set_up
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
@@ -167,7 +169,7 @@ def test_what_is_watched(router: EventRouter) -> None:
     # The API server takes whole seconds only.
     assert str(everywhere.watching.server_timeout).isdecimal()
     assert not everywhere.posting.enabled
-    assert isinstance(registry(router), kopf.OperatorRegistry)
+    assert isinstance(registry(router, Login(configuration=Configuration())), kopf.OperatorRegistry)
 
 
 def test_what_cannot_be_watched_is_tried_for_ever() -> None:

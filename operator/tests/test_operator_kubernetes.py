@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from magnetar.core.errors import SettingError
+from magnetar.operator.handlers import ConnectionsOfWatches
 from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import Answer, NotPermitted, ServerUnavailable, failure, users_failure
 from magnetar.operator.kubernetes.kinds import KINDS, path
-from magnetar.operator.kubernetes.login import find_login, from_kubeconfig, in_cluster
+from magnetar.operator.kubernetes.login import environment_proxy, find_login, from_kubeconfig, in_cluster
+from magnetar.operator.kubernetes.streams import port_forward
 from operator_fakes.wire import serving
 
 OLD, NEW = {"message": "Unauthorized"}, {"metadata": {"name": "p"}}
@@ -83,15 +85,18 @@ async def test_a_token_that_cannot_be_read_is_no_mistake_of_ours(account: Path) 
         await client.close()
 
 
-def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> str:
+def kubeconfig(folder: Path, server: str, user: dict[str, Any], context: str = "here") -> str:
     """A file with one context."""
+    cluster_name, user_name = f"cluster of {context}", f"user of {context}"
     found = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "messaging"}}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": user}],
+        "current-context": context,
+        "contexts": [
+            {"name": context, "context": {"cluster": cluster_name, "user": user_name, "namespace": "messaging"}}
+        ],
+        "clusters": [{"name": cluster_name, "cluster": {"server": server}}],
+        "users": [{"name": user_name, "user": user}],
     }
-    file = folder / "config"
+    file = folder / context
     file.write_text(yaml.safe_dump(found))
     return str(file)
 
@@ -137,6 +142,102 @@ async def test_a_token_file_beside_the_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("def")
     await login.renew()
     assert login.configuration.api_key == {"BearerToken": "Bearer def"}
+
+
+async def test_a_token_in_a_file_ends_with_its_line(tmp_path: Path) -> None:
+    """No header may have a newline: each call would fail by a mistake of ours."""
+    (tmp_path / "secret").write_text("abc\n")
+    async with serving() as wire:
+        file = kubeconfig(tmp_path, f"http://127.0.0.1:{wire.port}", {"tokenFile": "secret"})
+        client = KubernetesClient(await from_kubeconfig(file))
+        wire.says(NEW)
+        assert await client.get("Pod", "here", "p") == NEW
+        assert wire.last.headers["Authorization"] == "Bearer abc"
+        await client.close()
+    (tmp_path / "secret").write_text("abc\ndef")
+    with pytest.raises(SettingError, match="its user's token is more than one line"):
+        await from_kubeconfig(file)
+
+
+@pytest.mark.parametrize(("user", "shown"), [({"token": "abc"}, "Bearer abc"), ({"username": "nobody"}, None)])
+async def test_other_programs_passwords_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any], shown: str | None
+) -> None:
+    """aiohttp would take those of ~/.netrc, in place of a token or without one."""
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with serving() as wire:
+        client = KubernetesClient(await from_kubeconfig(kubeconfig(tmp_path, f"http://127.0.0.1:{wire.port}", user)))
+        wire.says(NEW)
+        assert await client.get("Pod", "here", "p") == NEW
+        assert wire.last.headers.get("Authorization") == shown
+        await client.close()
+
+
+async def test_of_several_files_the_first_says_which_context(tmp_path: Path) -> None:
+    """As kubectl has it: else the operator would work in another cluster than the one that kubectl shows."""
+    files = [kubeconfig(tmp_path, f"https://{name}:6443", {"token": name}, name) for name in ("first", "second")]
+    (tmp_path / "empty").write_text("")
+    named = f"{tmp_path / 'empty'}:{tmp_path / 'none'}:{files[0]}:{files[1]}"
+    login = await from_kubeconfig(named)
+    assert (login.configuration.host, login.configuration.api_key) == (
+        "https://first:6443",
+        {"BearerToken": "Bearer first"},
+    )
+    assert (await from_kubeconfig(named, "second")).configuration.host == "https://second:6443"
+
+
+PROXIES = {"HTTPS_PROXY": "proxy:3128", "HTTP_PROXY": "http://plain:3128", "NO_PROXY": ".local, 10.96.0.0/12,fd00::/8"}
+
+
+@pytest.mark.parametrize(
+    ("server", "proxy"),
+    [
+        ("https://api.example:6443", "http://proxy:3128"),
+        ("http://api.example", "http://plain:3128"),
+        ("https://10.1.2.3", "http://proxy:3128"),
+        ("https://10.96.0.1:443", None),
+        ("https://[fd00::1]:443", None),
+        ("https://api.local:6443", None),
+        ("https://127.0.0.1:6443", None),
+        ("https://localhost:6443", None),
+    ],
+)
+def test_proxies_are_as_for_kubectl(monkeypatch: pytest.MonkeyPatch, server: str, proxy: str | None) -> None:
+    for name, value in PROXIES.items():
+        monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setenv(name, value)
+    assert environment_proxy(server) == proxy
+
+
+async def test_connections_to_ports_go_by_the_proxy_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the environment aiohttp sends requests by it, and websockets past it."""
+    async with serving() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "")
+        client = KubernetesClient(await from_kubeconfig(kubeconfig(tmp_path, "http://api.invalid", {"token": "abc"})))
+        proxy.says(NEW)
+        assert await client.get("Pod", "here", "p") == NEW
+        proxy.fails(500)
+        with pytest.raises(ServerUnavailable, match=r"connect to p: .*\(500\)"):
+            async with port_forward(client, "here", "p", 8080):
+                pass
+        assert [asked.headers["Host"] for asked in proxy.requests] == ["api.invalid", "api.invalid"]
+        await client.close()
+
+
+async def test_watches_go_by_the_same_login(tmp_path: Path) -> None:
+    """kopf's own knows no programs and no files of tokens, and takes files' paths from where the process runs."""
+    (tmp_path / "ca.pem").write_text("-")
+    (tmp_path / "secret").write_text("abc\n")
+    file = Path(kubeconfig(tmp_path, "https://10.0.0.1:6443", {"tokenFile": "secret"}))
+    file.write_text(file.read_text().replace("server:", "certificate-authority: ca.pem\n    server:"))
+    connections = ConnectionsOfWatches(await from_kubeconfig(str(file)))
+    first = await connections.next()
+    assert (first.server, first.ca_path, first.insecure) == ("https://10.0.0.1:6443", str(tmp_path / "ca.pem"), False)
+    assert (first.default_namespace, first.as_http_headers()) == ("messaging", {"Authorization": "Bearer abc"})
+    (tmp_path / "secret").write_text("def\n")
+    assert (await connections.next()).as_http_headers() == {"Authorization": "Bearer def"}
 
 
 @pytest.mark.parametrize("text", ["- nothing", "", "contexts: 3", "current-context: none"])

@@ -166,6 +166,19 @@ async def test_other_redirects_are_not_followed(servers: Servers) -> None:
     await api.close()
 
 
+async def test_what_only_points_elsewhere_is_no_answer(servers: Servers) -> None:
+    """None would mean that a topic has no ledgers, or no policy."""
+
+    async def wall(request: web.Request) -> web.Response:
+        del request
+        return web.Response(status=303, headers={"Location": "/login"})
+
+    api = api_of(await servers(wall))
+    with pytest.raises(ClusterUnreachable, match="is no broker"):
+        await api.internal_stats(TOPIC)
+    await api.close()
+
+
 async def test_answers_that_are_none(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_api, "FIRST_PAUSE_SECONDS", 0.001)
 

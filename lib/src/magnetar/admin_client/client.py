@@ -85,13 +85,16 @@ class AdminAnswer:
 
     def json(self) -> Any:
         """The decoded body; None when it is empty. ValueError."""
-        return json.loads(self.body) if self.body else None
+        try:
+            return json.loads(self.body) if self.body else None
+        except RecursionError:
+            raise ValueError("an answer whose JSON is too deep") from None
 
     @property
     def reason(self) -> str:
         """Why a broker refuses, in its words; of another's answer how it begins."""
         try:
-            document = json.loads(self.body)
+            document = self.json()
         except ValueError:
             return self.body.decode(errors="replace")[:REASON_CHARACTERS_MAX]
         return str(document.get("reason", "")) if isinstance(document, dict) else ""
@@ -121,9 +124,9 @@ class AdminClient:
     async def call(
         self, method: str, url: str, *, query: Mapping[str, str] | None = None, body: object = None
     ) -> AdminAnswer:
-        """Ask, and raise `AdminRefused` from status 400 on."""
+        """Ask, and raise `AdminRefused` unless it was done (2xx)."""
         answer = await self.ask(method, url, query=query, body=body)
-        if answer.status >= 400:
+        if not 200 <= answer.status < 300:
             raise AdminRefused(answer.status, answer.reason or answer.phrase)
         return answer
 
@@ -177,7 +180,7 @@ class AdminClient:
                 ) from error
 
     async def _require_known(self, asked: str, url: str) -> None:
-        if origin(asked) == origin(url):
+        if origin(asked) == origin(url) is not None:
             return
         if self.known is None or not await self.known.serves(url):
             raise AdminUnreachable(f"{asked} redirects to {url}, which is no broker of this cluster", may_pass=False)

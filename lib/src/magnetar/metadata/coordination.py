@@ -136,6 +136,7 @@ class ResourceLock:
         self._holder = b""
         self._on_change = on_change
         self._keeper = NodeKeeper(store, path, self._settle, self._doubt)
+        self._released = False
 
     async def acquire(self) -> None:
         """Take the lock, once in this object's life. `LockTaken` if another holds it.
@@ -153,24 +154,35 @@ class ResourceLock:
             raise LockTaken(self._path, self._holder)
 
     async def update(self, value: bytes) -> None:
-        """Replace the value. `LockTaken` if the lock turns out to be another's."""
+        """Replace the value. `LockTaken` if the lock turns out to be another's; `StoreUnavailable`, also when it was
+        released meanwhile."""
         self._value = value
         await self._keeper.settle_now()
         if self.state is LockState.LOST:
             raise LockTaken(self._path, self._holder)
+        if self._released:
+            raise StoreUnavailable(f"the lock at {self._path} was released")
 
     async def release(self) -> None:
-        """Give the lock free. Safe in any state."""
+        """Give the lock free, for good. Safe in any state, and during an update."""
+        self._released = True
         await self._keeper.stop()
         if self.state is not LockState.LOST:
             self.state = LOCK_TRANSITIONS.step(self.state, LockState.FREE)
             await give_up(self._store, self._path)
 
     async def _settle(self) -> None:
-        if self.state is LockState.LOST:
+        if self.state is LockState.LOST or self._released:
             return
         doubts = self._keeper.doubts
-        node = await claim(self._store, self._path, self._value)
+        try:
+            node = await claim(self._store, self._path, self._value)
+        finally:
+            if self._released:
+                # The claim of an update, which began before: it may have made the node anew.
+                await give_up(self._store, self._path)
+        if self._released:
+            return
         if not node.stat.owned_by_this_session:
             self._holder = node.value
             self._become(LockState.LOST)
@@ -321,18 +333,20 @@ async def claim(
 async def give_up(store: MetadataStore, path: str) -> None:
     """Remove the node if it is ours; when the store cannot be reached for long, the end of the session will."""
     attempts = Attempts()
-    while True:
+    for _ in range(_ATTEMPTS_MAX):
         try:
             node = await store.get(path)
             if node is not None and node.stat.owned_by_this_session:
                 await store.delete(path, node.stat.version)
+        except VersionConflict:
+            continue  # It may be an update of ours that came between.
         except StoreUnavailable as error:
             try:
                 await attempts.again(error)
             except StoreUnavailable:
                 logger.info("%s was not removed: %s", path, error)
                 return
-        except (NodeNotFound, VersionConflict) as error:
+        except NodeNotFound as error:
             logger.info("%s was not removed: %s", path, error)
             return
         else:

@@ -32,8 +32,16 @@ OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
+WITH_LEADER: Final = (("hasleader", "true"),)
+"""Ends a stream of a server that has lost its cluster's leader. It would keep silent about all that changes there,
+while calls go to other servers."""
+
 NOT_SENT: Final = ("failed to connect", "connection refused", "no route to host", "dns resolution failed")
 """What gRPC says when a request never left: such a write may go to another server without being done twice."""
+
+
+_OF_A_SERVER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""Another server may do better."""
 
 
 class ProtobufMessage(Protocol):
@@ -100,39 +108,41 @@ class EtcdClient:
 
     async def keep_alive(self, lease: int, timeout_seconds: float) -> int:
         """Renew once; the seconds that the lease lives from now on, 0 when it has ended. `StoreUnavailable`."""
+        asked = self._current
         call = self._channel().stream_stream(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             request_serializer=pb.LeaseKeepAliveRequest.SerializeToString,
             response_deserializer=pb.LeaseKeepAliveResponse.FromString,
-        )(_once(pb.LeaseKeepAliveRequest(ID=lease)), timeout=timeout_seconds)
+        )(_once(pb.LeaseKeepAliveRequest(ID=lease)), timeout=timeout_seconds, metadata=WITH_LEADER)
         try:
             async for answer in call:
                 seconds: int = answer.TTL
                 return seconds
         except grpc.aio.AioRpcError as error:
-            self._try_another()
+            self._leave(asked)
             raise StoreUnavailable(f"etcd did not renew the lease: {error.details()}") from error
         raise StoreUnavailable("etcd did not renew the lease")
 
     async def watch(self, create: pb.WatchCreateRequest) -> AsyncIterator[pb.WatchResponse]:
         """What happens in a range, until the stream breaks (`StoreUnavailable`)."""
-        asked: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
-        asked.put_nowait(pb.WatchRequest(create_request=create))
+        wanted: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
+        wanted.put_nowait(pb.WatchRequest(create_request=create))
 
         async def requests() -> AsyncIterator[pb.WatchRequest]:
             while True:  # The stream ends as soon as its requests do.
-                yield await asked.get()
+                yield await wanted.get()
 
+        asked = self._current
         call = self._channel().stream_stream(
             "/etcdserverpb.Watch/Watch",
             request_serializer=pb.WatchRequest.SerializeToString,
             response_deserializer=pb.WatchResponse.FromString,
-        )(requests())
+        )(requests(), metadata=WITH_LEADER)
         try:
             async for answer in call:
                 yield answer
         except grpc.aio.AioRpcError as error:
-            self._try_another()
+            self._leave(asked)
             raise StoreUnavailable(f"the watch on etcd broke: {error.details()}") from error
         finally:
             call.cancel()
@@ -165,8 +175,10 @@ class EtcdClient:
         for call in self._calls:
             call.cancel()
 
-    def _try_another(self) -> None:
-        self._current = (self._current + 1) % len(self._channels)
+    def _leave(self, asked: int) -> None:
+        """Ask another server than this one, unless that is so already: many calls may fail together."""
+        if self._current == asked:
+            self._current = (asked + 1) % len(self._channels)
 
     async def _call(self, method: str, request: ProtobufMessage, answer: type[Answer], *, repeatable: bool) -> Answer:
         self._patience.requests += 1
@@ -179,6 +191,7 @@ class EtcdClient:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_seconds
         while True:
+            asked = self._current
             verb = self._channel().unary_unary(
                 method, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
             )
@@ -191,6 +204,8 @@ class EtcdClient:
             except grpc.aio.AioRpcError as error:
                 self.check_open()
                 if not _may_repeat(error, repeatable=repeatable) or loop.time() > give_up:
+                    if error.code() in _OF_A_SERVER:
+                        self._leave(asked)
                     raise StoreUnavailable(f"etcd: {error.code().name}: {error.details()}") from error
                 logger.info("etcd cannot be reached, trying another server: %s", error.details())
             except asyncio.CancelledError:
@@ -198,7 +213,7 @@ class EtcdClient:
                 raise
             finally:
                 self._calls.discard(call)
-            self._try_another()
+            self._leave(asked)
             await asyncio.sleep(RETRY_DELAY_SECONDS)
 
 

@@ -104,7 +104,7 @@ class Operator:
         stop_watching, watching = asyncio.Event(), asyncio.Event()
         watched = asyncio.create_task(
             kopf.operator(
-                registry=registry(router),
+                registry=registry(router, self._api.login),
                 settings=watch_settings(cluster_wide=self._settings.cluster_wide),
                 standalone=True,
                 clusterwide=self._settings.cluster_wide,

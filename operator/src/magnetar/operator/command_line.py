@@ -11,6 +11,7 @@ import yaml
 from magnetar.core.crashes import CRASHES, DIRECTORY_VARIABLE
 from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.standard_streams import fill_standard_streams
 from magnetar.operator.rbac import lease_rules, rules
 from magnetar.operator.resources.crd import DEFINITIONS, custom_resource_definition
 from magnetar.operator.settings import LogFormat, LogLevel, OperatorSettings, default_identity, split_names
@@ -130,4 +131,5 @@ def _print_manifests(manifests: Sequence[Mapping[str, object]]) -> None:
 
 def main() -> None:
     """`magnetar-operator`."""
+    fill_standard_streams()
     application(prog_name=NAME)

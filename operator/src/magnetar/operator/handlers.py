@@ -9,6 +9,7 @@ import kopf
 from magnetar.core.backoff import Backoff
 from magnetar.operator.children.naming import INSTANCE_LABEL, NAME_LABEL, POOL_LABEL
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, KINDS, PULSAR_CLUSTER
+from magnetar.operator.kubernetes.login import AUTHORIZATION, Login
 from magnetar.operator.loops import Loops
 from magnetar.operator.reconcile import Key
 
@@ -146,10 +147,10 @@ def watch_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
     return settings
 
 
-def registry(router: EventRouter) -> kopf.OperatorRegistry:
-    """What is watched. Handlers are coroutines: others would run in threads."""
+def registry(router: EventRouter, login: Login) -> kopf.OperatorRegistry:
+    """What is watched, by the login that calls go by. Handlers are coroutines: others would run in threads."""
     found = kopf.OperatorRegistry()
-    kopf.on.login(registry=found, id="login")(_login)
+    kopf.on.login(registry=found, id="login")(ConnectionsOfWatches(login).next)
     for kind in (PULSAR_CLUSTER, BOOKIE_POOL):
         group, version = _group_version(kind)
 
@@ -167,8 +168,32 @@ def registry(router: EventRouter) -> kopf.OperatorRegistry:
     return found
 
 
-async def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+class ConnectionsOfWatches:
+    """What kopf connects by: what calls go by. Its own ways to log in know neither programs nor files of tokens, and
+    may lead to another API server."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._begun = False
+
+    async def next(self, **_: Any) -> kopf.ConnectionInfo:
+        """kopf asks again when the server does not take its credentials any more."""
+        if self._begun:
+            await self._login.renew()
+        self._begun = True
+        configuration = self._login.configuration
+        scheme, _space, token = (await configuration.get_api_key_with_prefix(AUTHORIZATION) or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            scheme=scheme or None,
+            token=token or None,
+            default_namespace=self._login.namespace,
+            proxy_url=self._login.proxy,
+        )
 
 
 def _group_version(kind: str) -> tuple[str, str]:

@@ -45,7 +45,7 @@ class PeerClient:
         body: object = None,
         base_url: str | None = None,
     ) -> AdminAnswer:
-        """One request to a path that is encoded; `body` is sent as JSON unless None. `AdminRefused` from status 400 on,
+        """One request to a path that is encoded; `body` is sent as JSON unless None. `AdminRefused`,
         `AdminUnreachable`."""
         return await self.admin.call(method, (base_url or self._own_url) + path, query=query, body=body)
 

@@ -15,7 +15,7 @@ from kubernetes.aio.stream.ws_client import WsApiClient
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.operator.kubernetes.errors import Answer, NotFound, ServerUnavailable, failure
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
-from magnetar.operator.kubernetes.login import LOGIN_ERRORS, Login
+from magnetar.operator.kubernetes.login import AUTHORIZATION, LOGIN_ERRORS, Login
 
 CALL_SECONDS_MAX: Final = 15.0
 """The limit of one request, in seconds. The server's own limit is 60 s; a pass would rather try again."""
@@ -41,9 +41,6 @@ METHODS: Final[Mapping[str, str]] = {
 
 _UNAUTHORIZED: Final = 401
 _ERRORS_BEGIN: Final = 300
-_AUTHENTICATION: Final = ("BearerToken",)
-"""The package's name for what it puts into the header Authorization."""
-
 WIRE_ERRORS: Final = (aiohttp.ClientError, *LOGIN_ERRORS)
 """No connection, or no credentials just now."""
 
@@ -63,7 +60,7 @@ class KubernetesClient:
         asked: Callable[[str, str], None] = uncounted,
     ) -> None:
         """`failure_of` makes errors of answers that are some. `asked` is told the verb and the kind of each request."""
-        self._login = login
+        self.login: Final = login
         self._asked = asked
         self.failure_of = failure_of
         try:
@@ -146,7 +143,7 @@ class KubernetesClient:
                 query_params=list((query or {}).items()),
                 header_params=headers,
                 body=body,
-                auth_settings=_AUTHENTICATION,
+                auth_settings=(AUTHORIZATION,),
             )
             timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS_MAX, sock_read=silent_seconds_max)
             answer = await self._api.call_api(method, url, headers, sent, _request_timeout=timeout)
@@ -157,7 +154,7 @@ class KubernetesClient:
         if response.status == _UNAUTHORIZED:
             # The token may have been renewed meanwhile.
             response.release()
-            await self._login.renew()
+            await self.login.renew()
             response = await send()
         async with response:
             if response.status >= _ERRORS_BEGIN:
@@ -171,14 +168,14 @@ class KubernetesClient:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A connection by Kubernetes' streaming protocol."""
         if self._sockets is None:
-            self._sockets = WsApiClient(self._login.configuration)
+            self._sockets = WsApiClient(self.login.configuration)
             self._sockets.rest_client = self._api.rest_client
         _, url, headers, _, _ = await self._sockets.param_serialize(
             "GET",
             where,
             query_params=list(query.items()),
             header_params={"sec-websocket-protocol": protocol},
-            auth_settings=_AUTHENTICATION,
+            auth_settings=(AUTHORIZATION,),
         )
         opening = await self._sockets.request("GET", url, headers=headers, _preload_content=False)
         async with opening as socket:

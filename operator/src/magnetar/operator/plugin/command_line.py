@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from magnetar.core.standard_streams import fill_standard_streams
 from magnetar.operator.plugin.commands import completion, connect, drain, logs, report, status, switches, top, unload
 from magnetar.operator.plugin.completion import NAME, completions
 from magnetar.operator.plugin.options import command_group
@@ -56,4 +57,5 @@ def complete() -> None:
 
 def main() -> None:
     """`kubectl-pulsar`."""
+    fill_standard_streams()
     application(prog_name=NAME)

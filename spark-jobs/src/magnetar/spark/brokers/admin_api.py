@@ -186,6 +186,8 @@ def _checked(answer: AdminAnswer, what: str) -> Any:
     if status >= 400:
         raise AccessRefused(f"{what}: the admin API refuses ({status}): {reason}")
     try:
-        return answer.json()
+        if status < 300:
+            return answer.json()
     except ValueError:
-        raise ClusterUnreachable(f"{what}: admin.url is answered by something that is no broker") from None
+        pass
+    raise ClusterUnreachable(f"{what}: admin.url is answered by something that is no broker")
