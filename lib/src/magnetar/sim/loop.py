@@ -77,7 +77,7 @@ class _Pool:
 class Wires(Protocol):
     """The network behind `create_server` and `create_connection`."""
 
-    def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> Any:
+    def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int, *, serving: bool) -> Any:
         """See `asyncio.loop.create_server`."""
         ...
 
@@ -353,12 +353,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # The network.
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *, start_serving: bool = True, **_: Any
+    ) -> Any:
         """Listen on a port of the calling process's host."""
         process = current_process()
         if self.wires is None or process is None:
             raise NotImplementedError
-        return self.wires.listen(process, protocol_factory, port)
+        return self.wires.listen(process, protocol_factory, port, serving=start_serving)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         """Connect to a port of a simulated host."""
