@@ -1,0 +1,248 @@
+"""One seed: a cluster, clients and faults; then everything is healed, and all that clients were promised is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.core.topic_name import TopicName
+from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
+from magnetar.sim.trace import Trace
+
+from e2e.broker_simulation.checker import check
+from e2e.broker_simulation.clients import Client, Host
+from e2e.broker_simulation.cluster import BrokerDown, Cluster
+from e2e.broker_simulation.consumers import Consumer, Goal
+from e2e.broker_simulation.faults import Faults
+from e2e.broker_simulation.history import History, SubscriptionHistory, TopicHistory
+from e2e.broker_simulation.parameters import Parameters, SubscriptionParameters, draw_parameters
+from e2e.broker_simulation.producers import Producer, Sequence
+from e2e.broker_simulation.readers import Reader
+from e2e.collector import collector_off
+from e2e.simulation.cluster import BookieDown, World
+from e2e.simulation.planting import Mistake, planted
+from e2e.simulation.run import _LogToTrace
+
+STEPS_MAX: Final = 1_000_000
+SECONDS_MAX: Final = 500.0
+PATIENCE_SECONDS: Final = 30.0
+"""How long, when nothing is wrong any more, something may take that must happen."""
+QUIET_SECONDS: Final = 1.0
+"""After so long without a message nothing more comes."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str]
+    trace_digest: str
+    trace_lines: list[str] = field(repr=False)
+    """Empty unless the trace was to be kept."""
+    steps: int = 0
+    virtual_seconds: float = 0.0
+    real_seconds: float = 0.0
+    confirmed: int = 0
+    delivered: int = 0
+
+
+def topic_name(number: int) -> str:
+    return str(TopicName.parse(f"persistent://public/default/topic{number}"))
+
+
+class Run:
+    """Of one seed."""
+
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+        self.history = History()
+        self.parameters = parameters
+        self._loop = loop
+        self.world: World | None = None
+        self._goal = Goal()
+
+    def violations(self) -> list[str]:
+        """What was broken, so far."""
+        seen = [] if self.world is None else self.world.witness.violations
+        return [*seen, *check(self.history)]
+
+    async def scenario(self) -> None:
+        """From the first start to the last look."""
+        parameters = self.parameters
+        self._loop.trace.remark("scenario", repr(parameters))
+        world = self.world = World(self._loop, parameters.storage)
+        cluster = Cluster(world, parameters)
+        await cluster.start()
+        producers, readers, consumers = self._start_clients(cluster)
+        faults = Faults(cluster)
+        await faults.run()
+        faults.heal()
+        await cluster.until_bookies_run()
+        await self._until_done(producers, "does not come to an end")
+        await self._read_all(cluster, "early")
+        self._goal.drain = True
+        await self._until_drained(consumers)
+        self._goal.leave = True
+        for reader in self._readers:
+            reader.leave_when_done = True
+        await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        for broker in cluster.brokers:
+            if world.chance("end").random() < 0.5:
+                broker.kill()
+                broker.start()
+            else:
+                broker.stop()
+        await asyncio.sleep(QUIET_SECONDS)
+        await cluster.until_brokers_serve()
+        await self._look_once_more(cluster)
+        await self._read_all(cluster, "late")
+
+    def _start_clients(self, cluster: Cluster) -> tuple[list[Host], list[Host], dict[Consumer, Host]]:
+        parameters, history = self.parameters, self.history
+        producers: list[Host] = []
+        readers: list[Host] = []
+        consumers: dict[Consumer, Host] = {}
+        self._readers: list[Reader] = []
+        for number in range(parameters.topics):
+            topic = topic_name(number)
+            history.topics[topic] = TopicHistory(topic, parameters.deduplication)
+            for index in range(parameters.producers):
+                name = f"producer{number}.{index}"
+                client = self._client(cluster, name)
+                producer = Producer(client, topic, name, parameters, Sequence())
+                producers.append(cluster.client(name, producer.run))
+            for index in range(parameters.readers):
+                name = f"reader{number}.{index}"
+                history.topics[topic].readings.append([])
+                reader = Reader(self._client(cluster, name), topic, name, history.topics[topic].readings[-1])
+                self._readers.append(reader)
+                readers.append(cluster.client(name, reader.run))
+        for subscription in parameters.subscriptions:
+            topic = topic_name(subscription.topic)
+            history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
+                topic, subscription.name, subscription.kind
+            )
+            for index in range(subscription.consumers):
+                name = f"consumer{subscription.topic}.{subscription.name}.{index}"
+                consumer = Consumer(self._client(cluster, name), topic, name, subscription, self._goal)
+                consumers[consumer] = cluster.client(name, consumer.run)
+        return producers, readers, consumers
+
+    def _client(self, cluster: Cluster, name: str) -> Client:
+        return Client(cluster.world, name, cluster.broker_names, self.history)
+
+    async def _until_done(self, hosts: list[Host], complaint: str) -> None:
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        for host in hosts:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await host.done.wait()
+            except TimeoutError:
+                self.history.stuck.append(f"{host.node.name} {complaint}")
+            host.node.kill()
+
+    async def _read_all(self, cluster: Cluster, when: str) -> None:
+        """Each topic from its first entry to its last."""
+        hosts: list[Host] = []
+        for name, topic in self.history.topics.items():
+            topic.logs.append([])
+            who = f"{when} reader of {name.rpartition('/')[2]}"
+            reader = Reader(self._client(cluster, who), name, who.replace(" ", "-"), topic.logs[-1])
+            reader.leave_when_done = True
+            hosts.append(cluster.client(who, reader.run))
+        await self._until_done(hosts, "does not come to an end")
+
+    async def _until_drained(self, consumers: dict[Consumer, Host]) -> None:
+        """Everything is delivered, and acknowledged with a receipt, or without."""
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        while self._loop.time() < deadline:
+            missing = {
+                key: self._undelivered(subscription) for key, subscription in self.history.subscriptions.items()
+            }
+            if not any(missing.values()) and all(consumer.idle for consumer in consumers):
+                return
+            await asyncio.sleep(0.1)
+        for (topic, name), count in missing.items():
+            if count:
+                self.history.stuck.append(f"{name} of {topic} does not get {count} entries, and has permits")
+        for consumer in consumers:
+            if not consumer.idle:
+                self.history.stuck.append(f"{consumer.name} gets no receipts")
+
+    def _undelivered(self, subscription: SubscriptionHistory) -> int:
+        from e2e.broker_simulation.checker import undelivered
+
+        return len(undelivered(subscription, self.history.topics[subscription.topic].logs[-1]))
+
+    async def _look_once_more(self, cluster: Cluster) -> None:
+        """Another owner, and another consumer: what comes now nobody has acknowledged."""
+        goal = Goal()
+        goal.drain = True
+        hosts: list[Host] = []
+        consumers: list[Consumer] = []
+        for parameters in self.parameters.subscriptions:
+            name = f"late consumer of {parameters.topic} {parameters.name}"
+            client = self._client(cluster, name)
+            consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters, goal)
+            consumers.append(consumer)
+            hosts.append(cluster.client(name, consumer.run))
+        await self._until_done(hosts, "does not come to an end")
+
+
+class LateConsumer(Consumer):
+    """Takes what is left, and ends when nothing comes any more."""
+
+    def __init__(
+        self, client: Client, topic: str, name: str, parameters: SubscriptionParameters, goal: Goal
+    ) -> None:
+        super().__init__(client, topic, name, parameters, Goal())
+        self.goal.drain = True
+
+    def detached(self, *, closed: bool) -> None:
+        super().detached(closed=closed)
+
+    async def wait(self, seconds: float) -> None:
+        before = self.client.now()
+        await super().wait(QUIET_SECONDS)
+        if self.idle and self.client.now() - before >= QUIET_SECONDS:
+            self.goal.leave = True
+
+
+def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
+    """The same verdict and the same trace, whenever and wherever it runs."""
+    with collector_off():
+        return _run_seed(seed, mistake, keep_trace)
+
+
+def _run_seed(seed: int, mistake: Mistake | None, keep_trace: bool) -> Verdict:
+    parameters = draw_parameters(seed)
+    trace = Trace(keep=keep_trace)
+    loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
+    run = Run(loop, parameters)
+    began = time.perf_counter()
+    with planted(mistake), _LogToTrace(trace, loop.problems):
+        try:
+            loop.run(run.scenario())
+        except (Deadlock, EndlessRun, BookieDown, BrokerDown) as error:
+            run.history.stuck.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
+            run.history.stuck.append(f"the scenario failed with {error!r}")
+            trace.remark("scenario", traceback.format_exc())
+        violations = [*run.violations(), *(f"unexpected: {problem}" for problem in loop.problems)]
+        digest = trace.digest
+        loop.bury()
+    return Verdict(
+        seed=seed,
+        violations=violations,
+        trace_digest=digest,
+        trace_lines=trace.lines,
+        steps=loop.steps,
+        virtual_seconds=loop.time(),
+        real_seconds=time.perf_counter() - began,
+        confirmed=sum(len(topic.receipts) for topic in run.history.topics.values()),
+        delivered=sum(len(each.events) for each in run.history.subscriptions.values()),
+    )
