@@ -18,6 +18,7 @@ from magnetar.wire.pulsar.messages import encode_command
 from magnetar.wire.pulsar.metadata import checksum_ok, skim
 
 from e2e.broker_simulation.history import GARBLED, Content, History
+from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.protocol import Link, Links, NoAnswer, PulsarError, host_of
 from e2e.simulation.cluster import World
 
@@ -92,10 +93,13 @@ def command(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
 class Client:
     """One client program's surroundings."""
 
-    def __init__(self, world: World, name: str, brokers: list[str], history: History) -> None:
+    def __init__(
+        self, world: World, name: str, brokers: list[str], history: History, witness: MetadataWitness
+    ) -> None:
         self.name = name
         self.world = world
         self.history = history
+        self.witness = witness
         self.chance = world.chance(f"client {name}")
         self.links = Links(brokers, history.next_link, self.chance.choice)
 

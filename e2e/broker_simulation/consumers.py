@@ -23,10 +23,13 @@ from e2e.broker_simulation.clients import (
 )
 from e2e.broker_simulation.history import (
     Acknowledged,
+    Activated,
     AskedAgain,
+    Began,
     Delivered,
     Ended,
     Entry,
+    Granted,
     Session,
     Sought,
     SubscriptionHistory,
@@ -100,12 +103,13 @@ class Consumer(Attached):
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
         history.sessions.append(session)
         session.number = len(history.sessions)
+        history.events.append(Began(session))
         self.session = session
         self.client.note(f"session {session.number} of {parameters.name} at {link.host}")
 
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""
-        link.write(requests.flow(self.id, self.parameters.permits))
+        self._grant(link, self.parameters.permits)
         while self.link is link:
             if self.goal.leave:
                 self.finished = True
@@ -139,6 +143,8 @@ class Consumer(Attached):
             self._delivered(command.message, rest)
         elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
             self.told_to_leave(command.close_consumer.assignedBrokerServiceUrl)
+        elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE and self.session is not None:
+            self._history.events.append(Activated(self.session, command.active_consumer_change.is_active))
 
     # --- what comes
 
@@ -165,8 +171,13 @@ class Consumer(Attached):
     def _owe(self, messages: int) -> None:
         self._owed += messages
         if 2 * self._owed >= self.parameters.permits and self.link is not None:
-            self.link.write(requests.flow(self.id, self._owed))
+            self._grant(self.link, self._owed)
             self._owed = 0
+
+    def _grant(self, link: Link, messages: int) -> None:
+        assert self.session is not None
+        self._history.events.append(Granted(self.session, messages))
+        link.write(requests.flow(self.id, messages))
 
     # --- what is done about it
 
@@ -256,6 +267,7 @@ class Consumer(Attached):
             asked.told_at = self.client.now()
             self.client.note(f"has the receipt of {asked.positions}")
             self._history.events.append(Told(asked))
+            self.client.witness.acknowledgement_told(self._history, asked)
             if asked.session is self.session:
                 self._done(covered, asked.remaining)
         self.news.set()

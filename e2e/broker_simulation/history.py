@@ -106,6 +106,29 @@ class AskedAgain:
 
 
 @dataclass(slots=True)
+class Began:
+    """A session stands, as its consumer was told."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class Granted:
+    """A session takes so many more messages."""
+
+    session: Session
+    messages: int
+
+
+@dataclass(slots=True)
+class Activated:
+    """A session of a Failover subscription was told whether it is the one that gets messages."""
+
+    session: Session
+    active: bool
+
+
+@dataclass(slots=True)
 class Ended:
     """A session is over."""
 
@@ -123,7 +146,7 @@ class Sought:
     done_at: float | None = None
 
 
-Event: TypeAlias = Delivered | Acknowledged | Told | AskedAgain | Ended | Sought
+Event: TypeAlias = Began | Granted | Activated | Delivered | Acknowledged | Told | AskedAgain | Ended | Sought
 
 
 @dataclass(slots=True)
@@ -145,11 +168,26 @@ class TopicHistory:
     deduplication: bool
     sent: dict[Content, str] = field(default_factory=dict)
     """Every entry that was sent, and its key."""
+    attempts: dict[Content, int] = field(default_factory=dict)
+    """How often each was."""
     receipts: list[Receipt] = field(default_factory=list)
     logs: list[list[Entry]] = field(default_factory=list)
     """What was read from the first entry to the last, each time that somebody looked at the end."""
     readings: list[list[Entry]] = field(default_factory=list)
     """What readers have got, each from its start on."""
+    holders: list[tuple[float, frozenset[str]]] = field(default_factory=list)
+    """Which brokers' nodes say that they own the topic's bundle, from which moment on."""
+
+    def held(self, broker: str, begin: float, end: float) -> bool:
+        """Whether a broker, and nobody else, had that node all the time."""
+        before: frozenset[str] = frozenset()
+        for moment, holders in self.holders:
+            if moment > end:
+                break
+            if moment > begin and before != {broker}:
+                return False
+            before = holders
+        return before == {broker}
 
 
 @dataclass(slots=True)

@@ -140,6 +140,8 @@ class Producer(Attached):
     def _send(self, link: Link, pending: Pending) -> None:
         content = pending.content
         self.client.note(f"sends {content}")
+        attempts = self._history.attempts
+        attempts[content] = attempts.get(content, 0) + 1
         pending.asked_at = self.client.now()
         self._unanswered.append(pending)
         link.write(

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.core.topic_name import TopicName
+from magnetar.metadata.tree import Outcome
 from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
-from e2e.broker_simulation.checker import check
+from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import BrokerDown, Cluster
 from e2e.broker_simulation.consumers import Consumer, Goal
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import History, SubscriptionHistory, TopicHistory
+from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.parameters import Parameters, SubscriptionParameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.readers import Reader
@@ -75,6 +77,7 @@ class Run:
         parameters = self.parameters
         self._loop.trace.remark("scenario", repr(parameters))
         world = self.world = World(self._loop, parameters.storage)
+        self._watch(world)
         cluster = Cluster(world, parameters)
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
@@ -100,6 +103,16 @@ class Run:
         await cluster.until_brokers_serve()
         await self._look_once_more(cluster)
         await self._read_all(cluster, "late")
+
+    def _watch(self, world: World) -> None:
+        witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
+        storage_witness = world.witness
+
+        def applied(outcome: Outcome, host: str) -> None:
+            storage_witness.metadata_applied(outcome, host)
+            witness.metadata_applied(outcome, self._loop.time())
+
+        world.service.on_applied = applied
 
     def _start_clients(self, cluster: Cluster) -> tuple[list[Host], list[Host], dict[Consumer, Host]]:
         parameters, history = self.parameters, self.history
@@ -133,7 +146,7 @@ class Run:
         return producers, readers, consumers
 
     def _client(self, cluster: Cluster, name: str) -> Client:
-        return Client(cluster.world, name, cluster.broker_names, self.history)
+        return Client(cluster.world, name, cluster.broker_names, self.history, self._witness)
 
     async def _until_done(self, hosts: list[Host], complaint: str) -> None:
         deadline = self._loop.time() + PATIENCE_SECONDS
@@ -148,13 +161,16 @@ class Run:
     async def _read_all(self, cluster: Cluster, when: str) -> None:
         """Each topic from its first entry to its last."""
         hosts: list[Host] = []
-        for name, topic in self.history.topics.items():
-            topic.logs.append([])
+        readings: dict[str, Reader] = {}
+        for name in self.history.topics:
             who = f"{when} reader of {name.rpartition('/')[2]}"
-            reader = Reader(self._client(cluster, who), name, who.replace(" ", "-"), topic.logs[-1])
+            reader = readings[name] = Reader(self._client(cluster, who), name, who.replace(" ", "-"), [])
             reader.leave_when_done = True
             hosts.append(cluster.client(who, reader.run))
         await self._until_done(hosts, "does not come to an end")
+        for name, reader in readings.items():
+            if reader.finished:
+                self.history.topics[name].logs.append(reader.read)
 
     async def _until_drained(self, consumers: dict[Consumer, Host]) -> None:
         """Everything is delivered, and acknowledged with a receipt, or without."""
@@ -174,9 +190,8 @@ class Run:
                 self.history.stuck.append(f"{consumer.name} gets no receipts")
 
     def _undelivered(self, subscription: SubscriptionHistory) -> int:
-        from e2e.broker_simulation.checker import undelivered
-
-        return len(undelivered(subscription, self.history.topics[subscription.topic].logs[-1]))
+        logs = self.history.topics[subscription.topic].logs
+        return len(undelivered(subscription, logs[-1] if logs else []))
 
     async def _look_once_more(self, cluster: Cluster) -> None:
         """Another owner, and another consumer: what comes now nobody has acknowledged."""
