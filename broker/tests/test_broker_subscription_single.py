@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.testing.subscriptions import LEDGER, Stage, stored_message
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -58,6 +59,19 @@ def test_a_batch_costs_its_messages_and_may_overdraw() -> None:
     assert stage.received("a") == []
     stage.flow("a", 1)
     assert stage.received("a") == [2]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+def test_no_limit_of_unacknowledged_messages_holds_for_one_receiver(kind: SubscriptionType) -> None:
+    """As in Pulsar. The broker simulator found that an entry behind a batch that used the limit up was never sent."""
+    stage = Stage(kind, DispatchSettings(unacked_messages_per_consumer_max=3))
+    stage.join("a", permits=20)
+    for messages in (1, 4, 1):
+        stage.cursor.append(stored_message(num_messages_in_batch=messages))
+    stage.subscription.entries_available()
+    assert stage.received("a") == [0, 1, 2]
+    stage.publish(10)
+    assert stage.received("a") == list(range(3, 13))
 
 
 def test_an_unwritable_connection_gets_nothing_until_it_recovers() -> None:

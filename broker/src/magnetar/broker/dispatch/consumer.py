@@ -128,7 +128,7 @@ class Consumer:
         self.name = identity.name
         self.priority_level = identity.priority_level
         self.partition_index = partition_index
-        self.unacked_messages_max = unacked_messages_max
+        self.unacked_messages_max = 0
         self.connected_since_ms = connected_since_ms
         self.closed = False
         self.blocked = False
@@ -150,6 +150,7 @@ class Consumer:
         self.last_acknowledged_ms = 0
         self.rates = ConsumerRates()
         self._encoder = self._new_encoder()
+        self.limit(unacked_messages_max)
 
     def allow(self, messages: int) -> None:
         """It takes so many more messages."""
@@ -214,7 +215,10 @@ class Consumer:
         return added
 
     def limit(self, unacked_messages_max: int) -> None:
-        """It may hold so many unacknowledged messages from now on; 0 is no limit."""
+        """It may hold so many unacknowledged messages from now on; 0 is no limit. For the shared types only: what one
+        receiver holds is not counted."""
+        if not self.identity.subscription_type.acknowledges_individually:
+            unacked_messages_max = 0
         self.unacked_messages_max = unacked_messages_max
         if self.blocked and (unacked_messages_max <= 0 or self.unacked_messages < unacked_messages_max):
             self.blocked = False

@@ -346,11 +346,12 @@ class Pump:
         consumer.send_entries(entries, share.message_counts, self.redelivery_counts.of(entries), ack_sets)
 
     def _leave(self, dispatcher: Dispatcher, screened: Screened, left: EntryBatch, *, replayed: bool) -> None:
-        """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room:
-        the cursor goes back to the first of them."""
+        """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room, or
+        there is one receiver: the cursor goes back to the first of them."""
         batch = screened.batch
         unsent = 0
-        if not replayed and not screened.delayed and dispatcher.room() <= 0:
+        one_receiver = not dispatcher.type.acknowledges_individually
+        if not replayed and not screened.delayed and (one_receiver or dispatcher.room() <= 0):
             while unsent < len(left.entries) and left.entries[-1 - unsent] is batch.entries[-1 - unsent]:
                 unsent += 1
         if unsent:

@@ -161,7 +161,7 @@ class Subscription:
         elif dispatcher.type is not consumer.identity.subscription_type:
             raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
         before = dispatcher.active
-        consumer.unacked_messages_max = self._settings.unacked_messages_per_consumer_max
+        consumer.limit(self._settings.unacked_messages_per_consumer_max)
         consumer.read_position_when_joining = self.cursor.read_position
         dispatcher.add(consumer)
         if self._dispatcher is None:
