@@ -182,10 +182,14 @@ class Attached(ABC):
         """Close it, as it likes. `NoAnswer`, `PulsarError`."""
         link, end_id = self.link, self.id
         if link is not None:
+            self.leaves()
             await link.ask(lambda request: self.close_request(request, end_id))
             self._forget(link, end_id)
             if self.link is link and self.id == end_id:
                 self._detach(closed=True)
+
+    def leaves(self) -> None:
+        """It is about to ask the broker to close it."""
 
     @abstractmethod
     def close_request(self, request_id: int, end_id: int) -> bytes:

@@ -128,13 +128,19 @@ class Consumer(Attached):
         """See `Attached.close_request`."""
         return requests.close_consumer(request_id, end_id)
 
+    def leaves(self) -> None:
+        """See `Attached.leaves`: from now on the broker may give to others what it has."""
+        assert self.session is not None
+        self._history.events.append(Ended(self.session))
+
     def detached(self, *, closed: bool) -> None:
         """See `Attached.detached`."""
         session, self.session = self.session, None
         if session is not None:
             session.ended_at = self.client.now()
             session.closed = closed
-            self._history.events.append(Ended(session))
+            if not closed:
+                self._history.events.append(Ended(session))
             self.client.note(f"session {session.number} {'is closed' if closed else 'is over'}")
 
     def take(self, command: pb.BaseCommand, rest: bytes) -> None:

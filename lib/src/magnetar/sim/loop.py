@@ -111,6 +111,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._pools: dict[Executor | None, dict[Process | None, _Pool]] = {}
         self._stopped: dict[Process, list[_Job]] = {}
         self._all_tasks: list[SimulatedTask] = []
+        self._late: list[SimulatedTask] = []
+        """Made by what is torn down."""
         self._processes: list[Process] = []
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # Narrower than what may be passed.
         self.set_exception_handler(self._problem)
@@ -176,7 +178,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context = options.get("context")
         task = SimulatedTask(work, loop=loop, **options)
         process = current_process() if context is None else process_of(context)
-        if process is None:
+        if self._buried:
+            self._late.append(task)
+        elif process is None:
             self._all_tasks.append(task)
         else:
             process.adopt(task)
@@ -268,6 +272,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for process in self._processes:
                 for unfinished in process.unfinished():
                     self._tear_down(unfinished)
+            # What was to begin while others cleaned up.
+            while self._late:
+                self._tear_down(self._late.pop())
         finally:
             _set_running_loop(None)
         self._ready.clear()
