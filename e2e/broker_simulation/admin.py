@@ -107,7 +107,9 @@ class SimulatedAdminClient(AdminClient):
         if query:
             target += ("&" if parts.query else "?") + urlencode(query)
         body = (data or "").encode()
-        head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\nAccept: application/json\r\n"
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\nAccept: application/json\r\n"
+        )
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         assert parts.hostname is not None
         try:

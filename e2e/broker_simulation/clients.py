@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from magnetar.core.ids import Position, signed64, unsigned64
-from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.batch import build_batch, build_message, split_batch
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -93,9 +92,7 @@ def command(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
 class Client:
     """One client program's surroundings."""
 
-    def __init__(
-        self, world: World, name: str, brokers: list[str], history: History, witness: MetadataWitness
-    ) -> None:
+    def __init__(self, world: World, name: str, brokers: list[str], history: History, witness: MetadataWitness) -> None:
         self.name = name
         self.world = world
         self.history = history
@@ -188,7 +185,7 @@ class Attached(ABC):
             if self.link is link and self.id == end_id:
                 self._detach(closed=True)
 
-    def leaves(self) -> None:
+    def leaves(self) -> None:  # noqa: B027  (most have nothing to do then)
         """It is about to ask the broker to close it."""
 
     @abstractmethod
@@ -243,5 +240,3 @@ class Host:
     async def _run(self) -> None:
         await self._program()
         self.done.set()
-
-

@@ -12,11 +12,12 @@ from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
 from e2e.broker_simulation.clients import Host
 from e2e.broker_simulation.parameters import Parameters
 from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
+from e2e.simulation_runner.running import Stuck
 
 START_SECONDS_MAX: Final = 30.0
 
 
-class BrokerDown(Exception):
+class BrokerDown(Stuck):
     """A broker does not start although nothing is wrong any more."""
 
 

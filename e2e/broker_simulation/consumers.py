@@ -97,9 +97,7 @@ class Consumer(Attached):
             consumer_name=self.name,
             from_earliest=True,
         )
-        session = Session(
-            len(history.sessions), self.name, parameters.kind, link.number, link.host, self.client.now()
-        )
+        session = Session(len(history.sessions), self.name, parameters.kind, link.number, link.host, self.client.now())
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
         history.sessions.append(session)
         session.number = len(history.sessions)
@@ -165,9 +163,7 @@ class Consumer(Attached):
         if session is None:
             self.client.history.wrong.append(f"{self.name} gets {entry.position} before it is subscribed")
             return
-        self._history.events.append(
-            Delivered(session, self.client.now(), entry, indexes, message.redelivery_count)
-        )
+        self._history.events.append(Delivered(session, self.client.now(), entry, indexes, message.redelivery_count))
         held = Held(entry, left)
         self._held.pop(entry.position, None)
         self._inbox.append(held)
@@ -301,9 +297,7 @@ class Consumer(Attached):
             del self._held[held.entry.position]
         self._history.events.append(AskedAgain(session, self.client.now(), positions))
         self.client.note(f"asks again for {positions or 'everything'}")
-        link.write(
-            command(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=body)
-        )
+        link.write(command(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=body))
 
     async def _seek(self, link: Link, here: Position) -> None:
         session = self.session

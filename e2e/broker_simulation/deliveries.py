@@ -20,6 +20,7 @@ from e2e.broker_simulation.history import (
     Began,
     Delivered,
     Ended,
+    Event,
     Granted,
     Session,
     Sought,
@@ -140,40 +141,50 @@ def no_entry_is_passed_over(subscription: SubscriptionHistory, topic: TopicHisto
             next_index[event.session] = index + 1
 
 
+class _Holders:
+    """Who holds which entries, each with its key, as far as clients know."""
+
+    def __init__(self) -> None:
+        self.of: dict[Session, dict[Position, str]] = {}
+
+    def follow(self, event: Event) -> None:
+        """What is not held any more."""
+        if isinstance(event, Acknowledged) and event.remaining is None:
+            for held in self.of.values():
+                for position in event.positions:
+                    held.pop(position, None)
+        elif isinstance(event, AskedAgain):
+            for position in event.positions or tuple(self.of.get(event.session, ())):
+                self.of.get(event.session, {}).pop(position, None)
+        elif isinstance(event, Ended):
+            self.of.pop(event.session, None)
+
+
 def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
     """Where entries are shared out, nobody gets what another consumer holds; nor, where keys have an order, what comes
     behind an entry of the same key that another one holds."""
     if subscription.kind in ORDERED:
         return
     keyed = subscription.kind is KEYED
-    holding: dict[Session, dict[Position, str]] = {}
+    holders = _Holders()
     for event in subscription.events:
         if isinstance(event, Sought):
             return
-        if isinstance(event, Acknowledged) and event.remaining is None:
-            for held in holding.values():
-                for position in event.positions:
-                    held.pop(position, None)
-        elif isinstance(event, AskedAgain):
-            for position in event.positions or tuple(holding.get(event.session, ())):
-                holding.get(event.session, {}).pop(position, None)
-        elif isinstance(event, Ended):
-            holding.pop(event.session, None)
-        elif isinstance(event, Delivered):
-            session, entry = event.session, event.entry
-            for other, held in holding.items():
-                if other is session or not _stays(other, event, topic):
-                    continue
-                if entry.position in held:
-                    yield f"session {session.number} gets {entry.position}, which session {other.number} holds"
-                elif keyed and entry.key and any(
-                    key == entry.key and position < entry.position for position, key in held.items()
-                ):
-                    yield (
-                        f"session {session.number} gets {entry.position} of {entry.key}, of which session "
-                        f"{other.number} holds an earlier entry"
-                    )
-            holding.setdefault(session, {})[entry.position] = entry.key
+        holders.follow(event)
+        if not isinstance(event, Delivered):
+            continue
+        session, (position, _, key) = event.session, event.entry
+        for other, held in holders.of.items():
+            if other is session or not _stays(other, event, topic):
+                continue
+            if position in held:
+                yield f"session {session.number} gets {position}, which session {other.number} holds"
+            elif keyed and key and any(its == key and before < position for before, its in held.items()):
+                yield (
+                    f"session {session.number} gets {position} of {key}, of which session {other.number} holds an "
+                    "earlier entry"
+                )
+        holders.of.setdefault(session, {})[position] = key
 
 
 def _stays(other: Session, event: Delivered, topic: TopicHistory) -> bool:
@@ -219,41 +230,64 @@ def keys_keep_their_order(subscription: SubscriptionHistory, topic: TopicHistory
             last[(session, event.entry.key)] = max(position, former)
 
 
+class _Counts:
+    """How often entries were asked for again, and what their holders have to be told then."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Position, int] = {}
+        self._everything = 0
+        self.held: dict[Session, dict[Position, int]] = {}
+        """What each session was told of what it holds."""
+        self._least: dict[Session, dict[Position, int]] = {}
+
+    def follow(self, event: Event) -> None:
+        """What changes that."""
+        if isinstance(event, AskedAgain):
+            self._ask(event)
+        elif isinstance(event, Acknowledged):
+            for position in event.positions:
+                self.held.get(event.session, {}).pop(position, None)
+                for counts in self._least.values():
+                    counts.pop(position, None)
+
+    def _ask(self, event: AskedAgain) -> None:
+        held = self.held.get(event.session, {})
+        if event.positions is None:
+            self._everything += 1
+        for position in event.positions or ():
+            self._asked[position] = self._asked.get(position, 0) + 1
+        for position in tuple(held) if event.positions is None else event.positions:
+            if position in held:
+                self._least.setdefault(event.session, {})[position] = held.pop(position) + 1
+
+    def least(self, session: Session, position: Position) -> int:
+        """What a session must be told at least."""
+        return self._least.get(session, {}).get(position, 0)
+
+    def most(self, position: Position) -> int:
+        """What anybody may be told at most."""
+        return self._asked.get(position, 0) + self._everything
+
+
 def redelivery_counts_are_kept(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
-    """A count tells how often an entry was asked for again: it grows when its holder asks, and is never higher."""
-    asked: dict[Position, int] = {}
-    everything = 0
-    held: dict[Session, dict[Position, int]] = {}
-    expected: dict[Session, dict[Position, int]] = {}
+    """A count tells how often an entry was asked for again: it grows when its holder asks, and is never higher. Where
+    one consumer gets everything there is none."""
+    counts = _Counts()
     shared = subscription.kind not in ORDERED
     for event in subscription.events:
         if isinstance(event, Sought):
             return
-        if isinstance(event, AskedAgain):
-            holds = held.get(event.session, {})
-            if event.positions is None:
-                everything += 1
-                returned = list(holds)
-            else:
-                returned = [position for position in event.positions if position in holds]
-                for position in event.positions:
-                    asked[position] = asked.get(position, 0) + 1
-            for position in returned:
-                expected.setdefault(event.session, {})[position] = holds.pop(position) + 1
-        elif isinstance(event, Acknowledged):
-            for position in event.positions:
-                held.get(event.session, {}).pop(position, None)
-                for counts in expected.values():
-                    counts.pop(position, None)
-        elif isinstance(event, Delivered):
-            session, position = event.session, event.entry.position
-            most = asked.get(position, 0) + everything if shared else 0
-            if event.redeliveries > most:
-                yield f"{position} comes as redelivered {event.redeliveries} times, and was asked for {most} times"
-            least = expected.get(session, {}).get(position, 0)
-            if shared and event.redeliveries < least:
-                yield f"{position} comes as redelivered {event.redeliveries} times; it was asked for {least} times"
-            held.setdefault(session, {})[position] = event.redeliveries
+        counts.follow(event)
+        if not isinstance(event, Delivered):
+            continue
+        position, told = event.entry.position, event.redeliveries
+        most = counts.most(position) if shared else 0
+        least = counts.least(event.session, position) if shared else 0
+        if told > most:
+            yield f"{position} comes as redelivered {told} times, and was asked for {most} times"
+        if told < least:
+            yield f"{position} comes as redelivered {told} times; it was asked for {least} times"
+        counts.held.setdefault(event.session, {})[position] = told
 
 
 def permits_are_respected(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:

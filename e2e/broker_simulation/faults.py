@@ -102,11 +102,7 @@ class Faults(storage_faults.Faults):
             return
         broker = self._chance.choice(serving)
         assert broker.running is not None
-        owned = [
-            name
-            for name in broker.running.context.ownership.owned()
-            if str(name.namespace) == "public/default"
-        ]
+        owned = [name for name in broker.running.context.ownership.owned() if str(name.namespace) == "public/default"]
         if owned:
             bundle = self._chance.choice(owned)
             broker.node.run(self._attempt(act(broker.running.context.moves, bundle)), "move")
@@ -117,5 +113,3 @@ class Faults(storage_faults.Faults):
         except MagnetarError as error:
             self._world.loop.trace.note("fault", f"the move fails: {type(error).__name__}")
             self._world.loop.trace.remark("fault", str(error))
-
-

@@ -1,5 +1,5 @@
-"""Sees what the metadata says of owners and cursors, at the very moment: who owns a topic, and what the next owner would
-find of the acknowledgements that clients know to be durable."""
+"""Sees what the metadata says of owners and cursors, at the very moment: who owns a topic, and what the next owner
+would find of the acknowledgements that clients know to be durable."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ class MetadataWitness:
 
     def _stored(self, subscription: SubscriptionHistory) -> StoredAcknowledgements | None:
         """What the next owner would begin with, at least."""
-        node = self._table.load(
-            cursor_path(TopicName.parse(subscription.topic).persistence_name, subscription.name)
-        )
+        node = self._table.load(cursor_path(TopicName.parse(subscription.topic).persistence_name, subscription.name))
         if node is None:
             return None
         info = decode_cursor_info(node.value)

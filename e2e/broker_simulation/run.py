@@ -1,63 +1,41 @@
-"""One seed: a cluster, clients and faults; then everything is healed, and all that clients were promised is looked for."""
+"""One seed: a cluster, clients and faults; then everything is healed, and what clients were promised is looked for."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-import traceback
-from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.tree import Outcome
-from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
-from magnetar.sim.trace import Trace
+from magnetar.sim.loop import SimulatedLoop
 
 from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
-from e2e.broker_simulation.cluster import BrokerDown, Cluster
+from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.consumers import Consumer, Goal
 from e2e.broker_simulation.faults import Faults
-from e2e.broker_simulation.history import History, SubscriptionHistory, TopicHistory
+from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.parameters import Parameters, SubscriptionParameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.readers import Reader
-from e2e.collector import collector_off
-from e2e.simulation.cluster import BookieDown, World
+from e2e.simulation.cluster import World
 from e2e.simulation.planting import Mistake, planted
-from e2e.simulation.run import _LogToTrace
+from e2e.simulation_runner import running
+from e2e.simulation_runner.running import Verdict
 
-STEPS_MAX: Final = 1_000_000
-SECONDS_MAX: Final = 500.0
+BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
 PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
 QUIET_SECONDS: Final = 1.0
 """After so long without a message nothing more comes."""
 
 
-@dataclass(slots=True)
-class Verdict:
-    """What came of one seed."""
-
-    seed: int
-    violations: list[str]
-    trace_digest: str
-    trace_lines: list[str] = field(repr=False)
-    """Empty unless the trace was to be kept."""
-    steps: int = 0
-    virtual_seconds: float = 0.0
-    real_seconds: float = 0.0
-    confirmed: int = 0
-    delivered: int = 0
-
-
 def topic_name(number: int) -> str:
     return str(TopicName.parse(f"persistent://public/default/topic{number}"))
 
 
-class Run:
+class BrokerRun:
     """Of one seed."""
 
     def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
@@ -71,6 +49,17 @@ class Run:
         """What was broken, so far."""
         seen = [] if self.world is None else self.world.witness.violations
         return [*seen, *check(self.history)]
+
+    def counts(self) -> dict[str, int]:
+        """How much happened."""
+        events = [event for each in self.history.subscriptions.values() for event in each.events]
+        return {
+            "confirmed messages": sum(
+                receipt.content.messages for topic in self.history.topics.values() for receipt in topic.receipts
+            ),
+            "deliveries": sum(isinstance(event, Delivered) for event in events),
+            "receipts of acknowledgements": sum(isinstance(event, Told) for event in events),
+        }
 
     async def scenario(self) -> None:
         """From the first start to the last look."""
@@ -176,9 +165,7 @@ class Run:
         """Everything is delivered, and acknowledged with a receipt, or without."""
         deadline = self._loop.time() + PATIENCE_SECONDS
         while self._loop.time() < deadline:
-            missing = {
-                key: self._undelivered(subscription) for key, subscription in self.history.subscriptions.items()
-            }
+            missing = {key: self._undelivered(subscription) for key, subscription in self.history.subscriptions.items()}
             if not any(missing.values()) and all(consumer.idle for consumer in consumers):
                 return
             await asyncio.sleep(0.1)
@@ -211,9 +198,7 @@ class Run:
 class LateConsumer(Consumer):
     """Takes what is left, and ends when nothing comes any more."""
 
-    def __init__(
-        self, client: Client, topic: str, name: str, parameters: SubscriptionParameters, goal: Goal
-    ) -> None:
+    def __init__(self, client: Client, topic: str, name: str, parameters: SubscriptionParameters, goal: Goal) -> None:
         super().__init__(client, topic, name, parameters, Goal())
         self.goal.drain = True
 
@@ -229,35 +214,10 @@ class LateConsumer(Consumer):
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs."""
-    with collector_off():
-        return _run_seed(seed, mistake, keep_trace)
-
-
-def _run_seed(seed: int, mistake: Mistake | None, keep_trace: bool) -> Verdict:
-    parameters = draw_parameters(seed)
-    trace = Trace(keep=keep_trace)
-    loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
-    run = Run(loop, parameters)
-    began = time.perf_counter()
-    with planted(mistake), _LogToTrace(trace, loop.problems):
-        try:
-            loop.run(run.scenario())
-        except (Deadlock, EndlessRun, BookieDown, BrokerDown) as error:
-            run.history.stuck.append(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
-            run.history.stuck.append(f"the scenario failed with {error!r}")
-            trace.remark("scenario", traceback.format_exc())
-        violations = [*run.violations(), *(f"unexpected: {problem}" for problem in loop.problems)]
-        digest = trace.digest
-        loop.bury()
-    return Verdict(
-        seed=seed,
-        violations=violations,
-        trace_digest=digest,
-        trace_lines=trace.lines,
-        steps=loop.steps,
-        virtual_seconds=loop.time(),
-        real_seconds=time.perf_counter() - began,
-        confirmed=sum(len(topic.receipts) for topic in run.history.topics.values()),
-        delivered=sum(len(each.events) for each in run.history.subscriptions.values()),
+    return running.run_seed(
+        seed,
+        lambda loop: BrokerRun(loop, draw_parameters(seed)),
+        BOUNDS,
+        planted=planted(mistake),
+        keep_trace=keep_trace,
     )

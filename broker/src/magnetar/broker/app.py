@@ -86,7 +86,7 @@ def admin_server(settings: BrokerSettings) -> AdminServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEnvironment:
-    """What a broker touches of its process and host beside the loop: the real ones, unless a simulator says otherwise."""
+    """What a broker touches of its process and host beside the loop: the real ones, unless simulated."""
 
     admin_port: Callable[[BrokerSettings], AdminPort] = admin_server
     admin_client: Callable[..., AdminClient] = AdminClient

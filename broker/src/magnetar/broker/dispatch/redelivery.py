@@ -53,10 +53,7 @@ class RedeliveryQueue:
         # Mostly not: the smallest are taken first.
         if not heap or heap[0] > position:
             return False
-        for other, its_hash in hashes.items():
-            if its_hash == key_hash and other < position:
-                return True
-        return False
+        return bool([other for other, its_hash in hashes.items() if its_hash == key_hash and other < position])
 
     def take(self, count_max: int) -> list[tuple[Position, int]]:
         """Take the smallest positions out, with their key hashes."""
