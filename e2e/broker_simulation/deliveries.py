@@ -146,6 +146,17 @@ class _Holders:
 
     def __init__(self) -> None:
         self.of: dict[Session, dict[Position, str]] = {}
+        self._unsure: set[Session] = set()
+        """Those that have left, or wanted everything again: what is still on its way to them is others' by then."""
+
+    def take(self, event: Delivered) -> None:
+        """What is held from now on."""
+        if event.session not in self._unsure:
+            self.of.setdefault(event.session, {})[event.entry.position] = event.entry.key
+
+    def knows(self, session: Session) -> bool:
+        """Whether a session is none of those."""
+        return session not in self._unsure
 
     def follow(self, event: Event) -> None:
         """What is not held any more."""
@@ -154,9 +165,10 @@ class _Holders:
                 for position in event.positions:
                     held.pop(position, None)
         elif isinstance(event, AskedAgain):
-            for position in event.positions or tuple(self.of.get(event.session, ())):
+            for position in event.positions or ():
                 self.of.get(event.session, {}).pop(position, None)
-        elif isinstance(event, Ended):
+        if isinstance(event, Ended) or (isinstance(event, AskedAgain) and event.positions is None):
+            self._unsure.add(event.session)
             self.of.pop(event.session, None)
 
 
@@ -171,7 +183,7 @@ def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory)
         if isinstance(event, Sought):
             return
         holders.follow(event)
-        if not isinstance(event, Delivered):
+        if not isinstance(event, Delivered) or not holders.knows(event.session):
             continue
         session, (position, _, key) = event.session, event.entry
         for other, held in holders.of.items():
@@ -184,7 +196,7 @@ def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory)
                     f"session {session.number} gets {position} of {key}, of which session {other.number} holds an "
                     "earlier entry"
                 )
-        holders.of.setdefault(session, {})[position] = key
+        holders.take(event)
 
 
 def _stays(other: Session, event: Delivered, topic: TopicHistory) -> bool:
