@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import LATEST, Position
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 from e2e.broker_simulation.history import (
@@ -32,6 +32,9 @@ from e2e.broker_simulation.history import (
 SubscriptionRule = Callable[[SubscriptionHistory, TopicHistory], Iterator[str]]
 
 ORDERED: Final = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+LOOKS_AT_THE_END: Final = 2
+"""A topic is read so often when a run has come to its end."""
+
 KEYED: Final = SubscriptionType.KEY_SHARED
 
 
@@ -302,6 +305,48 @@ def redelivery_counts_are_kept(subscription: SubscriptionHistory, topic: TopicHi
         counts.held.setdefault(event.session, {})[position] = told
 
 
+def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
+    """Where one consumer gets everything, the first entry after a seek is the one that was wanted; after a seek to the
+    end, one that was not confirmed before it."""
+    if subscription.kind not in ORDERED or not topic.logs:
+        return
+    log = [entry.position for entry in topic.logs[-1]]
+    waiting: Sought | None = None
+    for event in subscription.events:
+        if isinstance(event, Sought):
+            waiting = event
+        elif isinstance(event, Delivered) and waiting is not None and event.session.asked_at > waiting.at:
+            sought, waiting = waiting, None
+            position, broker = event.entry.position, event.session.broker
+            if sought.done_at is None or not topic.held(broker, sought.at, event.at):
+                continue
+            if sought.position == LATEST:
+                before = [receipt.position for receipt in topic.receipts if receipt.told_at < sought.at]
+                wrong = position in before
+            else:
+                wrong = position != next((each for each in log if each >= sought.position), position)
+            if wrong:
+                yield f"session {event.session.number} gets {position} first after the seek to {sought.position}"
+
+
+def nothing_is_left_at_the_end(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
+    """Each message of each entry was acknowledged by somebody: what was not came again until it was."""
+    if len(topic.logs) < LOOKS_AT_THE_END or any(isinstance(event, Sought) for event in subscription.events):
+        return
+    left = {entry.position: frozenset(range(entry.content.messages)) for entry in topic.logs[-1]}
+    for event in subscription.events:
+        if not isinstance(event, Acknowledged):
+            continue
+        for position in event.positions:
+            left[position] = left.get(position, frozenset()) & (event.remaining or frozenset())
+        if event.cumulative:
+            for position in [each for each in left if each < event.positions[0]]:
+                left[position] = frozenset()
+    for position, indexes in left.items():
+        if indexes:
+            yield f"{sorted(indexes)} of {position} never came to be acknowledged"
+
+
 def permits_are_respected(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
     """Nobody gets an entry without having a permit left; a batch may overdraw them."""
     left: dict[Session, int] = {}
@@ -338,9 +383,11 @@ SUBSCRIPTION_RULES: Final[tuple[SubscriptionRule, ...]] = (
     nothing_comes_after_its_acknowledgement,
     order_within_sessions,
     no_entry_is_passed_over,
+    nothing_is_left_at_the_end,
     one_holder_at_a_time,
     keys_keep_their_order,
     redelivery_counts_are_kept,
+    seeks_are_followed,
     permits_are_respected,
     exclusive_is_one,
 )
