@@ -8,8 +8,8 @@ UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bi
 RUN := $(UV) run --frozen --all-packages --all-groups
 PYTEST_WORKERS ?= 2
 
-TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-operator interchange \
-  storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
+TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-brokers sim-operator \
+  interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
   e2e-clients e2e-spark e2e-kubernetes damage floods histories mutants power
 .PHONY: $(TARGETS)
 
@@ -84,6 +84,9 @@ test-compiled: ## The same unit tests against compiled hot modules, in a copy be
 
 sim: ## Storage on simulated time, network, disks, 1 000 seeds; 5 minutes; SEED=n, ARGS="--mistake all"
 	$(RUN) python -m e2e.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
+
+sim-brokers: ## Whole broker clusters on simulated time, 1 000 seeds; 5 minutes; SEED=n, ARGS="--mistake all"
+	$(RUN) python -m e2e.broker_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
 
 histories: ## Managed ledgers and cursors under random faults, 2 000 seeds; 2 minutes; SEED=n replays one
 	$(RUN) python -m e2e.managed_histories $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)

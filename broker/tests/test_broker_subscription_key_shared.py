@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from magnetar.broker.dispatch.consumer import KeySharedPolicy
 from magnetar.broker.dispatch.hash_ring import consistent_slot
@@ -330,6 +330,7 @@ class OrderChecker:
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
+@example([("publish", "aaaabb"), ("join", 5), ("join", 1), ("flow", 0), ("leave", 0)])
 @pytest.mark.slow
 def test_order_per_key_whatever_happens(steps: list[tuple[str, str | int]]) -> None:
     checker = OrderChecker()

@@ -39,6 +39,7 @@ from e2e.simulation.topic_witness import TopicWitness
 from e2e.simulation.upkeep import Recovery, Upkeep
 from e2e.simulation.watched import WatchedClient, WatchedConnections
 from e2e.simulation.witness import Witness
+from e2e.simulation_runner.running import Stuck
 
 BOOKIE_PORT: Final = 3181
 RESTART_PAUSE_SECONDS: Final = 0.5
@@ -66,7 +67,7 @@ def client_settings(parameters: Parameters) -> LedgerClientSettings:
     )
 
 
-class BookieDown(Exception):
+class BookieDown(Stuck):
     """A bookie does not start although nothing is wrong any more."""
 
 

@@ -3,104 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-import time
-import traceback
-from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.core.errors import MagnetarError
-from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
-from magnetar.sim.trace import Trace
+from magnetar.sim.loop import SimulatedLoop
 
-from e2e.collector import collector_off, freeze_modules
 from e2e.simulation.actors import REPLICATION_SECONDS, Writer, count_replicas, look_at_the_end, tail, take_over
 from e2e.simulation.checker import check
-from e2e.simulation.cluster import PATIENCE_SECONDS, BookieDown, ClientHost, Cluster, World
+from e2e.simulation.cluster import PATIENCE_SECONDS, ClientHost, Cluster, World
 from e2e.simulation.faults import Faults
 from e2e.simulation.history import History
-from e2e.simulation.mistakes import MISTAKES
 from e2e.simulation.owners import Owner, look_at_the_topic
 from e2e.simulation.parameters import Parameters, draw_parameters
 from e2e.simulation.planting import Mistake, planted
 from e2e.simulation.witness import Witness
+from e2e.simulation_runner import running
+from e2e.simulation_runner.running import Verdict
 
-STEPS_MAX: Final = 400_000
-SECONDS_MAX: Final = 1_000.0
+BOUNDS: Final = running.Bounds(steps_max=400_000, virtual_seconds_max=1_000.0)
 
 
-@dataclass(slots=True)
-class Verdict:
-    """What came of one seed."""
+class StorageRun:
+    """Of one seed."""
 
-    seed: int
-    violations: list[str]
-    trace_digest: str
-    trace_lines: list[str] = field(repr=False)
-    """Empty unless the trace was to be kept."""
-    steps: int = 0
-    virtual_seconds: float = 0.0
-    real_seconds: float = 0.0
-    ledgers: int = 0
-    confirmed_entries: int = 0
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+        self._loop = loop
+        self._parameters = parameters
+        self._history = History(staleness_seconds=parameters.metadata_lag_seconds)
+        self._witnesses: list[Witness] = []
+
+    async def scenario(self) -> None:
+        """See `Run.scenario`."""
+        await _scenario(self._loop, self._parameters, self._history, self._witnesses)
+
+    def violations(self) -> list[str]:
+        """See `Run.violations`."""
+        seen = [violation for witness in self._witnesses for violation in witness.violations]
+        return seen + check(self._history)
+
+    def counts(self) -> dict[str, int]:
+        """See `Run.counts`."""
+        return {
+            "ledgers": sum(witness.ledgers_created for witness in self._witnesses),
+            "confirmed entries": sum(witness.confirmed_entries for witness in self._witnesses),
+        }
 
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs."""
-    with collector_off():
-        return _run_seed(seed, mistake, keep_trace)
-
-
-def _run_seed(seed: int, mistake: Mistake | None, keep_trace: bool) -> Verdict:
-    parameters = draw_parameters(seed)
-    trace = Trace(keep=keep_trace)
-    loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
-    history = History(staleness_seconds=parameters.metadata_lag_seconds)
-    witnesses: list[Witness] = []
-    began = time.perf_counter()
-    with planted(mistake), _LogToTrace(trace, loop.problems):
-        try:
-            loop.run(_scenario(loop, parameters, history, witnesses))
-        except (Deadlock, EndlessRun, BookieDown) as error:
-            history.stuck.append(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
-            history.stuck.append(f"the scenario failed with {error!r}")
-            trace.remark("scenario", traceback.format_exc())
-        violations = [violation for witness in witnesses for violation in witness.violations]
-        violations += check(history) + [f"unexpected: {problem}" for problem in loop.problems]
-        digest = trace.digest
-        loop.bury()
-    confirmed = sum(witness.confirmed_entries for witness in witnesses)
-    return Verdict(
-        seed=seed,
-        violations=violations,
-        trace_digest=digest,
-        trace_lines=trace.lines,
-        steps=loop.steps,
-        virtual_seconds=loop.time(),
-        real_seconds=time.perf_counter() - began,
-        ledgers=sum(witness.ledgers_created for witness in witnesses),
-        confirmed_entries=confirmed,
+    return running.run_seed(
+        seed,
+        lambda loop: StorageRun(loop, draw_parameters(seed)),
+        BOUNDS,
+        planted=planted(mistake),
+        keep_trace=keep_trace,
     )
-
-
-def run_batch(work: tuple[range, str | None]) -> list[Verdict]:
-    """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
-    freeze_modules()
-    seeds, mistake = work
-    return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
-
-
-def find_mistake(work: tuple[str, range]) -> tuple[str, Verdict | None]:
-    """The mistake's name, and the first of some seeds that finds it; for a pool of processes."""
-    name, seeds = work
-    freeze_modules()
-    for seed in seeds:
-        verdict = run_seed(seed, mistake=MISTAKES[name])
-        if verdict.violations:
-            return name, verdict
-    return name, None
 
 
 async def _scenario(loop: SimulatedLoop, parameters: Parameters, history: History, witnesses: list[Witness]) -> None:
@@ -168,33 +124,3 @@ async def _look(cluster: Cluster, history: History) -> None:
         host = cluster.client("counter")
         host.start(lambda client: count_replicas(client, history))
         await _until_done([host], history, 2 * REPLICATION_SECONDS)
-
-
-class _LogToTrace(logging.Handler):
-    """Log lines become remarks; an exception that production code has caught and could only log is a problem."""
-
-    def __init__(self, trace: Trace, problems: list[str]) -> None:
-        super().__init__(logging.INFO if trace.kept else logging.ERROR)
-        self._trace = trace
-        self._problems = problems
-        self._root = logging.getLogger("magnetar")
-        self._before = (self._root.level, self._root.propagate)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
-        self._trace.remark(record.name, record.getMessage())
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, (MagnetarError, OSError)):
-            self._problems.append(f"{record.getMessage()}: {error!r}")
-            for line in traceback.format_exception(error):
-                self._trace.remark(record.name, line.rstrip())
-
-    def __enter__(self) -> None:
-        self._root.addHandler(self)
-        self._root.setLevel(self.level)
-        self._root.propagate = False
-
-    def __exit__(self, *_: object) -> None:
-        self._root.removeHandler(self)
-        self._root.setLevel(self._before[0])
-        self._root.propagate = self._before[1]

@@ -42,7 +42,7 @@ def test_every_promise_is_kept(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
         verdict = run_seed(seed)
         assert verdict.violations == [], f"again: python -m e2e.simulation --seed {seed} --trace"
-        confirmed += verdict.confirmed_entries
+        confirmed += verdict.counts["confirmed entries"]
     assert confirmed > 0
 
 
@@ -113,9 +113,9 @@ def test_a_run_leaves_nothing_behind() -> None:
     count_worlds = (
         "import gc\n"
         "from e2e.simulation.cluster import World\n"
-        "from e2e.simulation.run import run_batch\n"
+        "from e2e.simulation_runner.command import run_batch\n"
         "for seed in range(3):\n"
-        "    run_batch((range(seed, seed + 1), None))\n"
+        "    run_batch(('e2e.simulation', range(seed, seed + 1), None))\n"
         "gc.unfreeze()\n"
         "print(sum(isinstance(each, World) for each in gc.get_objects()))\n"
     )

@@ -226,11 +226,10 @@ async def test_work_that_fails_holds_up_nobody_who_waits_for_a_turn() -> None:
     assert not in_all.crowded
 
 
-async def test_large_answers_from_memory_share_turns(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_answers_from_memory_share_turns(connection: Connection) -> None:
     """However many clients are answered at once."""
     now_seconds = 0.0
-    monkeypatch.setattr("time.perf_counter", lambda: now_seconds)
-    in_all = RequestsInAll()
+    in_all = RequestsInAll(lambda: now_seconds)
     made: list[int] = []
 
     async def work(place: Place) -> None:
@@ -248,11 +247,8 @@ async def test_large_answers_from_memory_share_turns(connection: Connection, mon
     await asyncio.gather(*answering)
 
 
-async def test_small_answers_of_one_turn_wait_for_no_other_turn(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
-    in_all = RequestsInAll()
+async def test_small_answers_of_one_turn_wait_for_no_other_turn(connection: Connection) -> None:
+    in_all = RequestsInAll(lambda: 0.0)
     made: list[int] = []
 
     async def work(place: Place) -> None:

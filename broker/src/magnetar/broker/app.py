@@ -6,9 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.admin_client.client import AdminClient
 from magnetar.broker.admin.server import AdminServer
 from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.bundles.moves import BundleMoves
@@ -55,6 +58,45 @@ LEAVE_SECONDS_MAX = 5.0
 """How long a stopping broker tries to be shown as draining: what matters, its unregistration, comes first."""
 
 
+class AdminPort(Protocol):
+    """Where the admin API is served: `AdminServer`."""
+
+    port_tls: int | None
+
+    async def listen(self) -> int:
+        """Take the ports; which the one without TLS is. OSError."""
+        ...
+
+    async def serve(self, context: BrokerContext) -> None:
+        """Answer requests from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Finish the requests under way, then stop."""
+        ...
+
+
+def admin_server(settings: BrokerSettings) -> AdminServer:
+    """The admin API on TCP, by aiohttp."""
+    tls = ServerTls(settings.tls) if settings.web_service_port_tls is not None else None
+    return AdminServer(
+        settings.bind_address, settings.web_service_port, port_tls=settings.web_service_port_tls, tls=tls
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEnvironment:
+    """What a broker touches of its process and host beside the loop: the real ones, unless simulated."""
+
+    admin_port: Callable[[BrokerSettings], AdminPort] = admin_server
+    admin_client: Callable[..., AdminClient] = AdminClient
+    """Asks other brokers; takes what `AdminClient` takes."""
+    host_root: Path = Path("/")
+    """Where the system's own files are that tell how full the host is."""
+    rng: Random | None = None
+    """For pauses and names of the broker's own client; None: any."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerParts:
     """What a broker stands on; whoever passes them closes them, after the broker."""
@@ -69,6 +111,7 @@ class BrokerParts:
     """How bundles are placed, split and moved; None: the defaults, loaded once there are several brokers."""
     request_stop: Callable[[], None] | None = None
     """Begins the stop of the whole process, as a signal would; None where the admin API must not."""
+    environment: BrokerEnvironment = field(default_factory=BrokerEnvironment)
 
 
 class RunningBroker:
@@ -80,7 +123,7 @@ class RunningBroker:
         topic_policies: ChangeEvents,
         managed: ManagedLedgerFactory,
         ports: ServicePorts,
-        admin: AdminServer,
+        admin: AdminPort,
     ) -> None:
         self.context = context
         self._topic_policies = topic_policies
@@ -174,7 +217,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
             settings, lambda connection: ServerSession(connection, contexts[0]), left_of
         )
         started.push_async_callback(ports.close)
-        admin = _admin_server(settings)
+        admin = parts.environment.admin_port(settings)
         started.push_async_callback(admin.close)
         settings = replace(settings, web_service_port=await admin.listen(), web_service_port_tls=admin.port_tls)
         managed = _ledger_factory(settings, parts)
@@ -189,13 +232,6 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         await asyncio.shield(running.close())
         raise
     return running
-
-
-def _admin_server(settings: BrokerSettings) -> AdminServer:
-    tls = ServerTls(settings.tls) if settings.web_service_port_tls is not None else None
-    return AdminServer(
-        settings.bind_address, settings.web_service_port, port_tls=settings.web_service_port_tls, tls=tls
-    )
 
 
 def _ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedgerFactory:
@@ -228,9 +264,11 @@ def _assemble(
     ownership = BundleOwnership(parts.store, own_addresses(settings), bundles, parts.clock)
     shown = _peer_access(settings)
     tls = shown is not None and shown.tls is not None
-    peers = PeerClient((tls and settings.web_service_url_tls) or settings.web_service_url, shown)
+    environment = parts.environment
+    web_service_url = (tls and settings.web_service_url_tls) or settings.web_service_url
+    peers = PeerClient(web_service_url, shown, environment.admin_client)
     service_url = (tls and settings.service_url_tls) or settings.service_url
-    client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown)
+    client = InternalClient(lambda: service_url, parts.clock, SERVER_VERSION, shown, environment.rng)
     load = _load_manager(settings, parts, ownership, peers, client)
     peers.admin.known = KnownPeers(lambda: (ownership.own, *load.brokers().values()), load.brokers_now)
     lookup = Lookup(settings, resources, bundles, ownership, load)
@@ -335,5 +373,6 @@ def _load_manager(
             find_owner=find_owner,
             client=client.get,
             balance=parts.balance_settings,
+            host_root=parts.environment.host_root,
         )
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -37,14 +36,14 @@ class Turn:
     __slots__ = ("_ends_seconds",)
 
     def __init__(self) -> None:
-        self._ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+        self._ends_seconds = asyncio.get_running_loop().time() + TURN_SECONDS_MAX
 
     @property
     def over(self) -> bool:
         """Whether it is others' turn now."""
-        return time.perf_counter() >= self._ends_seconds
+        return asyncio.get_running_loop().time() >= self._ends_seconds
 
     async def pause(self) -> None:
         """Let the others go on; then it is the next turn."""
         await asyncio.sleep(0)
-        self._ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+        self._ends_seconds = asyncio.get_running_loop().time() + TURN_SECONDS_MAX

@@ -57,10 +57,12 @@ Read = TypeVar("Read")
 class RequestsInAll:
     """Those of all connections of a server."""
 
-    __slots__ = ("_left_over", "_loop", "_share_ends_seconds", "count", "large_answers")
+    __slots__ = ("_left_over", "_loop", "_now_seconds", "_share_ends_seconds", "count", "large_answers")
 
-    def __init__(self) -> None:
+    def __init__(self, now_seconds: Callable[[], float] = time.perf_counter) -> None:
+        """`now_seconds` is what turns are measured by."""
         self.count = 0
+        self._now_seconds = now_seconds
         self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_AT_ONCE)
         self._left_over: deque[Callable[[], None]] = deque()
         self._share_ends_seconds: float | None = None
@@ -74,10 +76,10 @@ class RequestsInAll:
     def spent(self) -> bool:
         """Whether requests have had their share of this turn of the loop, which begins when this is asked first."""
         if self._share_ends_seconds is None:
-            self._share_ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+            self._share_ends_seconds = self._now_seconds() + TURN_SECONDS_MAX
             asyncio.get_running_loop().call_soon(self._turn_over)
             return False
-        return time.perf_counter() >= self._share_ends_seconds
+        return self._now_seconds() >= self._share_ends_seconds
 
     def _turn_over(self) -> None:
         self._share_ends_seconds = None
@@ -91,7 +93,7 @@ class RequestsInAll:
             self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        ends_seconds = time.perf_counter() + TURN_SECONDS_MAX
+        ends_seconds = self._now_seconds() + TURN_SECONDS_MAX
         try:
             # Who has still more to do stands at the end again, and is not served twice in a turn.
             for _ in range(len(self._left_over)):
@@ -100,7 +102,7 @@ class RequestsInAll:
                     work()
                 finally:
                     self._left_over.popleft()
-                if time.perf_counter() >= ends_seconds:
+                if self._now_seconds() >= ends_seconds:
                     break
         finally:
             # Also when a connection's work fails: the others would wait for ever.

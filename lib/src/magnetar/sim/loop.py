@@ -77,7 +77,7 @@ class _Pool:
 class NetworkEndpoints(Protocol):
     """The network behind `create_server` and `create_connection`."""
 
-    def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> Any:
+    def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int, *, serving: bool) -> Any:
         """Listen at a port, for `asyncio.loop.create_server`."""
         ...
 
@@ -111,6 +111,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._pools: dict[Executor | None, dict[Process | None, _Pool]] = {}
         self._stopped: dict[Process, list[_Job]] = {}
         self._all_tasks: list[SimulatedTask] = []
+        self._late: list[SimulatedTask] = []
+        """Made by what is torn down."""
         self._processes: list[Process] = []
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # Narrower than what may be passed.
         self.set_exception_handler(self._problem)
@@ -178,7 +180,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context = options.get("context")
         task = SimulatedTask(work, loop=loop, **options)
         process = current_process() if context is None else process_of(context)
-        if process is None:
+        if self._buried:
+            self._late.append(task)
+        elif process is None:
             self._all_tasks.append(task)
         else:
             process.adopt(task)
@@ -270,6 +274,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for process in self._processes:
                 for unfinished in process.unfinished():
                     self._tear_down(unfinished)
+            # What was to begin while others cleaned up.
+            while self._late:
+                self._tear_down(self._late.pop())
         finally:
             _set_running_loop(None)
         self._ready.clear()
@@ -355,12 +362,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # The network.
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *, start_serving: bool = True, **_: Any
+    ) -> Any:
         """Listen on a port of the calling process's host."""
         process = current_process()
         if self.wires is None or process is None:
             raise NotImplementedError
-        return self.wires.listen(process, protocol_factory, port)
+        return self.wires.listen(process, protocol_factory, port, serving=start_serving)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         """Connect to a port of a simulated host."""

@@ -47,6 +47,10 @@ class SimulatedServer:
         """Where it listens."""
         return (self._process.host, self.port)
 
+    async def start_serving(self) -> None:
+        """Take connections, if it does not yet."""
+        self._network.start_serving(self._process.host, self.port)
+
     def close(self) -> None:
         """Take no more connections."""
         self._network.stop_listening(self._process.host, self.port)
@@ -58,11 +62,13 @@ class SimulatedServer:
 class Listening:
     """A port that is listened on."""
 
-    __slots__ = ("factory", "process")
+    __slots__ = ("factory", "process", "serving")
 
-    def __init__(self, process: Process, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], *, serving: bool) -> None:
         self.process = process
         self.factory = factory
+        self.serving = serving
+        """Else the port is taken, and connections are refused."""
 
 
 class Network:
@@ -176,14 +182,22 @@ class Network:
 
     # Connections.
 
-    def listen(self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int) -> SimulatedServer:
+    def listen(
+        self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int, *, serving: bool = True
+    ) -> SimulatedServer:
         """Listen at a port of a host, for `asyncio.loop.create_server`."""
         if not port:
             port = self._new_port()
         if (process.host, port) in self._listening:
             raise OSError(98, f"{process.host}:{port} is in use")
-        self._listening[(process.host, port)] = Listening(process, factory)
+        self._listening[(process.host, port)] = Listening(process, factory, serving=serving)
         return SimulatedServer(self, process, port)
+
+    def start_serving(self, host: str, port: int) -> None:
+        """Take connections at a port from now on."""
+        listening = self._listening.get((host, port))
+        if listening is not None:
+            listening.serving = True
 
     def stop_listening(self, host: str, port: int) -> None:
         """Refuse connections to this port from now on."""
@@ -196,7 +210,7 @@ class Network:
         ever."""
         await self._travel(process.host, host, wait_until_up=True)
         listening = self._listening.get((host, port))
-        if listening is None:
+        if listening is None or not listening.serving:
             await self._travel(host, process.host, wait_until_up=False)
             raise ConnectionRefusedError(111, f"{host}:{port} refuses connections")
         ours = SimulatedTransport(self, process, (process.host, self._new_port()))

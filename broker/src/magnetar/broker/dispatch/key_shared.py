@@ -130,16 +130,12 @@ class KeySharedDispatcher:
         held_back: set[int] = set()
         ordered = not self.allow_out_of_order
         owner_of = self.selector.owner
-        waiting = self._waiting_per_hash
         for index, key_hash in enumerate(batch.key_hashes):
             owner = owner_of(key_hash)
             if (
                 owner is None
                 or remaining[owner] <= 0
-                or (
-                    ordered
-                    and (key_hash in self.draining or key_hash in held_back or (not replayed and key_hash in waiting))
-                )
+                or (ordered and (key_hash in held_back or self._has_to_wait(batch, index, replayed=replayed)))
             ):
                 left.copy_one(batch, index)
                 held_back.add(key_hash)
@@ -150,6 +146,19 @@ class KeySharedDispatcher:
             share.copy_one(batch, index)
             remaining[owner] -= batch.message_counts[index]
         return list(shares.items()), left
+
+    def _has_to_wait(self, batch: EntryBatch, index: int, *, replayed: bool) -> bool:
+        """Whether something of its key goes before an entry. What is read again has been first in its order, but its
+        former consumer may have left meanwhile, and what that one held goes before it."""
+        key_hash = batch.key_hashes[index]
+        if key_hash in self.draining:
+            return True
+        if key_hash not in self._waiting_per_hash:
+            return False
+        if not replayed:
+            return True
+        entry = batch.entries[index]
+        return self._queue_of(key_hash).holds_before((entry.ledger_id, entry.entry_id), key_hash)
 
     def keep(self, batch: EntryBatch) -> None:
         """Wait for the owner."""

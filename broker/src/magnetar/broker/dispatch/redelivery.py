@@ -47,6 +47,16 @@ class RedeliveryQueue:
             heapify(self._heap)
         return key_hash
 
+    def holds_before(self, position: Position, key_hash: int) -> bool:
+        """Whether an entry of this hash is here that comes before a position."""
+        heap, hashes = self._heap, self._hashes
+        while heap and heap[0] not in hashes:
+            heappop(heap)
+        # Mostly not: the smallest are taken first.
+        if not heap or heap[0] > position:
+            return False
+        return bool([other for other, its_hash in hashes.items() if its_hash == key_hash and other < position])
+
     def take(self, count_max: int) -> list[tuple[Position, int]]:
         """Take the smallest positions out, with their key hashes."""
         taken: list[tuple[Position, int]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from magnetar.core.clock import Clock
@@ -18,11 +19,17 @@ class InternalClient:
     It goes through the network even to this broker's own topics, so that it does not matter where a bundle is."""
 
     def __init__(
-        self, service_url: Callable[[], str], clock: Clock, version: str, access: PeerAccess | None = None
+        self,
+        service_url: Callable[[], str],
+        clock: Clock,
+        version: str,
+        access: PeerAccess | None = None,
+        rng: Random | None = None,
     ) -> None:
         """`service_url` is this broker's own; `version` is what statistics show of who is connected; `access` is what
-        is shown to brokers that want to know."""
+        is shown to brokers that want to know; `rng` is the client's."""
         self._access = access
+        self._rng = rng
         self._service_url = service_url
         self._clock = clock
         self._version = version
@@ -43,6 +50,7 @@ class InternalClient:
                 settings,
                 authentication=None if access is None else access.credentials.shown,
                 connect_tls=None if access is None else access.connect_tls,
+                rng=self._rng,
             )
         return self._client
 

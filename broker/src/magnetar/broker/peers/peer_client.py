@@ -6,7 +6,7 @@ to brokers of this cluster only, as its credentials go with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from magnetar.admin_client.client import AdminAnswer, AdminClient, AdminLimits
@@ -25,11 +25,17 @@ CONNECTIONS_MAX: Final = 64
 class PeerClient:
     """HTTP to the brokers of this cluster."""
 
-    def __init__(self, own_web_service_url: str, access: PeerAccess | None = None) -> None:
-        """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS."""
+    def __init__(
+        self,
+        own_web_service_url: str,
+        access: PeerAccess | None = None,
+        make_client: Callable[..., AdminClient] = AdminClient,
+    ) -> None:
+        """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS.
+        `make_client` takes what `AdminClient` takes."""
         self._own_url = own_web_service_url
         self._tls = None if access is None else access.tls
-        self.admin: Final = AdminClient(
+        self.admin: Final = make_client(
             AdminLimits(connections_max=CONNECTIONS_MAX, call_seconds=CALL_SECONDS_MAX),
             None if access is None else access.credentials,
             self._tls,

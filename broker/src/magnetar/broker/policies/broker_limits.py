@@ -126,7 +126,7 @@ class BrokerLimits:
         self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, call_later)
-        self.requests = RequestsInAll()
+        self.requests = RequestsInAll(clock.monotonic_seconds)
         self.notes = KeptNotes()
         self.use_settings(settings)
 

@@ -1,0 +1,205 @@
+"""Real brokers on simulated hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from magnetar.balance.settings import BalanceSettings
+from magnetar.broker.app import BrokerEnvironment, BrokerParts, RunningBroker, start_broker
+from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
+from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
+from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.client import BookKeeperClient
+from magnetar.managed.settings import ManagedLedgerSettings
+
+from e2e.broker_simulation.admin import ADMIN_PORT, SimulatedAdminClient, SimulatedAdminPort
+from e2e.broker_simulation.parameters import Parameters
+from e2e.broker_simulation.protocol import BROKER_PORT
+from e2e.simulation.cluster import CONNECTION_SETTINGS, RESTART_PAUSE_SECONDS, World, client_settings
+from e2e.simulation.metadata import SimulatedMetadata
+from e2e.simulation.watched import WatchedClient, WatchedConnections
+
+CLUSTER: Final = "simulated"
+NOWHERE: Final = Path("/nowhere")
+"""How full this machine is must not decide anything."""
+UNLOAD_SECONDS_MAX: Final = 4
+STOP_SECONDS_MAX: Final = 6
+"""What an orderly stop is given, by its supervisor; then it is killed."""
+
+
+def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
+    return BrokerSettings(
+        cluster_name=CLUSTER,
+        bind_address=name,
+        advertised_address=name,
+        broker_service_port=BROKER_PORT,
+        web_service_port=ADMIN_PORT,
+        keep_alive_seconds=3.0,
+        connection_liveness_check_seconds=1.0,
+        known_after_seconds=0.02,
+        default_namespace_bundles=parameters.bundles,
+        dispatch=DispatchSettings(
+            read_entries_max=parameters.read_entries_max,
+            round_robin_messages_max=parameters.round_robin_messages_max,
+            unacked_messages_per_consumer_max=parameters.unacked_messages_max,
+            failover_delay_ms=parameters.failover_delay_ms,
+        ),
+        policies=PolicySettings(
+            retention_minutes=-1,
+            retention_megabytes=-1,
+            backlog_quota_check=False,
+            delete_inactive_topics=False,
+            deduplication=parameters.deduplication,
+            deduplication_snapshot_entries=parameters.snapshot_entries,
+            deduplication_snapshot_seconds=3,
+            deduplication_snapshot_check_seconds=1.0,
+        ),
+        load=LoadSettings(enabled=False, unload_after_stop_ms_max=UNLOAD_SECONDS_MAX * 1_000),
+    )
+
+
+def ledger_settings(parameters: Parameters) -> ManagedLedgerSettings:
+    storage = parameters.storage
+    return ManagedLedgerSettings(
+        ensemble_size=storage.ensemble_size,
+        write_quorum=storage.write_quorum,
+        ack_quorum=storage.ack_quorum,
+        max_entries_per_ledger=parameters.entries_per_ledger,
+        minimum_rollover_ms=0,
+        retention_time_ms=-1,
+        retention_size_bytes=-1,
+        mark_delete_rate=parameters.mark_delete_rate,
+        cursor_ledger_entries_max=parameters.cursor_ledger_entries,
+        unacked_ranges_in_metadata_max=parameters.ranges_in_node,
+        persist_acks_as_long_array=parameters.long_arrays,
+    )
+
+
+async def prepare_cluster(world: World, parameters: Parameters) -> None:
+    """What must stand before brokers do; on a host of its own, which is gone afterwards."""
+    node = world.node("setup")
+    process = node.start()
+    done = asyncio.Event()
+
+    async def prepare() -> None:
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
+        data = cluster_data(f"pulsar://broker0:{BROKER_PORT}", f"http://broker0:{ADMIN_PORT}")
+        await initialize_cluster_metadata(Resources(store), CLUSTER, data, parameters.bundles)
+        await store.close()
+        done.set()
+
+    node.run(prepare())
+    await done.wait()
+    node.kill()
+
+
+class SimulatedBroker:
+    """One broker's host, and the broker that runs there."""
+
+    def __init__(self, world: World, name: str, parameters: Parameters) -> None:
+        self.node = world.node(name)
+        self.broker_id = f"{name}:{ADMIN_PORT}"
+        self.running: RunningBroker | None = None
+        self.store: SimulatedMetadata | None = None
+        self.refusals: list[str] = []
+        """Why it did not start, each time."""
+        self._world = world
+        self._parameters = parameters
+        self._settings = broker_settings(name, parameters)
+        self._stopping = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has started, and neither stops nor stands still."""
+        process = self.node.process
+        return self.running is not None and process is not None and not process.paused and not self._stopping
+
+    def start(self) -> None:
+        """Start it unless it runs; it is tried again until it does."""
+        if not self.node.running:
+            self.node.start()
+            self.running = self.store = None
+            self._stopping = False
+            self.node.run(self._run())
+
+    async def _run(self) -> None:
+        world, node = self._world, self.node
+        process = node.process
+        assert process is not None
+        store = SimulatedMetadata(world.service, node.name, lambda: process.alive and not process.paused)
+        self.store = store
+        connections = TcpBookieConnections(store, node.clock, CONNECTION_SETTINGS)
+        chance = world.chance(f"broker {node.name} {node.starts}")
+        watched = WatchedConnections(connections, world.witness)
+        settings = client_settings(self._parameters.storage)
+        client = BookKeeperClient(store, watched, node.clock, chance, settings, connections.places)
+        parts = BrokerParts(
+            store,
+            WatchedClient(node.name, client, world.witness),
+            node.clock,
+            ledger_settings(self._parameters),
+            balance_settings=BalanceSettings(unloading_timeout_ms=UNLOAD_SECONDS_MAX * 1_000),
+            environment=BrokerEnvironment(
+                admin_port=SimulatedAdminPort,
+                admin_client=SimulatedAdminClient,
+                host_root=NOWHERE,
+                rng=chance,
+            ),
+        )
+        try:
+            await connections.start()
+            self.running = await start_broker(self._settings, parts)
+        except (MagnetarError, OSError) as error:
+            self.refusals.append(f"{type(error).__name__}: {error}")
+            world.loop.trace.note(node.name, f"does not start: {type(error).__name__}")
+            world.loop.trace.remark(node.name, str(error))
+            self._start_again()
+            node.kill()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.running = self.store = None
+        self.node.kill()
+
+    def lose_power(self) -> None:
+        """The host goes off; nobody is told."""
+        self.running = self.store = None
+        self.node.lose_power()
+
+    def stop(self, *, again: bool = True) -> None:
+        """An orderly stop, and a start afterwards."""
+        if self.running is not None and self.node.running and not self._stopping:
+            self._stopping = True
+            self.node.run(self._stop(self.running, again=again), "stop")
+
+    async def _stop(self, running: RunningBroker, *, again: bool) -> None:
+        store = self.store
+        try:
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await running.close()
+                if store is not None:
+                    await store.close()
+        except (TimeoutError, Unavailable) as error:
+            self._world.loop.trace.note(self.node.name, f"is killed as it stops: {type(error).__name__}")
+        if again:
+            self._start_again()
+        self.kill()
+
+    def _start_again(self) -> None:
+        # On behalf of the scenario, for this process ends here.
+        self.later(RESTART_PAUSE_SECONDS, self.start)
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """On behalf of the scenario, whatever becomes of the process."""
+        self._world.loop.call_later(seconds, act, context=self._world.service.context.copy())
+
+    def lose_session(self) -> None:
+        """The metadata service ends its session."""
+        if self.store is not None and self.node.running:
+            self.store.expire()

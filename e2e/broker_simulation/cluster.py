@@ -1,0 +1,79 @@
+"""All of a run: bookies, brokers, and the hosts of clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from magnetar.ledger.ledger_paths import AVAILABLE_PATH
+
+from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
+from e2e.broker_simulation.clients import Host
+from e2e.broker_simulation.parameters import Parameters
+from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
+from e2e.simulation_runner.running import Stuck
+
+START_SECONDS_MAX: Final = 30.0
+
+
+class BrokerDown(Stuck):
+    """A broker does not start although nothing is wrong any more."""
+
+
+class Cluster:
+    """All of it. Stands in for `e2e.simulation.cluster.Cluster` where faults are made."""
+
+    def __init__(self, world: World, parameters: Parameters) -> None:
+        self.world = world
+        self.parameters = parameters
+        self.bookies = [SimulatedBookie(world, f"bookie{number}") for number in range(parameters.storage.bookies)]
+        self.brokers = [SimulatedBroker(world, f"broker{number}", parameters) for number in range(parameters.brokers)]
+        self.clients: list[Host] = []
+
+    async def start(self) -> None:
+        """Start all servers, and wait until they serve."""
+        for bookie in self.bookies:
+            bookie.start()
+        await self.until_bookies_run()
+        await prepare_cluster(self.world, self.parameters)
+        for broker in self.brokers:
+            broker.start()
+        await self.until_brokers_serve()
+
+    async def until_bookies_run(self) -> None:
+        """`BookieDown`."""
+        deadline = self.world.loop.time() + START_SECONDS_MAX
+        while missing := [bookie for bookie in self.bookies if not self._registered(bookie)]:
+            if self.world.loop.time() > deadline:
+                raise BookieDown(f"{missing[0].bookie_id} does not come back: {missing[0].refusals[-1:]}")
+            await asyncio.sleep(0.1)
+
+    async def until_brokers_serve(self) -> None:
+        """`BrokerDown`."""
+        deadline = self.world.loop.time() + START_SECONDS_MAX
+        while missing := [broker for broker in self.brokers if not broker.serving]:
+            if self.world.loop.time() > deadline:
+                raise BrokerDown(f"{missing[0].broker_id} does not come back: {missing[0].refusals[-1:]}")
+            await asyncio.sleep(0.1)
+
+    def _registered(self, bookie: SimulatedBookie) -> bool:
+        node = self.world.service.table.load(f"{AVAILABLE_PATH}/{bookie.bookie_id}")
+        return bookie.running is not None and node is not None
+
+    def client(self, name: str, program: Callable[[], Coroutine[Any, Any, None]]) -> Host:
+        """A new host with a client's program, which begins."""
+        host = Host(self.world, name, program)
+        self.clients.append(host)
+        host.start()
+        return host
+
+    def hosts(self) -> list[str]:
+        """The names of all hosts but the metadata service's."""
+        nodes = [*self.bookies, *self.brokers, *self.clients]
+        return [each.node.name for each in nodes]
+
+    @property
+    def broker_names(self) -> list[str]:
+        """Where clients begin to look."""
+        return [broker.node.name for broker in self.brokers]

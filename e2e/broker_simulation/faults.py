@@ -1,0 +1,115 @@
+"""What goes wrong with brokers and clients, on top of what goes wrong with storage and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from magnetar.core.errors import MagnetarError
+
+from e2e.broker_simulation.brokers import SimulatedBroker
+from e2e.broker_simulation.cluster import Cluster
+from e2e.simulation import faults as storage_faults
+from e2e.simulation.cluster import Cluster as StorageCluster
+from e2e.simulation.history import History as StorageHistory
+from e2e.simulation.metadata import METADATA_HOST
+
+
+class Faults(storage_faults.Faults):
+    """Makes faults happen, and undoes them at the end."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cast(StorageCluster, cluster), StorageHistory(staleness_seconds=0.0))
+        self._brokers = cluster.brokers
+        self._all = cluster
+
+    def heal(self) -> None:
+        """From here on nothing goes wrong; brokers that are down come back."""
+        super().heal()
+        for broker in self._brokers:
+            broker.start()
+
+    # Brokers.
+
+    def kill_broker(self) -> None:
+        """SIGKILL."""
+        broker = self._some_broker()
+        broker.kill()
+        self._broker_later(broker)
+
+    def broker_power_loss(self) -> None:
+        """Its host goes off, and nobody is told."""
+        broker = self._some_broker()
+        broker.lose_power()
+        self._broker_later(broker)
+
+    def restart_broker(self) -> None:
+        """An orderly stop, and a start after it."""
+        self._some_broker().stop()
+
+    def pause_broker(self) -> None:
+        """A broker stands still for a while, maybe for longer than its session lasts, and notices nothing of it."""
+        self._pause(self._some_broker().node)
+
+    def expire_broker_session(self) -> None:
+        """The metadata service ends its session; it hears of that a while later."""
+        self._some_broker().lose_session()
+
+    def split_broker_from_metadata(self) -> None:
+        """A broker and the metadata service do not hear each other, but everybody else does."""
+        name = self._some_broker().node.name
+        self._later(2 * self._duration(), self._world.network.partition([name], [METADATA_HOST]))
+
+    def unload_bundle(self) -> None:
+        """Somebody unloads a bundle."""
+        self._on_some_bundle(lambda moves, bundle: moves.unload(bundle))
+
+    def transfer_bundle(self) -> None:
+        """Somebody hands a bundle to another broker."""
+        there = self._some_broker().broker_id
+        self._on_some_bundle(lambda moves, bundle: moves.unload(bundle, destination=there))
+
+    def split_bundle(self) -> None:
+        """Somebody splits a bundle."""
+        unload = self._chance.random() < 0.5
+        self._on_some_bundle(lambda moves, bundle: moves.split(bundle, "range_equally_divide", unload=unload))
+
+    # Clients.
+
+    def cut_off_client(self) -> None:
+        """All connections of a client break, or it hears nothing for a while."""
+        alive = [client for client in self._all.clients if client.node.running]
+        if not alive:
+            return
+        name, brokers = self._chance.choice(alive).node.name, self._all.broker_names
+        if self._chance.random() < 0.5:
+            for broker in brokers:
+                self._world.network.reset(name, broker)
+        else:
+            self._later(self._duration(), self._world.network.partition([name], brokers))
+
+    # Help.
+
+    def _some_broker(self) -> SimulatedBroker:
+        return self._chance.choice(self._brokers)
+
+    def _broker_later(self, broker: SimulatedBroker) -> None:
+        self._later(self._chance.choice((0.02, 0.2, 1.0, 3.0)) * (0.5 + self._chance.random()), broker.start)
+
+    def _on_some_bundle(self, act: Any) -> None:
+        serving = [broker for broker in self._brokers if broker.serving]
+        if not serving:
+            return
+        broker = self._chance.choice(serving)
+        assert broker.running is not None
+        owned = [name for name in broker.running.context.ownership.owned() if str(name.namespace) == "public/default"]
+        if owned:
+            bundle = self._chance.choice(owned)
+            broker.node.run(self._attempt(act(broker.running.context.moves, bundle)), "move")
+
+    async def _attempt(self, move: Coroutine[Any, Any, object]) -> None:
+        try:
+            await move
+        except MagnetarError as error:
+            self._world.loop.trace.note("fault", f"the move fails: {type(error).__name__}")
+            self._world.loop.trace.remark("fault", str(error))

@@ -1,0 +1,212 @@
+"""What clients asked, were told and were sent, in the order in which it happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from magnetar.core.ids import Position
+from magnetar.wire.pulsar.enums import SubscriptionType
+
+
+class Content(NamedTuple):
+    """What an entry holds, told from all others: who sent it, its first sequence id, and how many messages it has."""
+
+    producer: str
+    sequence_id: int
+    messages: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}:{self.sequence_id}" + (f"+{self.messages - 1}" if self.messages > 1 else "")
+
+
+GARBLED = Content("", -1, 0)
+"""Of an entry that is not what any producer made."""
+
+
+class Entry(NamedTuple):
+    """An entry where it is stored."""
+
+    position: Position
+    content: Content
+    key: str
+
+
+@dataclass(slots=True)
+class Receipt:
+    """A producer was told that an entry is stored."""
+
+    content: Content
+    position: Position | None
+    """None: it was stored before, as the broker knows by deduplication."""
+    broker: str
+    link: int
+    asked_at: float
+    """When it was sent, this time."""
+    told_at: float
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A consumer, from its subscribing until one side ends that."""
+
+    number: int
+    consumer: str
+    kind: SubscriptionType
+    link: int
+    broker: str
+    asked_at: float
+    """When it asked to be let in."""
+    ended_at: float | None = None
+    closed: bool = False
+    """Ended by the consumer, which was answered; else the broker, or the network, has ended it, or nobody."""
+
+
+@dataclass(slots=True)
+class Delivered:
+    """A session was sent an entry."""
+
+    session: Session
+    at: float
+    entry: Entry
+    indexes: frozenset[int] | None
+    """Of a batch: what is not acknowledged, as the broker says; None: it says nothing."""
+    redeliveries: int
+
+
+@dataclass(slots=True, eq=False)
+class Acknowledged:
+    """A session has acknowledged entries, or parts of one."""
+
+    session: Session
+    at: float
+    positions: tuple[Position, ...]
+    cumulative: bool = False
+    remaining: frozenset[int] | None = None
+    """Of a batch that is acknowledged in part: which of its messages are not."""
+    told_at: float | None = None
+    """When it was told that this is durable."""
+
+
+@dataclass(slots=True)
+class Told:
+    """An acknowledgement's receipt has come."""
+
+    acknowledged: Acknowledged
+
+
+@dataclass(slots=True)
+class AskedAgain:
+    """A session wants entries again: these, or all that it holds."""
+
+    session: Session
+    at: float
+    positions: tuple[Position, ...] | None
+
+
+@dataclass(slots=True)
+class Began:
+    """A session stands, as its consumer was told."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class Granted:
+    """A session takes so many more messages."""
+
+    session: Session
+    messages: int
+
+
+@dataclass(slots=True)
+class Activated:
+    """A session of a Failover subscription was told whether it is the one that gets messages."""
+
+    session: Session
+    active: bool
+
+
+@dataclass(slots=True)
+class Ended:
+    """A session is over."""
+
+    session: Session
+
+
+@dataclass(slots=True, eq=False)
+class Sought:
+    """A session wants to read from another place."""
+
+    session: Session
+    at: float
+    position: Position
+    """The first entry that is wanted."""
+    done_at: float | None = None
+
+
+Event: TypeAlias = Began | Granted | Activated | Delivered | Acknowledged | Told | AskedAgain | Ended | Sought
+
+
+@dataclass(slots=True)
+class SubscriptionHistory:
+    """Of one subscription."""
+
+    topic: str
+    name: str
+    kind: SubscriptionType
+    sessions: list[Session] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicHistory:
+    """Of one topic."""
+
+    name: str
+    deduplication: bool
+    sent: dict[Content, str] = field(default_factory=dict)
+    """Every entry that was sent, and its key."""
+    attempts: dict[Content, int] = field(default_factory=dict)
+    """How often each was."""
+    receipts: list[Receipt] = field(default_factory=list)
+    logs: list[list[Entry]] = field(default_factory=list)
+    """What was read from the first entry to the last, each time that somebody looked at the end."""
+    readings: list[list[Entry]] = field(default_factory=list)
+    """What readers have got, each from its start on."""
+    holders: list[tuple[float, frozenset[str]]] = field(default_factory=list)
+    """Which brokers' nodes say that they own the topic's bundle, from which moment on."""
+
+    def held(self, broker: str, begin: float, end: float) -> bool:
+        """Whether a broker, and nobody else, had that node all the time."""
+        before: frozenset[str] = frozenset()
+        for moment, holders in self.holders:
+            if moment > end:
+                break
+            if moment > begin and before != {broker}:
+                return False
+            before = holders
+        return before == {broker}
+
+
+@dataclass(slots=True)
+class History:
+    """Of one run."""
+
+    topics: dict[str, TopicHistory] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], SubscriptionHistory] = field(default_factory=dict)
+    stuck: list[str] = field(default_factory=list)
+    """What did not happen in time although nothing was wrong any more."""
+    wrong: list[str] = field(default_factory=list)
+    """Answers that the protocol does not allow."""
+    links: int = 0
+
+    def next_link(self) -> int:
+        """A number for a connection."""
+        self.links += 1
+        return self.links
+
+    def of_topic(self, name: str) -> Iterator[SubscriptionHistory]:
+        """The subscriptions of a topic."""
+        return (subscription for subscription in self.subscriptions.values() if subscription.topic == name)

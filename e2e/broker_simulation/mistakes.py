@@ -1,0 +1,12 @@
+"""Known mistakes, planted in the real code for a run: the simulator must find each of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from e2e.broker_simulation.mistakes_of_dispatch import DISPATCH_MISTAKES
+from e2e.broker_simulation.mistakes_of_owners import OWNER_MISTAKES
+from e2e.broker_simulation.mistakes_of_topics import TOPIC_MISTAKES
+from e2e.simulation.planting import Mistake
+
+MISTAKES: Final[dict[str, Mistake]] = {**DISPATCH_MISTAKES, **OWNER_MISTAKES, **TOPIC_MISTAKES}

@@ -1,0 +1,213 @@
+"""What a seed decides: the cluster's size, the topics, who publishes and consumes, and which faults are possible."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.wire.pulsar.enums import SubscriptionType
+
+from e2e.simulation import parameters as storage_parameters
+
+STORAGE_FAULTS: Final = (
+    "kill_bookie",
+    "lose_answers",
+    "metadata_away",
+    "one_way",
+    "partition",
+    "pause_bookie",
+    "power_loss",
+    "resets",
+    "slow_disk",
+    "slow_links",
+    "stop_bookie",
+)
+"""Of `e2e.simulation.faults`: those that any cluster survives."""
+
+BROKER_FAULTS: Final = (
+    "cut_off_client",
+    "expire_broker_session",
+    "kill_broker",
+    "pause_broker",
+    "pause_client",
+    "broker_power_loss",
+    "restart_broker",
+    "split_bundle",
+    "split_broker_from_metadata",
+    "transfer_bundle",
+    "unload_bundle",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionParameters:
+    """One subscription of one topic, and those who share it."""
+
+    name: str
+    topic: int
+    kind: SubscriptionType
+    consumers: int
+    permits: int
+    """What a consumer takes ahead, in messages."""
+    cumulative_share: float
+    """Acknowledgements that are cumulative, where that is allowed."""
+    partial_share: float
+    """Batches that are acknowledged in parts."""
+    receipt_share: float
+    negative_share: float
+    """Messages that are asked for again instead of acknowledged."""
+    held_share: float
+    """Messages that are held for long before they are acknowledged."""
+    seek_share: float
+    """Messages after which a consumer seeks."""
+    restart_share: float
+    """Messages after which a consumer closes and subscribes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """One run."""
+
+    seed: int
+    storage: storage_parameters.Parameters
+    brokers: int
+    topics: int
+    bundles: int
+    producers: int
+    """Of each topic."""
+    entries: int
+    """Of each producer."""
+    keys: int
+    """0: messages have none."""
+    batch_messages_max: int
+    pending_max: int
+    readers: int
+    subscriptions: tuple[SubscriptionParameters, ...]
+    deduplication: bool
+    snapshot_entries: int
+    entries_per_ledger: int
+    cursor_ledger_entries: int
+    ranges_in_node: int
+    long_arrays: bool
+    mark_delete_rate: float
+    read_entries_max: int
+    round_robin_messages_max: int
+    unacked_messages_max: int
+    failover_delay_ms: int
+    pause_seconds: float
+    """Mean between two messages of a producer."""
+
+    @property
+    def active_seconds(self) -> float:
+        """How long faults are possible."""
+        return self.storage.active_seconds
+
+
+def draw_parameters(seed: int) -> Parameters:
+    """The same parameters for the same seed, everywhere."""
+    rng = random.Random(f"{seed} brokers")
+    topics = rng.choice((1, 1, 2))
+    active_seconds = rng.uniform(2.0, 8.0)
+    producers = rng.choice((1, 1, 2))
+    entries = rng.randint(15, 60) // producers
+    keys = rng.choice((0, 2, 5))
+    batch_messages_max = rng.choice((1, 1, 4))
+    return Parameters(
+        seed=seed,
+        storage=_draw_storage(seed, rng, active_seconds),
+        brokers=rng.choice((1, 2, 2, 3)),
+        topics=topics,
+        bundles=rng.choice((1, 2, 4)),
+        producers=producers,
+        entries=entries,
+        keys=keys,
+        batch_messages_max=batch_messages_max,
+        pending_max=rng.choice((1, 3, 10)),
+        readers=rng.choice((0, 0, 1)),
+        subscriptions=tuple(
+            _draw_subscription(rng, topic, number, batches=batch_messages_max > 1)
+            for topic in range(topics)
+            for number in range(rng.choice((1, 1, 2)))
+        ),
+        deduplication=rng.random() < 0.4,
+        snapshot_entries=rng.choice((3, 10, 1_000)),
+        entries_per_ledger=rng.choice((4, 12, 100)),
+        cursor_ledger_entries=rng.choice((2, 8, 1_000)),
+        ranges_in_node=rng.choice((0, 2, 1_000)),
+        long_arrays=rng.random() < 0.5,
+        mark_delete_rate=rng.choice((1.0, 20.0)),
+        read_entries_max=rng.choice((1, 5, 100)),
+        round_robin_messages_max=rng.choice((1, 3, 20)),
+        unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
+        failover_delay_ms=rng.choice((0, 50, 500)),
+        pause_seconds=active_seconds / entries / 1.5,
+    )
+
+
+def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> storage_parameters.Parameters:
+    write_quorum = rng.choice((1, 1, 2, 3))
+    ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
+    # Swarm testing: a run with every fault at once explores less than many runs with some.
+    kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 4)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2)))]
+    return storage_parameters.Parameters(
+        seed=seed,
+        bookies=ensemble_size + rng.choice((0, 0, 1)),
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=rng.randint(1, write_quorum),
+        digest_type="CRC32C",
+        writers=0,
+        entries=0,
+        ledger_entries_max=1,
+        batch_entries_max=1,
+        payload_bytes_max=10,
+        pause_seconds=1.0,
+        idle_share=0.0,
+        idle_seconds=1.0,
+        readers=0,
+        recoverers=0,
+        active_seconds=active_seconds,
+        flush_interval_seconds=30.0,
+        tight_limits=False,
+        read_batch_bytes_max=4_000_000,
+        directories=1,
+        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.5)),
+        autorecovery=False,
+        collection=False,
+        deleted_share=0.0,
+        fault_kinds=tuple(kinds),
+        faults=rng.choice((rng.randint(1, 4), rng.randint(4, 12))) if kinds else 0,
+        losses_max=0,
+        topic=storage_parameters.TopicParameters(
+            owners=0,
+            entries=1,
+            entries_per_ledger=1,
+            cursor_ledger_entries=1,
+            ranges_in_node=1,
+            long_arrays=False,
+            mark_delete_rate=1.0,
+            trims=False,
+            pause_seconds=1.0,
+        ),
+    )
+
+
+def _draw_subscription(rng: random.Random, topic: int, number: int, *, batches: bool) -> SubscriptionParameters:
+    kind = rng.choice(tuple(SubscriptionType))
+    alone = kind is SubscriptionType.EXCLUSIVE
+    ordered = alone or kind is SubscriptionType.FAILOVER
+    return SubscriptionParameters(
+        name=f"sub{number}",
+        topic=topic,
+        kind=kind,
+        consumers=rng.choice((1, 2)) if alone else rng.choice((1, 2, 2, 3)),
+        permits=rng.choice((2, 5, 50)),
+        cumulative_share=rng.choice((0.0, 0.5, 1.0)) if ordered else 0.0,
+        partial_share=rng.choice((0.0, 0.5)) if batches else 0.0,
+        receipt_share=rng.choice((0.2, 1.0)),
+        negative_share=rng.choice((0.0, 0.0, 0.1)),
+        held_share=rng.choice((0.0, 0.1, 0.3)),
+        seek_share=rng.choice((0.0, 0.0, 0.0, 0.02)),
+        restart_share=rng.choice((0.0, 0.0, 0.03)),
+    )

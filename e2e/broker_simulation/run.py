@@ -1,0 +1,223 @@
+"""One seed: a cluster, clients and faults; then everything is healed, and what clients were promised is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.core.topic_name import TopicName
+from magnetar.metadata.tree import Outcome
+from magnetar.sim.loop import SimulatedLoop
+
+from e2e.broker_simulation.checker import check, undelivered
+from e2e.broker_simulation.clients import Client, Host
+from e2e.broker_simulation.cluster import Cluster
+from e2e.broker_simulation.consumers import Consumer, Goal
+from e2e.broker_simulation.faults import Faults
+from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
+from e2e.broker_simulation.metadata_witness import MetadataWitness
+from e2e.broker_simulation.parameters import Parameters, SubscriptionParameters, draw_parameters
+from e2e.broker_simulation.producers import Producer, Sequence
+from e2e.broker_simulation.readers import Reader
+from e2e.simulation.cluster import World
+from e2e.simulation.planting import Mistake, planted
+from e2e.simulation_runner import running
+from e2e.simulation_runner.running import Verdict
+
+BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
+PATIENCE_SECONDS: Final = 30.0
+"""How long, when nothing is wrong any more, something may take that must happen."""
+QUIET_SECONDS: Final = 1.0
+"""After so long without a message nothing more comes."""
+
+
+def topic_name(number: int) -> str:
+    return str(TopicName.parse(f"persistent://public/default/topic{number}"))
+
+
+class BrokerRun:
+    """Of one seed."""
+
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+        self.history = History()
+        self.parameters = parameters
+        self._loop = loop
+        self.world: World | None = None
+        self._goal = Goal()
+
+    def violations(self) -> list[str]:
+        """What was broken, so far."""
+        seen = [] if self.world is None else self.world.witness.violations
+        return [*seen, *check(self.history)]
+
+    def counts(self) -> dict[str, int]:
+        """How much happened."""
+        events = [event for each in self.history.subscriptions.values() for event in each.events]
+        return {
+            "confirmed messages": sum(
+                receipt.content.messages for topic in self.history.topics.values() for receipt in topic.receipts
+            ),
+            "deliveries": sum(isinstance(event, Delivered) for event in events),
+            "receipts of acknowledgements": sum(isinstance(event, Told) for event in events),
+        }
+
+    async def scenario(self) -> None:
+        """From the first start to the last look."""
+        parameters = self.parameters
+        self._loop.trace.remark("scenario", repr(parameters))
+        world = self.world = World(self._loop, parameters.storage)
+        self._watch(world)
+        cluster = Cluster(world, parameters)
+        await cluster.start()
+        producers, readers, consumers = self._start_clients(cluster)
+        faults = Faults(cluster)
+        await faults.run()
+        faults.heal()
+        await cluster.until_bookies_run()
+        await self._until_done(producers, "does not come to an end")
+        await self._read_all(cluster, "early")
+        self._goal.drain = True
+        await self._until_drained(consumers)
+        self._goal.leave = True
+        for reader in self._readers:
+            reader.leave_when_done = True
+        await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        for broker in cluster.brokers:
+            if world.chance("end").random() < 0.5:
+                broker.kill()
+                broker.start()
+            else:
+                broker.stop()
+        await asyncio.sleep(QUIET_SECONDS)
+        await cluster.until_brokers_serve()
+        await self._look_once_more(cluster)
+        await self._read_all(cluster, "late")
+
+    def _watch(self, world: World) -> None:
+        witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
+        storage_witness = world.witness
+
+        def applied(outcome: Outcome, host: str) -> None:
+            storage_witness.metadata_applied(outcome, host)
+            witness.metadata_applied(outcome, self._loop.time())
+
+        world.service.on_applied = applied
+
+    def _start_clients(self, cluster: Cluster) -> tuple[list[Host], list[Host], dict[Consumer, Host]]:
+        parameters, history = self.parameters, self.history
+        producers: list[Host] = []
+        readers: list[Host] = []
+        consumers: dict[Consumer, Host] = {}
+        self._readers: list[Reader] = []
+        for number in range(parameters.topics):
+            topic = topic_name(number)
+            history.topics[topic] = TopicHistory(topic, parameters.deduplication)
+            for index in range(parameters.producers):
+                name = f"producer{number}.{index}"
+                client = self._client(cluster, name)
+                producer = Producer(client, topic, name, parameters, Sequence())
+                producers.append(cluster.client(name, producer.run))
+            for index in range(parameters.readers):
+                name = f"reader{number}.{index}"
+                history.topics[topic].readings.append([])
+                reader = Reader(self._client(cluster, name), topic, name, history.topics[topic].readings[-1])
+                self._readers.append(reader)
+                readers.append(cluster.client(name, reader.run))
+        for subscription in parameters.subscriptions:
+            topic = topic_name(subscription.topic)
+            history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
+                topic, subscription.name, subscription.kind
+            )
+            for index in range(subscription.consumers):
+                name = f"consumer{subscription.topic}.{subscription.name}.{index}"
+                consumer = Consumer(self._client(cluster, name), topic, name, subscription, self._goal)
+                consumers[consumer] = cluster.client(name, consumer.run)
+        return producers, readers, consumers
+
+    def _client(self, cluster: Cluster, name: str) -> Client:
+        return Client(cluster.world, name, cluster.broker_names, self.history, self._witness)
+
+    async def _until_done(self, hosts: list[Host], complaint: str) -> None:
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        for host in hosts:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await host.done.wait()
+            except TimeoutError:
+                self.history.stuck.append(f"{host.node.name} {complaint}")
+            host.node.kill()
+
+    async def _read_all(self, cluster: Cluster, when: str) -> None:
+        """Each topic from its first entry to its last."""
+        hosts: list[Host] = []
+        readings: dict[str, Reader] = {}
+        for name in self.history.topics:
+            who = f"{when} reader of {name.rpartition('/')[2]}"
+            reader = readings[name] = Reader(self._client(cluster, who), name, who.replace(" ", "-"), [])
+            reader.leave_when_done = True
+            hosts.append(cluster.client(who, reader.run))
+        await self._until_done(hosts, "does not come to an end")
+        for name, reader in readings.items():
+            if reader.finished:
+                self.history.topics[name].logs.append(reader.read)
+
+    async def _until_drained(self, consumers: dict[Consumer, Host]) -> None:
+        """Everything is delivered, and acknowledged with a receipt, or without."""
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        while self._loop.time() < deadline:
+            missing = {key: self._undelivered(subscription) for key, subscription in self.history.subscriptions.items()}
+            if not any(missing.values()) and all(consumer.idle for consumer in consumers):
+                return
+            await asyncio.sleep(0.1)
+        for (topic, name), count in missing.items():
+            if count:
+                self.history.stuck.append(f"{name} of {topic} does not get {count} entries, and has permits")
+        for consumer in consumers:
+            if not consumer.idle:
+                self.history.stuck.append(f"{consumer.name} gets no receipts")
+
+    def _undelivered(self, subscription: SubscriptionHistory) -> int:
+        logs = self.history.topics[subscription.topic].logs
+        return len(undelivered(subscription, logs[-1] if logs else []))
+
+    async def _look_once_more(self, cluster: Cluster) -> None:
+        """Another owner, and another consumer: what comes now nobody has acknowledged."""
+        goal = Goal()
+        goal.drain = True
+        hosts: list[Host] = []
+        consumers: list[Consumer] = []
+        for parameters in self.parameters.subscriptions:
+            name = f"late consumer of {parameters.topic} {parameters.name}"
+            client = self._client(cluster, name)
+            consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters, goal)
+            consumers.append(consumer)
+            hosts.append(cluster.client(name, consumer.run))
+        await self._until_done(hosts, "does not come to an end")
+
+
+class LateConsumer(Consumer):
+    """Takes what is left, and ends when nothing comes any more."""
+
+    def __init__(self, client: Client, topic: str, name: str, parameters: SubscriptionParameters, goal: Goal) -> None:
+        super().__init__(client, topic, name, parameters, Goal())
+        self.goal.drain = True
+
+    def detached(self, *, closed: bool) -> None:
+        super().detached(closed=closed)
+
+    async def wait(self, seconds: float) -> None:
+        before = self.client.now()
+        await super().wait(QUIET_SECONDS)
+        if self.idle and self.client.now() - before >= QUIET_SECONDS:
+            self.goal.leave = True
+
+
+def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
+    """The same verdict and the same trace, whenever and wherever it runs."""
+    return running.run_seed(
+        seed,
+        lambda loop: BrokerRun(loop, draw_parameters(seed)),
+        BOUNDS,
+        planted=planted(mistake),
+        keep_trace=keep_trace,
+    )

@@ -1,0 +1,97 @@
+"""The simulator of broker clusters: seeds keep every promise, planted mistakes are found, a seed is always the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+from e2e.broker_simulation.mistakes import MISTAKES
+from e2e.broker_simulation.run import run_seed
+from e2e.simulation.planting import CodeIsCompiled, planted
+
+SEEDS_PER_TEST: Final = 10
+
+TRIED_HERE: Final = {
+    "acknowledged-comes-again": 5,
+}
+"""Each with seeds of which one finds it. The others: `make sim-brokers ARGS="--mistake all"`."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 100, SEEDS_PER_TEST))
+def test_every_promise_is_kept(first: int) -> None:
+    confirmed = 0
+    for seed in range(first, first + SEEDS_PER_TEST):
+        verdict = run_seed(seed)
+        assert verdict.violations == [], f"again: python -m e2e.broker_simulation --seed {seed} --trace"
+        confirmed += verdict.counts["confirmed messages"]
+    assert confirmed > 0
+
+
+@pytest.mark.parametrize("name", sorted(MISTAKES))
+def test_every_mistake_still_has_its_place(name: str) -> None:
+    """Also those that only `--mistake all` tries: code that moves takes its mistakes along."""
+    try:
+        with planted(MISTAKES[name]):
+            pass
+    except CodeIsCompiled as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seed"), TRIED_HERE.items())
+def test_a_planted_mistake_is_found(name: str, seed: int) -> None:
+    try:
+        violations = run_seed(seed, mistake=MISTAKES[name]).violations
+    except CodeIsCompiled as error:
+        pytest.skip(str(error))
+    assert violations
+    # It is the mistake: without it the seed is fine.
+    assert run_seed(seed).violations == []
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_trace_twice() -> None:
+    for seed in range(3):
+        first, second = run_seed(seed), run_seed(seed, keep_trace=True)
+        assert (first.trace_digest, first.steps) == (second.trace_digest, second.steps)
+        assert first.trace_lines == []
+        assert second.trace_lines
+
+
+def test_another_seed_is_another_run() -> None:
+    assert run_seed(3).trace_digest != run_seed(4).trace_digest
+
+
+PROGRAM: Final = """
+from e2e.broker_simulation.run import run_seed
+print([run_seed(seed).trace_digest for seed in range(8)])
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_other_hash_seeds_give_the_same_traces() -> None:
+    said = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", PROGRAM]
+        said.append(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert said[0] == said[1]
+
+
+def test_a_run_leaves_nothing_behind() -> None:
+    count_worlds = (
+        "import gc\n"
+        "from e2e.simulation.cluster import World\n"
+        "from e2e.simulation_runner.command import run_batch\n"
+        "for seed in range(3):\n"
+        "    run_batch(('e2e.broker_simulation', range(seed, seed + 1), None))\n"
+        "gc.unfreeze()\n"
+        "print(sum(isinstance(each, World) for each in gc.get_objects()))\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", count_worlds], check=True, capture_output=True, text=True)
+    assert printed.stdout.strip() == "0"
