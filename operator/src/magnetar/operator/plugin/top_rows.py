@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.operator.plugin.views import ClusterView, View, ordinal
@@ -101,7 +101,7 @@ def _broker_row(view: ClusterView, name: str, report: broker_pb2.LoadReport | No
     )
 
 
-def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> list[BundleRow]:
+def bundle_rows(answers: Mapping[str, Sequence[broker_pb2.OwnedBundle]]) -> list[BundleRow]:
     """A row for each bundle that a broker owns."""
     return [
         BundleRow(
