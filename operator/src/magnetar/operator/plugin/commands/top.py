@@ -10,13 +10,13 @@ from magnetar.operator.plugin.options import (
     ClusterArgument,
     Output,
     OutputOption,
-    Target,
     WatchOption,
     command_group,
     kubernetes_command,
 )
 from magnetar.operator.plugin.running import note, print_json, run, warn
 from magnetar.operator.plugin.table_view import Column, draw_table, number, percent, rate, size, sorted_rows, words
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.control_ports import ControlPorts
