@@ -18,8 +18,8 @@ from magnetar.operator.plugin.command_line import application
 from magnetar.operator.plugin.commands import drain
 from magnetar.operator.plugin.commands.unload import parse
 from magnetar.operator.plugin.completion import NAME, completions
-from magnetar.operator.plugin.options import Target
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION
+from magnetar.operator.plugin.target import Target
 from operator_fakes.plugin_fakes import (
     NAMESPACE,
     FakeKubernetes,

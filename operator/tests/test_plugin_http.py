@@ -28,7 +28,7 @@ from magnetar.operator.kubernetes.pods import LogOptions
 from magnetar.operator.kubernetes.streams import FORWARD_PROTOCOL
 from magnetar.operator.plugin.connection import direct_login
 from magnetar.operator.plugin.http import HttpKubernetes
-from magnetar.operator.plugin.options import Target
+from magnetar.operator.plugin.target import Target
 from operator_fakes import wire
 from operator_fakes.wire import Handler
 

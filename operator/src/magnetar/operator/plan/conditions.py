@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator.resources.common import Condition, ConditionStatus
+from magnetar.operator.plan.actions import Tell
+from magnetar.operator.resources.common import Condition, ConditionStatus, Part
 
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
@@ -81,12 +82,27 @@ def settings_in_effect(without_effect: Sequence[str]) -> NewCondition:
     return NewCondition(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
 
 
-def newly_ignored(before: Iterable[Condition], now: Iterable[Condition]) -> Condition | None:
-    """What is to be told of settings without effect, if that is not what was said before."""
+def stall_events(before: Iterable[Condition], now: Iterable[Condition], told: Sequence[Tell] = ()) -> list[Tell]:
+    """Of what needs a person: a stall that begins, unless it is told already, or ends; settings that newly have no
+    effect."""
+    found = []
+    old, new = condition(before, STALLED), condition(now, STALLED)
+    was = old.reason if old is not None and old.status == "True" else ""
+    if new is not None and new.status == "True" and new.reason not in (was, *(event.reason for event in told)):
+        found.append(Tell("Warning", new.reason, new.message))
+    elif was and new is not None and new.status != "True":
+        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {was}"))
     old, new = condition(before, SETTINGS_IN_EFFECT), condition(now, SETTINGS_IN_EFFECT)
-    if new is None or new.status != "False" or (old is not None and old.message == new.message):
-        return None
-    return new
+    if new is not None and new.status == "False" and (old is None or old.message != new.message):
+        found.append(Tell("Warning", new.reason, new.message))
+    return found
+
+
+def written(status: Part) -> dict[str, Any]:
+    """A status as JSON has it."""
+    found = msgspec.to_builtins(status)
+    assert isinstance(found, dict)
+    return found
 
 
 def hindered(

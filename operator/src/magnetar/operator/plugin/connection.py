@@ -23,7 +23,7 @@ from kubernetes.aio.config import ConfigException
 from magnetar.core.errors import SettingError, Unavailable
 from magnetar.operator.kubernetes.login import KUBECONFIG, SERVICE_ACCOUNT, Login, from_kubeconfig, in_cluster
 from magnetar.operator.plugin.http import HttpKubernetes
-from magnetar.operator.plugin.options import Target
+from magnetar.operator.plugin.target import Target
 
 _PROXY_SECONDS_MAX: Final = 60.0
 """To log in, which may mean that a person does."""

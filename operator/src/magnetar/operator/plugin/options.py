@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
@@ -44,7 +44,7 @@ def _complete(context: typer.Context, kind: str, selector: str, incomplete: str)
     given: dict[str, Any] = context.params
 
     async def work() -> list[str]:
-        wanted = Target(**{one.name: given.get(one.name) or None for one in fields(Target)})
+        wanted = Target(**{name: given.get(name) or None for name in _TARGET})
         async with asyncio.timeout(COMPLETION_SECONDS_MAX), open_kubernetes(wanted) as kubernetes:
             return await _names(kubernetes, kind, selector)
 
@@ -112,11 +112,8 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 FollowOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Stay until it is done.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Which Kubernetes cluster and namespace are meant: options that every command has."""
-
-    namespace: Annotated[
+_TARGET: Final[Mapping[str, Any]] = {
+    "namespace": Annotated[
         str | None,
         typer.Option(
             "--namespace",
@@ -126,17 +123,19 @@ class Target:
             rich_help_panel=KUBERNETES,
             autocompletion=complete_namespace,
         ),
-    ] = None
-    context: Annotated[
+    ],
+    "context": Annotated[
         str | None,
         typer.Option("--context", help="Of the kubeconfig.", show_default=False, rich_help_panel=KUBERNETES),
-    ] = None
-    kubeconfig: Annotated[
+    ],
+    "kubeconfig": Annotated[
         str | None,
         typer.Option(
             "--kubeconfig", metavar="FILE", help="As kubectl's.", show_default=False, rich_help_panel=KUBERNETES
         ),
-    ] = None
+    ],
+}
+"""The options that every command has, by the names of `Target`."""
 
 
 def command_group(name: str, explained: str) -> typer.Typer:
@@ -154,14 +153,15 @@ def command_group(name: str, explained: str) -> typer.Typer:
 def kubernetes_command(work: Callable[..., None]) -> Callable[..., None]:
     """Makes a command of a function whose first parameter is where to work: that comes from the options of `Target`,
     which stand behind the function's own ones."""
-    shared = inspect.signature(Target, eval_str=True).parameters
     _, *own = inspect.signature(work, eval_str=True).parameters.values()
 
     @wraps(work)
     def command(**given: Any) -> None:
-        work(Target(**{name: given.pop(name) or None for name in shared}), **given)
+        work(Target(**{name: given.pop(name) or None for name in _TARGET}), **given)
 
     # Typer makes the options from this. All are named, so that some may have no default behind others that have.
-    by_name = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
-    command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    named = inspect.Parameter.KEYWORD_ONLY
+    shared = [inspect.Parameter(name, named, default=None, annotation=type_) for name, type_ in _TARGET.items()]
+    signature = inspect.Signature([*(one.replace(kind=named) for one in own), *shared])
+    command.__signature__ = signature  # type: ignore[attr-defined]
     return command

@@ -17,7 +17,7 @@ from magnetar.core.errors import MagnetarError, PeerError, SettingError, Unavail
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes
-    from magnetar.operator.plugin.options import Target
+    from magnetar.operator.plugin.target import Target
     from rich.console import Console
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.operator.plugin.views import ClusterSummary, View, ordinal
@@ -103,7 +103,7 @@ def _broker_row(view: ClusterSummary, name: str, report: broker_pb2.LoadReport |
     )
 
 
-def bundle_rows(answers: Mapping[str, tuple[broker_pb2.OwnedBundle, ...]]) -> list[BundleUsageRow]:
+def bundle_rows(answers: Mapping[str, Sequence[broker_pb2.OwnedBundle]]) -> list[BundleUsageRow]:
     """A row for each bundle that a broker owns."""
     return [
         BundleUsageRow(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 from magnetar.operator.resources.common import CLASS_STAYS, Component, Conditions, Part, Quantity, Time, Volume
-from magnetar.operator.resources.markers import Rule, says, unchangeable
+from magnetar.operator.resources.markers import Rule, keyed_by, says, unchangeable
 
 
 class BookieStorage(Part, kw_only=True, frozen=True):
@@ -132,11 +132,7 @@ class BookieStatus(Part, kw_only=True, frozen=True):
         list[UsageSample], says("How full the disks were, the oldest first: what the forecast goes by.")
     ] = msgspec.field(default_factory=list)
     selector: Annotated[str, says("Of the pods, for autoscalers.")] = ""
-    members: Annotated[
-        list[BookieMember],
-        msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
-        says("Each bookie."),
-    ] = msgspec.field(default_factory=list)
+    members: Annotated[list[BookieMember], keyed_by("name"), says("Each bookie.")] = msgspec.field(default_factory=list)
     phase: Annotated[str, says("In a word or two, for people.")] = ""
     conditions: Annotated[Conditions, says("As kstatus reads them.")] = msgspec.field(default_factory=list)
 

@@ -16,7 +16,7 @@ from magnetar.operator.resources.common import (
     Time,
     Volume,
 )
-from magnetar.operator.resources.markers import Rule, says, unchangeable
+from magnetar.operator.resources.markers import Rule, keyed_by, says, unchangeable
 
 
 class ZookeeperSpec(Component, kw_only=True, frozen=True):
@@ -283,11 +283,9 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
     proxies: Annotated[ComponentStatus, says("The proxies.")] = ComponentStatus()
     broker_replicas: Annotated[int, says("For the scale subresource.")] = 0
     broker_selector: Annotated[str, says("For the scale subresource.")] = ""
-    broker_members: Annotated[
-        list[BrokerMember],
-        msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
-        says("Each broker."),
-    ] = msgspec.field(default_factory=list)
+    broker_members: Annotated[list[BrokerMember], keyed_by("name"), says("Each broker.")] = msgspec.field(
+        default_factory=list
+    )
     last_moves: Annotated[list[BundleMove], says("Of bundles, the latest first, ten at most.")] = msgspec.field(
         default_factory=list
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from magnetar.operator.resources.markers import Rule, says
+from magnetar.operator.resources.markers import Rule, keyed_by, says
 from magnetar.operator.resources.quantities import PATTERN
 
 GROUP: Final = "pulsar.magnetar.dev"
@@ -146,11 +146,8 @@ class Condition(Part, kw_only=True, frozen=True):
     status: Annotated[ConditionStatus, says("Whether it holds.")]
     reason: Annotated[str, says("Why, in one word for programs.")]
     message: Annotated[str, says("Why, and what to do, for people.")]
-    last_transition_time: Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}), says("Since when.")]
+    last_transition_time: Annotated[Time, says("Since when.")]
     observed_generation: Annotated[int, says("Of which generation of the resource this is said.")]
 
 
-Conditions: TypeAlias = Annotated[
-    list[Condition],
-    msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-]
+Conditions: TypeAlias = Annotated[list[Condition], keyed_by("type")]

@@ -40,6 +40,11 @@ def says(description: str, *rules: Rule, **schema: Any) -> msgspec.Meta:
     return msgspec.Meta(description=description, extra_json_schema=schema or None)
 
 
+def keyed_by(name: str) -> msgspec.Meta:
+    """Of a list: which field tells its objects apart."""
+    return msgspec.Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [name]})
+
+
 def unchangeable(what: str, instead: str) -> Rule:
     """A value that stays what it was when the resource was made."""
     return Rule("self == oldSelf", f"{what} cannot be changed: {instead}")

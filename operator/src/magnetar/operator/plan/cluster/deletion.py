@@ -11,7 +11,7 @@ import msgspec
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
 from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
 from magnetar.operator.plan.cluster.parts import POD_FAILING, failures
-from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions
+from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions, written
 from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
 
 DELETING = "Deleting"
@@ -94,6 +94,4 @@ def _status(seen: ClusterSeen, words: str) -> dict[str, object]:
         phase=DELETING,
         conditions=conditions(seen.status.conditions, new_conditions, generation, seen.now_seconds),
     )
-    written = msgspec.to_builtins(found)
-    assert isinstance(written, dict)
-    return written
+    return written(found)

@@ -23,7 +23,7 @@ from magnetar.operator.plan.cluster.parts import (
 )
 from magnetar.operator.plan.cluster.start import TOO_FEW_BOOKIES, TOO_FEW_WRITABLE
 from magnetar.operator.plan.cluster.status import PAUSED
-from magnetar.operator.plan.conditions import READY, STALLED, condition, newly_ignored
+from magnetar.operator.plan.conditions import READY, condition, stall_events
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 
@@ -42,14 +42,7 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
         old, new = condition(before.conditions, type_), condition(now.conditions, type_)
         if old is not None and new is not None and (told := _component(old, new)) is not None:
             found.append(told)
-    old, new = condition(before.conditions, STALLED), condition(now.conditions, STALLED)
-    if new is not None and new.status == "True" and (old is None or old.reason != new.reason):
-        if all(told.reason != new.reason for told in found):
-            found.append(Tell("Warning", new.reason, new.message))
-    elif old is not None and old.status == "True" and new is not None and new.status != "True":
-        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {old.reason}"))
-    if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
-        found.append(Tell("Warning", ignored.reason, ignored.message))
+    found += stall_events(before.conditions, now.conditions, found)
     for type_, on, off in ((PAUSED, "Paused", "Resumed"), (HIBERNATED, "Hibernated", "Woken")):
         found += _switched(before, now, type_, on, off)
     ready = condition(now.conditions, READY)

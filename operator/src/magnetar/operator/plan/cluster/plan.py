@@ -38,9 +38,9 @@ from magnetar.operator.plan.cluster.start import (
     plan_bookies,
     plan_metadata,
 )
-from magnetar.operator.plan.cluster.status import ComponentPlans, cluster_status, written
+from magnetar.operator.plan.cluster.status import ComponentPlans, cluster_status
 from magnetar.operator.plan.cluster.zookeeper import plan_zookeeper
-from magnetar.operator.plan.conditions import READY, holds
+from magnetar.operator.plan.conditions import READY, holds, written
 from magnetar.operator.plan.facts import ClusterSeen
 from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
 

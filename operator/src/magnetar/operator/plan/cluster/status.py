@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 from magnetar.operator.children.access import service_url, web_service_url
 from magnetar.operator.children.naming import BROKER, label_text, selector
 from magnetar.operator.children.owned import cluster_settings_without_effect
@@ -206,10 +205,3 @@ def _move(action: Action, now: str) -> BundleMove | None:
     if isinstance(action, SplitBundle):
         return BundleMove(time=now, kind="split", bundle=action.bundle, source=action.broker_id, reason=action.reason)
     return None
-
-
-def written(status: PulsarClusterStatus) -> dict[str, object]:
-    """As JSON has it."""
-    found = msgspec.to_builtins(status)
-    assert isinstance(found, dict)
-    return found

@@ -40,7 +40,7 @@ from __future__ import annotations
 from magnetar.core.errors import Misuse
 from magnetar.operator.children.naming import BOOKIE, FINALIZER
 from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete, Plan, SetFinalizer
-from magnetar.operator.plan.conditions import READY, holds, was_refused
+from magnetar.operator.plan.conditions import READY, holds, was_refused, written
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool.autoscale import UsageHistory, plan_autoscaling
 from magnetar.operator.plan.pool.builder import REQUEUE_IDLE_SECONDS, PlanBuilder, named
@@ -49,7 +49,7 @@ from magnetar.operator.plan.pool.members import PoolView, view_of
 from magnetar.operator.plan.pool.repair import plan_fresh_starts, plan_lost, plan_replacements
 from magnetar.operator.plan.pool.rollout import outdated_pods, plan_rollout, plan_troubles
 from magnetar.operator.plan.pool.scale import claims_to_delete, plan_drains, replicas_to_apply, tell_scaling
-from magnetar.operator.plan.pool.status import StatusFacts, pool_status, simple_status, transitions, written
+from magnetar.operator.plan.pool.status import StatusFacts, pool_status, simple_status, transitions
 from magnetar.operator.plan.pool.volumes import (
     may_be_made_anew,
     plan_growth,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
@@ -19,9 +19,9 @@ from magnetar.operator.plan.conditions import (
     NewCondition,
     condition,
     conditions,
-    newly_ignored,
     settings_in_effect,
     shortened,
+    stall_events,
 )
 from magnetar.operator.plan.facts import BookieFacts, PoolSeen
 from magnetar.operator.plan.pool.builder import PlanBuilder, PlanNote, named
@@ -87,13 +87,6 @@ def simple_status(seen: PoolSeen, builder: PlanBuilder) -> BookieStatus:
     )
 
 
-def written(status: BookieStatus) -> dict[str, Any]:
-    """As JSON has it."""
-    found = msgspec.to_builtins(status)
-    assert isinstance(found, dict)
-    return found
-
-
 def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
     """What has happened since. What the plan does itself it tells with the action."""
     found = []
@@ -108,14 +101,7 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
             words = "the others copy its ledgers from what they have, then it starts empty"
             found.append(Tell("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
     found += _healing(before, now)
-    old, new = condition(before.conditions, STALLED), condition(now.conditions, STALLED)
-    was = old.reason if old is not None and old.status == "True" else ""
-    if new is not None and new.status == "True" and new.reason != was:
-        found.append(Tell("Warning", new.reason, new.message))
-    elif was and new is not None and new.status != "True":
-        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {was}"))
-    if (ignored := newly_ignored(before.conditions, now.conditions)) is not None:
-        found.append(Tell("Warning", ignored.reason, ignored.message))
+    found += stall_events(before.conditions, now.conditions)
     old, new = condition(before.conditions, READY), condition(now.conditions, READY)
     if old is not None and new is not None and _works(new) and not _works(old):
         found.append(Tell("Normal", "Ready", new.message))

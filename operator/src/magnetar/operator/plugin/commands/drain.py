@@ -12,12 +12,12 @@ from magnetar.operator.plugin.options import (
     BookieArgument,
     BrokerArgument,
     FollowOption,
-    Target,
     YesOption,
     command_group,
     kubernetes_command,
 )
 from magnetar.operator.plugin.running import EXIT_FAILED, complain, confirm, done, note, run, warn
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.control_ports import ControlPorts

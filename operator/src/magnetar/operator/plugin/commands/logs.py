@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import (
-    ClusterArgument,
-    ComponentName,
-    Output,
-    OutputOption,
-    Target,
-    kubernetes_command,
-)
+from magnetar.operator.plugin.options import ClusterArgument, ComponentName, Output, OutputOption, kubernetes_command
 from magnetar.operator.plugin.running import note, run, warn
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import ClusterArgument, Target, kubernetes_command
+from magnetar.operator.plugin.options import ClusterArgument, kubernetes_command
 from magnetar.operator.plugin.running import done, note, run
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.kubernetes import Kubernetes

@@ -6,15 +6,9 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import (
-    ClusterArgument,
-    Output,
-    OutputOption,
-    Target,
-    WatchOption,
-    kubernetes_command,
-)
+from magnetar.operator.plugin.options import ClusterArgument, Output, OutputOption, WatchOption, kubernetes_command
 from magnetar.operator.plugin.running import EXIT_FAILED, note, print_json, run
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.drawing import RemainingTime, Signs

@@ -9,11 +9,11 @@ from magnetar.operator.plugin.options import (
     ClusterArgument,
     ClusterOption,
     ComponentName,
-    Target,
     YesOption,
     kubernetes_command,
 )
 from magnetar.operator.plugin.running import confirm, done, note, run
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.kubernetes.kinds import Manifest

@@ -10,13 +10,20 @@ from magnetar.operator.plugin.options import (
     ClusterArgument,
     Output,
     OutputOption,
-    Target,
     WatchOption,
     command_group,
     kubernetes_command,
 )
 from magnetar.operator.plugin.running import note, print_json, run, warn
-from magnetar.operator.plugin.table_view import TableColumn, draw_table, number, percent, rate, size, sorted_rows, words
+from magnetar.operator.plugin.table_view import TableColumn
+from magnetar.operator.plugin.table_view import draw_table
+from magnetar.operator.plugin.table_view import number
+from magnetar.operator.plugin.table_view import percent
+from magnetar.operator.plugin.table_view import rate
+from magnetar.operator.plugin.table_view import size
+from magnetar.operator.plugin.table_view import sorted_rows
+from magnetar.operator.plugin.table_view import words
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.operator.plugin.control_ports import ControlPorts
@@ -76,7 +83,7 @@ SortOption = Annotated[
 ]
 CountOption = Annotated[int | None, typer.Option("--count", "-c", min=1, help="Only so many rows.")]
 
-Rows = Callable[["Kubernetes", "ClusterSummary", "ControlQueries"], Awaitable[Sequence[Any]]]
+Rows = Callable[["ClusterSummary", "ControlQueries"], Awaitable[Sequence[Any]]]
 
 
 class ControlQueries:
@@ -88,8 +95,8 @@ class ControlQueries:
         self._ports: ControlPorts | None = None
         self._said: set[str] = set()
 
-    async def each(self, component: str, ask: Callable[[ControlPorts, str], Awaitable[Any]]) -> dict[str, Any]:
-        """What running pods answer, by name."""
+    async def each(self, component: str, ask: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
+        """What running pods of brokers or bookies answer on their control ports, by name."""
         from magnetar.core.errors import MagnetarError
         from magnetar.operator.plugin.control_ports import ControlPorts, ask_all
 
@@ -101,7 +108,12 @@ class ControlQueries:
             return {}
         ports = self._ports
         pods = [pod.name for pod in self._view.of(component) if pod.phase == "Running" and not pod.deleting]
-        answers, failures = await ask_all(pods, lambda pod: ask(ports, pod))
+
+        async def one(pod: str) -> Any:
+            async with ports.broker(pod) if component == "broker" else ports.bookie(pod) as control:
+                return await ask(control)
+
+        answers, failures = await ask_all(pods, one)
         for pod, text in sorted(failures.items()):
             self._say(f"no live numbers: {text if text.startswith(pod) else f'{pod}: {text}'}")
         return answers
@@ -116,36 +128,22 @@ class ControlQueries:
         self._view = view
 
 
-async def _broker_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
+async def _broker_rows(view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import broker_rows
 
-    async def ask(ports: ControlPorts, pod: str) -> Any:
-        async with ports.broker(pod) as control:
-            return await control.load_report()
-
-    return broker_rows(view, await asked.each("broker", ask))
+    return broker_rows(view, await asked.each("broker", lambda control: control.load_report()))
 
 
-async def _bundle_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
+async def _bundle_rows(_: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bundle_rows
 
-    del view
-
-    async def ask(ports: ControlPorts, pod: str) -> Any:
-        async with ports.broker(pod) as control:
-            return tuple(await control.bundles())
-
-    return bundle_rows(await asked.each("broker", ask))
+    return bundle_rows(await asked.each("broker", lambda control: control.bundles()))
 
 
-async def _bookie_rows(_: Kubernetes, view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
+async def _bookie_rows(view: ClusterSummary, asked: ControlQueries) -> Sequence[Any]:
     from magnetar.operator.plugin.top_rows import bookie_rows
 
-    async def ask(ports: ControlPorts, pod: str) -> Any:
-        async with ports.bookie(pod) as control:
-            return await control.storage_state()
-
-    return bookie_rows(view, await asked.each("bookie", ask))
+    return bookie_rows(view, await asked.each("bookie", lambda control: control.storage_state()))
 
 
 class _Top:
@@ -174,7 +172,7 @@ class _Top:
         async def look() -> list[Any]:
             seen = await see_again(kubernetes, view) if watch else view
             asked.see(seen)
-            return sorted_rows(await self._rows(kubernetes, seen, asked), self._columns, self._sort)[: self._count]
+            return sorted_rows(await self._rows(seen, asked), self._columns, self._sort)[: self._count]
 
         async def draw() -> RenderableType:
             out = console()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from magnetar.operator.plugin.options import ClusterOption, Target, kubernetes_command
+from magnetar.operator.plugin.options import ClusterOption, kubernetes_command
 from magnetar.operator.plugin.running import done, guarded, note, run
+from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
     from magnetar.core.bundle import BundleName

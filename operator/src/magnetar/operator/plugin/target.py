@@ -1,0 +1,14 @@
+"""Where a command works. It imports nothing else, for every command has it before it does anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which Kubernetes cluster and namespace; None: as kubectl has it."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
