@@ -152,7 +152,7 @@ class Process:
         self.drain = Drain(self.parts, LEAVING, self if own else None)
         self._registering: list[asyncio.Future[None]] = []
 
-    # A `BookieConnections`.
+    # --- a `BookieConnections`
 
     def connection(self, bookie_id: str) -> MortalBookie:
         return MortalBookie(self._cluster.bookies.bookies[bookie_id], self.death)
@@ -163,7 +163,7 @@ class Process:
     def readable_bookies(self) -> list[str]:
         return self._cluster.bookies.readable_bookies()
 
-    # A `BookieSwitch`.
+    # --- a `BookieSwitch`
 
     async def boot(self) -> None:
         """The bookie registers, writable unless it is drained."""

@@ -73,7 +73,7 @@ class Promises:
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
 
-    # Called by the server.
+    # --- called by the server
 
     def before(self, write: Write) -> Looks:
         """Just before it is carried out."""
@@ -200,7 +200,7 @@ class Promises:
         """For the trace's readers."""
         self._trace.remark(who, what)
 
-    # Single promises.
+    # --- single promises
 
     def _check_events(self, write: Write) -> None:
         self._recent_events = [when for when in self._recent_events if when > self._now() - 60] + [self._now()]
@@ -388,7 +388,7 @@ class Promises:
         wishes = [self._hibernated.get(cluster), self._deleting.get(cluster)]
         return any(wish is not None and wish.held_since(write.pass_began - STALE_SECONDS) for wish in wishes)
 
-    # What is going on.
+    # --- what is going on
 
     @property
     def _unready_since(self) -> dict[str, float]:

@@ -49,7 +49,7 @@ async def troubles(stage: ReconcilerStage) -> list[tuple[str, str]]:
     return [(found.reason, found.message) for found in stage.clusters[-1].troubles]
 
 
-# Secrets.
+# --- secrets
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_trouble_stands_in_the_conditions_and_is_told_once() -> None:
     assert [action.reason for action in cured.actions if isinstance(action, Tell)] == ["Recovered", "Ready"]
 
 
-# Events.
+# --- events
 
 
 def waiting(**facts: Any) -> PodFacts:

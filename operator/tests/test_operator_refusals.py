@@ -224,7 +224,7 @@ async def test_a_mistake_of_the_operator_stands_in_the_status(
     assert condition(stage, "Stalled")["reason"] == "PassFailed"
 
 
-# Specs that cannot be read.
+# --- specs that cannot be read
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_pool_tells_its_own() -> None:
     assert "SettingsIgnored" in [action.reason for action in plan.actions if isinstance(action, Tell)]
 
 
-# What is applied later.
+# --- what is applied later
 
 
 def checked(plan: Plan) -> list[str]:

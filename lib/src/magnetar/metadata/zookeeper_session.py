@@ -315,7 +315,7 @@ class ZookeeperSession:
         self._pending[result] = (future, watch)
         return await future
 
-    # Called in kazoo's thread (and in the loop's, for requests that fail at once).
+    # --- called in kazoo's thread (and in the loop's, for requests that fail at once)
 
     def _post(self, news: Callable[[], None]) -> None:
         self._inbox.append(news)
@@ -337,7 +337,7 @@ class ZookeeperSession:
     def _post_children_event(self, event: WatchedEvent) -> None:
         self._post(partial(self._take_event, WatchKind.CHILDREN, event))
 
-    # Called in the loop.
+    # --- called in the loop
 
     def _take_inbox(self) -> None:
         self._wake_up_is_due = False
