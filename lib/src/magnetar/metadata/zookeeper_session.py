@@ -33,7 +33,7 @@ from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
 from magnetar.metadata.silence_limit import SilenceLimit
 from magnetar.metadata.store import NodeChange, Notification, SessionEvent, StoreClosed, StoreUnavailable
-from magnetar.metadata.zookeeper_handler import Result, ZooKeeperHandler
+from magnetar.metadata.zookeeper_handler import Result, ZookeeperHandler
 
 logger: Final = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class ZookeeperSession:
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
         self._patience = SilenceLimit(self._give_up)
         first_reply_seconds = min(FIRST_REPLY_SECONDS_MAX, self._session_timeout_seconds * FIRST_REPLY_SHARE)
-        self._handler = ZooKeeperHandler(self._post_result, first_reply_seconds)
+        self._handler = ZookeeperHandler(self._post_result, first_reply_seconds)
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
