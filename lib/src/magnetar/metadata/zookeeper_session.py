@@ -98,7 +98,7 @@ class Watch(NamedTuple):
     path: str
 
 
-class ZooKeeperSessionState(enum.Enum):
+class ZookeeperSessionState(enum.Enum):
     """How the session stands."""
 
     NEW = enum.auto()
@@ -117,20 +117,20 @@ class SessionInput(enum.Enum):
     """Disconnected for so long that the server may end the session at any moment."""
 
 
-TURNS: Final[dict[tuple[ZooKeeperSessionState, SessionInput], tuple[ZooKeeperSessionState, SessionEvent]]] = {
-    (ZooKeeperSessionState.CONNECTED, SessionInput.SUSPENDED): (
-        ZooKeeperSessionState.DISCONNECTED,
+TURNS: Final[dict[tuple[ZookeeperSessionState, SessionInput], tuple[ZookeeperSessionState, SessionEvent]]] = {
+    (ZookeeperSessionState.CONNECTED, SessionInput.SUSPENDED): (
+        ZookeeperSessionState.DISCONNECTED,
         SessionEvent.CONNECTION_LOST,
     ),
-    (ZooKeeperSessionState.CONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.CONNECTED): (
-        ZooKeeperSessionState.CONNECTED,
+    (ZookeeperSessionState.CONNECTED, SessionInput.ENDED): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.CONNECTED): (
+        ZookeeperSessionState.CONNECTED,
         SessionEvent.RECONNECTED,
     ),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.OVERDUE): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.LOST, SessionInput.CONNECTED): (
-        ZooKeeperSessionState.CONNECTED,
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.ENDED): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.OVERDUE): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.LOST, SessionInput.CONNECTED): (
+        ZookeeperSessionState.CONNECTED,
         SessionEvent.SESSION_RESTARTED,
     ),
 }
@@ -181,7 +181,7 @@ class ZookeeperSession:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake_up_is_due = False
-        self._fate = ZooKeeperSessionState.NEW
+        self._fate = ZookeeperSessionState.NEW
         self._closed = False
         self._connected = asyncio.Event()
         self._overdue: asyncio.TimerHandle | None = None
@@ -370,14 +370,14 @@ class ZookeeperSession:
             self._connected.clear()
         if turn is SessionInput.OVERDUE:
             self._fail_pending(ConnectionLoss())
-        if turn is SessionInput.CONNECTED and self._fate is ZooKeeperSessionState.NEW:
-            self._fate = ZooKeeperSessionState.CONNECTED
+        if turn is SessionInput.CONNECTED and self._fate is ZookeeperSessionState.NEW:
+            self._fate = ZookeeperSessionState.CONNECTED
             return
         after = TURNS.get((self._fate, turn))
         if after is None:
             return
         self._fate, event = after
-        if self._fate is ZooKeeperSessionState.DISCONNECTED:
+        if self._fate is ZookeeperSessionState.DISCONNECTED:
             seconds = self._granted_seconds * LOST_AFTER_SHARE
             self._overdue = self._loop.call_later(seconds, self._take_turn, SessionInput.OVERDUE, 0)
         self._on_session_event(event)
