@@ -12,7 +12,7 @@ from typing import Final
 from magnetar.operator.children.context import BOOKIE_PORT
 from magnetar.operator.children.naming import BOOKIE, COMPONENT_LABEL, FINALIZER, INSTANCE_LABEL, POOL_LABEL, ZOOKEEPER
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.sim.trace import Trace
 
 from e2e.operator_simulation.metadata import Disk
@@ -44,7 +44,7 @@ class Promises:
 
     def __init__(self, store: ObjectStore, software: Software, trace: Trace, now: Callable[[], float]) -> None:
         self.violations: list[str] = []
-        self.events: dict[tuple[str, Tell], int] = {}
+        self.events: dict[tuple[str, EmitEvent], int] = {}
         """How often each was told, by resource."""
         self.writes = 0
         self.refusals = 0
@@ -151,7 +151,7 @@ class Promises:
         owner = next(reference for reference in references if reference.get("controller"))
         return owner["kind"], write.namespace, owner["name"]
 
-    def told(self, resource: str, event: Tell) -> None:
+    def told(self, resource: str, event: EmitEvent) -> None:
         """An Event."""
         self.note("events", f"{resource} {event.type} {event.reason}: {event.message}")
         count = self.events[resource, event] = self.events.get((resource, event), 0) + 1

@@ -12,7 +12,7 @@ from magnetar.auth.testing import make_pair
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.kubernetes.errors import Refused
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import Children, PodFacts, Trouble
 from magnetar.operator.plan.pool.plan import plan_pool
@@ -141,11 +141,11 @@ def test_trouble_stands_in_the_conditions_and_is_told_once() -> None:
     assert (said["Ready"].status, said["Ready"].reason) == ("False", "SecretMissing")
     assert (said["Stalled"].status, said["Stalled"].message) == ("True", "Secret certs is not there")
     assert plan.status["phase"] == "Stalled"
-    assert Tell("Warning", "SecretMissing", "Secret certs is not there") in plan.actions
+    assert EmitEvent("Warning", "SecretMissing", "Secret certs is not there") in plan.actions
     after = told(seen)
-    assert not [action for action in plan_cluster(after).actions if isinstance(action, Tell)]
+    assert not [action for action in plan_cluster(after).actions if isinstance(action, EmitEvent)]
     cured = plan_cluster(replace(after, troubles=()))
-    assert [action.reason for action in cured.actions if isinstance(action, Tell)] == ["Recovered", "Ready"]
+    assert [action.reason for action in cured.actions if isinstance(action, EmitEvent)] == ["Recovered", "Ready"]
 
 
 # --- events

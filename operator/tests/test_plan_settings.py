@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.kubernetes.errors import Refused
-from magnetar.operator.plan.actions import Apply, Check, Plan, Tell
+from magnetar.operator.plan.actions import Apply, Check, EmitEvent, Plan
 from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieSpec
@@ -71,9 +71,9 @@ def test_they_are_told_once_and_the_cluster_is_ready_all_the_same() -> None:
     ignored = said(plan, "SettingsInEffect")
     assert (ignored["status"], ignored["reason"]) == ("False", "SettingsIgnored")
     assert "spec.broker.settings.controlPort" in ignored["message"]
-    assert [action.reason for action in plan.actions if isinstance(action, Tell)].count("SettingsIgnored") == 1
+    assert [action.reason for action in plan.actions if isinstance(action, EmitEvent)].count("SettingsIgnored") == 1
     assert said(plan, "Ready")["status"] == "True"
-    assert not [action for action in plan_cluster(told(seen)).actions if isinstance(action, Tell)]
+    assert not [action for action in plan_cluster(told(seen)).actions if isinstance(action, EmitEvent)]
 
 
 def test_a_pool_tells_its_own() -> None:
@@ -83,7 +83,7 @@ def test_a_pool_tells_its_own() -> None:
     assert isinstance(spec, BookieSpec)
     assert "spec.settings.journalDirectories (use storage.journal.count)" in said(plan, "SettingsInEffect")["message"]
     assert "journalMaxBackups" not in said(plan, "SettingsInEffect")["message"]
-    assert "SettingsIgnored" in [action.reason for action in plan.actions if isinstance(action, Tell)]
+    assert "SettingsIgnored" in [action.reason for action in plan.actions if isinstance(action, EmitEvent)]
 
 
 # --- what is applied later

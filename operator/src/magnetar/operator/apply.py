@@ -130,7 +130,7 @@ class ActionExecutor:
                 await self._patch(kind, name, uid, {"metadata": {"annotations": dict(annotations)}})
             case actions.SetFinalizer(present=present):
                 await self._set_finalizer(present=present)
-            case actions.TransferBundle() | actions.SplitBundle() | actions.Tell():
+            case actions.TransferBundle() | actions.SplitBundle() | actions.EmitEvent():
                 raise AssertionError("Events are told by the pass, and bundles are moved by `move`")
             case _:
                 await self._steer(action)

@@ -163,7 +163,7 @@ class SplitBundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class EmitEvent:
     """An Event of the resource; the same one again counts up instead of being told anew."""
 
     type: Literal["Normal", "Warning"]
@@ -189,7 +189,7 @@ Action: TypeAlias = (
     | SetBalanceDriver
     | TransferBundle
     | SplitBundle
-    | Tell
+    | EmitEvent
 )
 
 
@@ -202,7 +202,7 @@ class Plan:
     """What all the rest needs: if the API server refuses some of it, nothing else is tried."""
     groups: Sequence[Sequence[Action]] = ()
     """Each is right whatever became of those before it."""
-    told: Sequence[Tell] = ()
+    told: Sequence[EmitEvent] = ()
     """Events about the status, told if nothing was refused: a status with a refusal says something else."""
     asked: Sequence[Action] = ()
     """What pods are asked to do. One that refuses ends the pass, so this is last."""

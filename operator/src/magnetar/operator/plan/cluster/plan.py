@@ -22,6 +22,7 @@ from magnetar.operator.plan.actions import (
     Check,
     Create,
     Delete,
+    EmitEvent,
     GrowVolume,
     MakeControlToken,
     Plan,
@@ -32,7 +33,6 @@ from magnetar.operator.plan.actions import (
     SplitBundle,
     StartBookieDrain,
     StartBrokerDrain,
-    Tell,
     TransferBundle,
 )
 from magnetar.operator.plan.cluster.brokers import plan_brokers
@@ -176,7 +176,7 @@ def _balanced(moves: Sequence[Action]) -> list[Action]:
         return []
     first = (transfers or splits)[0]
     words = f"{len(transfers)} bundles move, {len(splits)} are split; {first.bundle}: {first.reason}"
-    return [Tell("Normal", "Balanced", words)]
+    return [EmitEvent("Normal", "Balanced", words)]
 
 
 def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
@@ -194,7 +194,7 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
                 last = asked
             case StartBrokerDrain() | CancelBrokerDrain() | SetBalanceDriver() | TransferBundle() | SplitBundle():
                 last = asked
-            case Tell():
+            case EmitEvent():
                 pass
             case _:
                 assert_never(action)
