@@ -115,7 +115,7 @@ class ActionExecutor:
                 return await self._apply(action)
             case actions.Create(manifest):
                 await self._create(manifest)
-            case actions.Check(manifest):
+            case actions.DryRun(manifest):
                 await self._check(manifest)
                 return False
             case actions.MakeControlToken():

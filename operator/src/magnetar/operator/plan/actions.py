@@ -35,7 +35,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DryRun:
     """Ask the API server whether it would take an object that is to be applied later: what is wrong with a spec is told
     at once, not when the turn of what it is about has come."""
 
@@ -174,7 +174,7 @@ class EmitEvent:
 Action: TypeAlias = (
     Apply
     | Create
-    | Check
+    | DryRun
     | MakeControlToken
     | Delete
     | Scale

@@ -19,9 +19,9 @@ from magnetar.operator.plan.actions import (
     Apply,
     CancelBookieDrain,
     CancelBrokerDrain,
-    Check,
     Create,
     Delete,
+    DryRun,
     EmitEvent,
     GrowVolume,
     MakeControlToken,
@@ -186,7 +186,7 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
     last = objects
     for action in actions:
         match action:
-            case Apply() | Create() | Check() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
+            case Apply() | Create() | DryRun() | MakeControlToken() | Delete() | Scale() | GrowVolume() | Annotate():
                 last = objects
             case SetFinalizer():
                 last = objects
