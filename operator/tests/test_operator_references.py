@@ -14,7 +14,7 @@ from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.kubernetes.errors import Refused
 from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.cluster.plan import plan_cluster
-from magnetar.operator.plan.facts import Children, PodFacts, Trouble
+from magnetar.operator.plan.facts import Children, PodFacts, SpecProblem
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import LatestWarning, in_doubt, with_warnings
@@ -135,7 +135,7 @@ async def test_a_secret_that_may_not_be_read_is_left_to_the_pods_to_tell_of(stag
 
 def test_trouble_stands_in_the_conditions_and_is_told_once() -> None:
     before = healthy()
-    seen = replace(before, troubles=[Trouble(reason="SecretMissing", message="Secret certs is not there")])
+    seen = replace(before, troubles=[SpecProblem(reason="SecretMissing", message="Secret certs is not there")])
     plan = plan_cluster(seen)
     said = {one.type: one for one in msgspec.convert(plan.status["conditions"], list[Condition])}
     assert (said["Ready"].status, said["Ready"].reason) == ("False", "SecretMissing")

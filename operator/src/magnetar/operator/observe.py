@@ -46,7 +46,7 @@ from magnetar.operator.plan.facts import (
     PodFacts,
     PoolFacts,
     PoolSeen,
-    Trouble,
+    SpecProblem,
 )
 from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.plans import Plans
@@ -149,7 +149,7 @@ class Observer:
         )
         return ObservedCluster(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
-    async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[Trouble]:
+    async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[SpecProblem]:
         """With Secrets that the spec names. They are looked at, and not kept."""
         found = []
         for wanted in named_secrets(cluster.spec):
