@@ -109,7 +109,7 @@ class ActionExecutor:
         before it is raised."""
 
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
-        """Any but `Tell` and those about bundles. False: there was nothing to be done."""
+        """Any but `EmitEvent` and those about bundles. False: there was nothing to be done."""
         match action:
             case actions.Apply():
                 return await self._apply(action)
