@@ -38,6 +38,7 @@ _LEFTOVER: Final = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(work|root|home)/")
 _BARE_IGNORE: Final = re.compile(r"#\s*type:\s*ignore(?!\[)")
 _LOGGER: Final = re.compile(r"(?P<target>[\w.]+)(?P<type>: [\w.]+)? = (logging\.)?getLogger\((?P<named>[^()]*)\)")
+_OTHER_SECTION: Final = re.compile(r"\s*#(?! --- [^-=]| (ruff|mypy|type|isort): |!)")
 _MODULE_NAME: Final = re.compile(r"magnetar(\.\w+)+")
 _TARGETS: Final = re.compile(r"^TARGETS := ((?:.*\\\n)*.*)", re.MULTILINE)
 _TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
@@ -343,6 +344,16 @@ def check_hot_lines(tree: Tree) -> Iterator[Violation]:
             yield Violation(module.path, 1, "is compiled, and does not say so", f"end its docstring with {HOT_LINE!r}")
 
 
+def check_section_comments(tree: Tree) -> Iterator[Violation]:
+    """A comment that stands alone between empty lines names a section, and all of them look the same."""
+    for module in tree.written_modules():
+        lines = ["", *module.text.splitlines(), ""]
+        for number in range(1, len(lines) - 1):
+            alone = not lines[number - 1].strip() and not lines[number + 1].strip()
+            if alone and _OTHER_SECTION.match(lines[number]):
+                yield Violation(module.path, number, "a section that looks different", "write # --- what it is about")
+
+
 def check_loggers(tree: Tree) -> Iterator[Violation]:
     """A module's logger looks the same everywhere. Another name than the module's own is for who has a reason: what is
     run by itself is called `__main__`."""
@@ -371,6 +382,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_test_names,
     check_compiled,
     check_hot_lines,
+    check_section_comments,
     check_loggers,
 )
 

@@ -152,7 +152,7 @@ class Process:
         self.drain = Drain(self.parts, LEAVING, self if own else None)
         self._registering: list[asyncio.Future[None]] = []
 
-    # A `BookieConnections`.
+    # --- a `BookieConnections`
 
     def connection(self, bookie_id: str) -> MortalBookie:
         return MortalBookie(self._cluster.bookies.bookies[bookie_id], self.death)
@@ -169,7 +169,7 @@ class Process:
     async def look_again(self) -> None:
         pass
 
-    # A `BookieSwitch`.
+    # --- a `BookieSwitch`
 
     async def boot(self) -> None:
         """The bookie registers, writable unless it is drained."""

@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
     opened.storage.close()
 
 
-# Ledgers.
+# --- ledgers
 
 
 async def test_deleted_ledgers_leave_everything(directory: Directory) -> None:
@@ -174,7 +174,7 @@ async def test_the_whole_listing_counts_before_anything_is_missing(tmp_path: Pat
     unverified.storage.close()
 
 
-# Logs.
+# --- logs
 
 
 async def test_a_log_that_is_closed_during_a_collection_is_left_to_the_next(

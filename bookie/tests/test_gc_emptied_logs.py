@@ -75,7 +75,7 @@ async def alive_only(directory: Directory) -> bool:
     return not [name for name in directory.logs() if "compact" in name]
 
 
-# They stay.
+# --- they stay
 
 
 async def test_a_log_stays_until_the_deletions_before_are_durable(directory: Directory) -> None:
@@ -221,7 +221,7 @@ async def test_logs_are_emptied_while_the_index_says_nothing_for_certain(
     assert (await directory.collector.collect()).logs_deleted == 2
 
 
-# They are no damage, and damage is not taken for them.
+# --- they are no damage, and damage is not taken for them
 
 
 @pytest.mark.parametrize("on_loss", OnLoss)
@@ -311,7 +311,7 @@ async def test_a_log_that_was_cut_between_two_entries_is_told(directory: Directo
     assert f"{place >> 32:x}.log" in directory.logs()
 
 
-# Compactions beside.
+# --- compactions beside
 
 
 async def begin_compaction(directory: Directory) -> Path:
@@ -427,7 +427,7 @@ async def test_an_unfinished_copy_that_cannot_be_deleted_stops_nothing(directory
     assert (report.ledgers_deleted, report.logs_deleted) == (1, 1)
 
 
-# Headers and maps that are damaged.
+# --- headers and maps that are damaged
 
 
 @pytest.mark.parametrize("map_offset", [-1, 1, HEADER_BYTES - 1, LOG_BYTES * 2, 1 << 62])

@@ -170,7 +170,7 @@ class Relay:
         """Nothing of all this any more."""
         self._trouble = _Trouble()
 
-    # In the relay's own thread.
+    # --- in the relay's own thread
 
     def takes_answer(self, *, owned: bool) -> bool:
         """Whether this answer to a write is swallowed."""

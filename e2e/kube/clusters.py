@@ -54,7 +54,7 @@ class DeployedCluster:
     name: str
     spec: dict[str, Any] = field(default_factory=small)
 
-    # What makes it a server in the eyes of `e2e.run_clients`.
+    # --- what makes it a server in the eyes of `e2e.run_clients`
 
     @property
     def service_url(self) -> str:
@@ -78,7 +78,7 @@ class DeployedCluster:
         ports = self.namespace.get("service", f"{self.name}-proxy")["spec"]["ports"]
         return int(next(port["nodePort"] for port in ports if port["name"] == name))
 
-    # The resource.
+    # --- the resource
 
     def apply(self, **changes: Any) -> None:
         """Make it, or change it."""
@@ -138,7 +138,7 @@ class DeployedCluster:
         wait_for(f"the pods of {self.name} are gone", lambda: not self.namespace.all("pods", selector), seconds_max)
         return time.monotonic() - began
 
-    # Its pods.
+    # --- its pods
 
     def pods(self, component: str) -> list[Manifest]:
         """By name."""

@@ -23,7 +23,7 @@ from magnetar.operator.events import ApiEvents
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused
 from magnetar.operator.kubernetes.login import find_login
 from magnetar.operator.leader import Leader
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 
 from e2e.kube.kubectl import Namespace, wait_for
 
@@ -237,7 +237,7 @@ async def test_events_are_written_and_counted_up(
     owner = OwnerResource(kind="ConfigMap", name="c", namespace=namespace, uid=target["metadata"]["uid"])
     events = ApiEvents(api, SystemClock(), "operator-0")
     for _ in range(3):
-        await events.tell(owner, Tell("Warning", "DiskReplaced", "c has an empty volume"))
+        await events.tell(owner, EmitEvent("Warning", "DiskReplaced", "c has an empty volume"))
     (found,) = await api.list("Event", namespace)
     assert (found["reason"], found["count"], found["type"]) == ("DiskReplaced", 3, "Warning")
     assert "DiskReplaced" in scratch("get", "events")

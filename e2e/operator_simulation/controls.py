@@ -181,7 +181,7 @@ class SimulatedControls:
 
         return await self._ask(work)
 
-    # Whom it asks.
+    # --- whom it asks
 
     def _pod(self, address: str, token: str) -> Running:
         pod = self._kubelet.at(_host(address))

@@ -83,7 +83,7 @@ class Disturbances:
         pods = (pod["metadata"].get("annotations", {}) for pod in self._pods(BOOKIE))
         return any("replacement" in member for member in members) or any(REPLACE_ANNOTATION in pod for pod in pods)
 
-    # People.
+    # --- people
 
     def annotate_replace(self) -> str | None:
         """A bookie is to start anew."""
@@ -247,7 +247,7 @@ class Disturbances:
         store.patch(key, {"spec": {"replicas": replicas}}, USER)
         return f"scaled to {replicas}"
 
-    # Accidents.
+    # --- accidents
 
     def crash_bookie(self) -> str | None:
         """A process is killed."""
@@ -306,7 +306,7 @@ class Disturbances:
         self._world.kubelet.crash(pod)
         return pod.name
 
-    # The operator.
+    # --- the operator
 
     def kill_operator(self) -> str | None:
         """Its process is gone."""
@@ -331,7 +331,7 @@ class Disturbances:
         """The same of one that deletes something."""
         return self._hold_back(self._rng.choice(("delete Pod", "delete PersistentVolumeClaim")))
 
-    # Within.
+    # --- within
 
     def _hold_back(self, what: str) -> str:
         seconds = self._rng.uniform(*HELD_BACK_SECONDS)

@@ -77,7 +77,7 @@ class Kubelet:
         self.restarted: Callable[[Running], None] = lambda pod: None
         store.listeners.append(self._changed)
 
-    # What happens.
+    # --- what happens
 
     def _changed(self, before: Manifest | None, after: Manifest | None) -> None:
         pod = after if after is not None else before
@@ -130,7 +130,7 @@ class Kubelet:
             return None
         return pod
 
-    # Steps of a pod.
+    # --- steps of a pod
 
     def _schedule(self, uid: str) -> None:
         pod, manifest = self._find(uid)
@@ -226,7 +226,7 @@ class Kubelet:
         if self.addresses.get(pod.address) is pod:
             del self.addresses[pod.address]
 
-    # What it looks up.
+    # --- what it looks up
 
     def _find(self, uid: str) -> tuple[Running | None, Manifest | None]:
         pod = self.pods.get(uid)
@@ -287,7 +287,7 @@ class Kubelet:
             number = self._addresses_given
         return f"10.0.{number // 250}.{number % 250}"
 
-    # What it tells.
+    # --- what it tells
 
     def _tell(self, pod: Running) -> None:
         now = self._loop.time()

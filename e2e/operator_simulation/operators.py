@@ -15,7 +15,7 @@ from magnetar.operator.events import ApiEvents
 from magnetar.operator.handlers import WATCHED, EventRouter
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
 from magnetar.operator.loops import Loops
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.reconcile import Dependencies, Key, Reconciler
 from magnetar.operator.sweep import Sweep
 from magnetar.sim.process import Process
@@ -59,7 +59,7 @@ class JudgedEvents:
         self._world = world
         self._events = events
 
-    async def tell(self, owner: OwnerResource, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         """See `magnetar.operator.reconcile.EventWriter`."""
         self._world.promises.told(f"{owner.kind} {owner.name}", event)
         await self._events.tell(owner, event)

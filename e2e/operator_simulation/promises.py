@@ -12,7 +12,7 @@ from typing import Final
 from magnetar.operator.children.context import BOOKIE_PORT
 from magnetar.operator.children.naming import BOOKIE, COMPONENT_LABEL, FINALIZER, INSTANCE_LABEL, POOL_LABEL, ZOOKEEPER
 from magnetar.operator.kubernetes.kinds import BOOKIE_POOL, PULSAR_CLUSTER, Manifest
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.sim.trace import Trace
 
 from e2e.operator_simulation.metadata import Disk
@@ -44,7 +44,7 @@ class Promises:
 
     def __init__(self, store: ObjectStore, software: Software, trace: Trace, now: Callable[[], float]) -> None:
         self.violations: list[str] = []
-        self.events: dict[tuple[str, Tell], int] = {}
+        self.events: dict[tuple[str, EmitEvent], int] = {}
         """How often each was told, by resource."""
         self.writes = 0
         self.refusals = 0
@@ -73,7 +73,7 @@ class Promises:
         self._last_scale_in: tuple[float, float] = (-1e9, 0.0)
         store.listeners.append(self._changed)
 
-    # Called by the server.
+    # --- called by the server
 
     def before(self, write: Write) -> Looks:
         """Just before it is carried out."""
@@ -151,7 +151,7 @@ class Promises:
         owner = next(reference for reference in references if reference.get("controller"))
         return owner["kind"], write.namespace, owner["name"]
 
-    def told(self, resource: str, event: Tell) -> None:
+    def told(self, resource: str, event: EmitEvent) -> None:
         """An Event."""
         self.note("events", f"{resource} {event.type} {event.reason}: {event.message}")
         count = self.events[resource, event] = self.events.get((resource, event), 0) + 1
@@ -200,7 +200,7 @@ class Promises:
         """For the trace's readers."""
         self._trace.remark(who, what)
 
-    # Single promises.
+    # --- single promises
 
     def _check_events(self, write: Write) -> None:
         self._recent_events = [when for when in self._recent_events if when > self._now() - 60] + [self._now()]
@@ -388,7 +388,7 @@ class Promises:
         wishes = [self._hibernated.get(cluster), self._deleting.get(cluster)]
         return any(wish is not None and wish.held_since(write.pass_began - STALE_SECONDS) for wish in wishes)
 
-    # What is going on.
+    # --- what is going on
 
     @property
     def _unready_since(self) -> dict[str, float]:

@@ -61,7 +61,7 @@ class Storage:
         self._ledger_ids = 0
         self._resting: dict[str, int] = {}
 
-    # Processes.
+    # --- processes
 
     def start(self, bookie_id: str, disks: list[Disk]) -> Exit | None:
         """What `magnetar bookie run` does first: None when it goes on. Only while there is metadata."""
@@ -100,7 +100,7 @@ class Storage:
         if self.running.pop(bookie_id, None) is not None:
             self._gone[bookie_id] = self._now()
 
-    # What it is asked by the control port.
+    # --- what it is asked by the control port
 
     def facts(self, bookie: Bookie) -> BookieFacts:
         """Of one that runs."""
@@ -170,7 +170,7 @@ class Storage:
         lost = self._lost(metadata)
         return sum(any(bookie in lost for bookie in bookies) for bookies in metadata.ledgers.values())
 
-    # What happens by itself.
+    # --- what happens by itself
 
     def tick(self) -> None:
         """A second has passed."""

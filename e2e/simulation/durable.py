@@ -135,7 +135,7 @@ class BookieDisk:
         self._kept_elsewhere: dict[Kept, None] = {}
         platter.watcher = self
 
-    # What is there.
+    # --- what is there
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry as the next start would find it."""
@@ -206,7 +206,7 @@ class BookieDisk:
         entry = inode.read_durable(size, position)
         return entry if len(entry) == size else None
 
-    # What happens.
+    # --- what happens
 
     def content_settled(self, path: Path, inode: Inode) -> None:
         """See `PlatterWatcher.content_settled`."""

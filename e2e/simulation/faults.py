@@ -74,7 +74,7 @@ class Faults:
                 self._world.loop.trace.note("fault", kind)
                 _AT_TAKEOVER[kind][1](self)
 
-    # Bookies.
+    # --- bookies
 
     def kill_bookie(self) -> None:
         """SIGKILL: the page cache survives."""
@@ -167,7 +167,7 @@ class Faults:
                     bookie.damage()
                     inode.flip_bit(self._chance.randrange(KIB, inode.size_bytes), self._chance.randrange(8))
 
-    # Disks.
+    # --- disks
 
     def slow_disk(self) -> None:
         """Syncs take long for a while."""
@@ -196,7 +196,7 @@ class Faults:
         platter.failing_name = INDEX_FILE
         self._later(self._duration(), lambda: setattr(platter, "failing_name", ""))
 
-    # Network.
+    # --- network
 
     def late_bookie(self) -> None:
         """What one bookie answers takes long, and then another one dies, which has answered what the first one has
@@ -258,7 +258,7 @@ class Faults:
             self._world.network.slow_down(one, other, self._chance.choice((0.02, 0.2, 1.5)))
             self._later(self._duration(), lambda one=one, other=other: self._world.network.slow_down(one, other, 0.0))  # type: ignore[misc]
 
-    # Metadata.
+    # --- metadata
 
     def expire_session(self) -> None:
         """The service ends somebody's session."""
@@ -276,7 +276,7 @@ class Faults:
         hosts = self._cluster.hosts()
         self._later(self._duration(), self._world.network.partition([METADATA_HOST], hosts))
 
-    # Clients.
+    # --- clients
 
     def kill_client(self) -> None:
         """A writer, reader or recoverer dies for good."""
@@ -290,7 +290,7 @@ class Faults:
         if alive:
             self._pause(self._chance.choice(alive).node)
 
-    # Help.
+    # --- help
 
     def _pause(self, node: SimulatedHost) -> None:
         process, loop = node.process, self._world.loop

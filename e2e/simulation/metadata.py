@@ -158,7 +158,7 @@ class SimulatedMetadata:
         self._heard_at = self._loop.time()
         self._heartbeat = self._later(HEARTBEAT_SECONDS, self._look)
 
-    # The verbs.
+    # --- the verbs
 
     async def get(self, path: str, *, watch: bool = True) -> Node | None:
         """See `MetadataStore.get`; whoever listens hears of this node in any case."""
@@ -242,7 +242,7 @@ class SimulatedMetadata:
         self._fail_pending(StoreClosed("the metadata store is closed"))
         await asyncio.sleep(0)
 
-    # What can happen to a session.
+    # --- what can happen to a session
 
     def expire(self) -> None:
         """The service ends the session; its owner hears of it a while later."""
@@ -261,7 +261,7 @@ class SimulatedMetadata:
         if connection == self._connection and self._connected:
             self._changes.tell(notifications)
 
-    # Requests.
+    # --- requests
 
     async def _ask(self, act: Callable[[int], T], *, reads: bool = False) -> T:
         if self._closed:
@@ -327,7 +327,7 @@ class SimulatedMetadata:
     def _later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(seconds, act, context=self._context)
 
-    # The session's life.
+    # --- the session's life
 
     def _look(self) -> None:
         """A heartbeat."""

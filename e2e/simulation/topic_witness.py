@@ -72,7 +72,7 @@ class TopicWitness:
         self._table = table
         self._last_told: dict[str, Position] = {}
 
-    # What owners do and are told.
+    # --- what owners do and are told
 
     def appended(self, owner: str, first: Position, payloads: Sequence[bytes]) -> None:
         """An owner was told that a batch is stored."""
@@ -129,7 +129,7 @@ class TopicWitness:
         if any(cursor.mark_delete < each <= self.mark and not cursor.is_acknowledged(each) for each in entries):
             self._witness.accuse(f"the last owner has the mark at {cursor.mark_delete}; it was at {self.mark}")
 
-    # What happens to metadata.
+    # --- what happens to metadata
 
     def metadata_applied(self, outcome: Outcome) -> None:
         """The service has made an outcome so."""

@@ -67,7 +67,7 @@ class Witness:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(f"at {self._now():.6f}: {what}")
 
-    # What clients do and are told.
+    # --- what clients do and are told
 
     def appended(self, ledger_id: int, payloads: Sequence[bytes]) -> None:
         """A writer has taken the next entries."""
@@ -120,7 +120,7 @@ class Witness:
         if not self.disks[bookie_id].fenced(ledger_id):
             self._unfenced_denials[(ledger_id, entry_id)] = bookie_id
 
-    # What happens on disks.
+    # --- what happens on disks
 
     def entry_stored(self, disk: BookieDisk, ledger_id: int, entry_id: int, entry: bytes, *, fenced: bool) -> None:
         """See `DiskEvents.entry_stored`."""
@@ -166,7 +166,7 @@ class Witness:
         if named:
             self.accuse(f"{disk.bookie_id} has lost {what}, which its disk had")
 
-    # What happens to metadata.
+    # --- what happens to metadata
 
     def metadata_applied(self, outcome: Outcome, host: str) -> None:
         """The service has made an outcome so, which a host has asked for."""

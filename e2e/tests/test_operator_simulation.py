@@ -67,7 +67,7 @@ def test_a_run_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.Monk
         run_seed(0)
 
 
-# The API server that is simulated behaves as a real one where the operator leans on it.
+# --- the API server that is simulated behaves as a real one where the operator leans on it
 
 
 class Clock:

@@ -234,7 +234,7 @@ def test_a_ledger_that_there_is_must_not_be_deleted(world: World) -> None:
     assert world.witness.violations == ["at 0.000000: a has deleted ledger 7, and its metadata is there"]
 
 
-# The topic.
+# --- the topic
 
 
 def acknowledged(*ids: int) -> bytes:

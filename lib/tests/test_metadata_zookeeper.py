@@ -15,7 +15,7 @@ from magnetar.metadata.contract import PATIENCE_SECONDS, MetadataStoreContract, 
 from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
-from magnetar.metadata.zookeeper_session import TURNS, SessionInput, ZookeeperSession, ZooKeeperSessionState
+from magnetar.metadata.zookeeper_session import TURNS, SessionInput, ZookeeperSession, ZookeeperSessionState
 
 pytestmark = pytest.mark.zookeeper
 
@@ -326,8 +326,8 @@ async def test_what_asks_for_a_version_is_sent_once(
 
 def test_every_event_follows_from_the_table() -> None:
     assert {event for _, event in TURNS.values()} == set(SessionEvent)
-    assert all(fate is not ZooKeeperSessionState.NEW for fate, _ in TURNS)
-    assert (ZooKeeperSessionState.LOST, SessionInput.SUSPENDED) not in TURNS
+    assert all(fate is not ZookeeperSessionState.NEW for fate, _ in TURNS)
+    assert (ZookeeperSessionState.LOST, SessionInput.SUSPENDED) not in TURNS
 
 
 def test_missing_java_is_said_and_not_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

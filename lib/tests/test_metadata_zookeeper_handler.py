@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
-from magnetar.metadata.zookeeper_handler import BufferedSocket, ZooKeeperHandler
+from magnetar.metadata.zookeeper_handler import BufferedSocket, ZookeeperHandler
 
 Pair = tuple[socket.socket, BufferedSocket]
 
@@ -27,8 +27,8 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture
-def handler() -> ZooKeeperHandler:
-    return ZooKeeperHandler(lambda _: None, first_reply_seconds=10.0)
+def handler() -> ZookeeperHandler:
+    return ZookeeperHandler(lambda _: None, first_reply_seconds=10.0)
 
 
 def test_replies_are_received_together_and_read_one_by_one(pair: Pair) -> None:
@@ -45,7 +45,7 @@ def test_replies_are_received_together_and_read_one_by_one(pair: Pair) -> None:
     assert ours.recv(1) == b""
 
 
-def test_waits_until_something_can_be_read_or_written(pair: Pair, handler: ZooKeeperHandler) -> None:
+def test_waits_until_something_can_be_read_or_written(pair: Pair, handler: ZookeeperHandler) -> None:
     theirs, ours = pair
     assert handler.select([], [ours], [], 1.0) == ([], [ours], [])
     began = time.monotonic()
@@ -55,7 +55,7 @@ def test_waits_until_something_can_be_read_or_written(pair: Pair, handler: ZooKe
     assert handler.select([ours, theirs], [], [], None) == ([ours], [], [])
 
 
-def test_what_is_buffered_is_ready_and_does_not_hide_the_others(pair: Pair, handler: ZooKeeperHandler) -> None:
+def test_what_is_buffered_is_ready_and_does_not_hide_the_others(pair: Pair, handler: ZookeeperHandler) -> None:
     theirs, ours = pair
     theirs.sendall(b"two")
     assert ours.recv(1) == b"t"
@@ -64,7 +64,7 @@ def test_what_is_buffered_is_ready_and_does_not_hide_the_others(pair: Pair, hand
     assert handler.select([ours, theirs], [], [], 60.0) == ([ours, theirs], [], [])
 
 
-def test_a_closed_connection_is_found(pair: Pair, handler: ZooKeeperHandler) -> None:
+def test_a_closed_connection_is_found(pair: Pair, handler: ZookeeperHandler) -> None:
     theirs, ours = pair
     theirs.close()
     assert handler.select([ours], [], [], 60.0) == ([ours], [], [])
@@ -74,7 +74,7 @@ def test_a_closed_connection_is_found(pair: Pair, handler: ZooKeeperHandler) -> 
         handler.select([ours], [], [], 60.0)
 
 
-def test_files_of_any_number(handler: ZooKeeperHandler) -> None:
+def test_files_of_any_number(handler: ZookeeperHandler) -> None:
     high = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4_000) - 1
     theirs, ours = socket.socketpair()
     moved = socket.socket(fileno=os.dup2(ours.fileno(), high))
@@ -83,7 +83,7 @@ def test_files_of_any_number(handler: ZooKeeperHandler) -> None:
         assert handler.select([moved], [], [], 1.0) == ([moved], [], [])
 
 
-def test_hanging_up_wakes_who_waits_and_what_was_sent_arrives(pair: Pair, handler: ZooKeeperHandler) -> None:
+def test_hanging_up_wakes_who_waits_and_what_was_sent_arrives(pair: Pair, handler: ZookeeperHandler) -> None:
     theirs, reader = pair
     woken: list[list[object]] = []
     thread = threading.Thread(target=lambda: woken.append([*handler.select([reader], [], [], 10)[0]]))
@@ -98,7 +98,7 @@ def test_hanging_up_wakes_who_waits_and_what_was_sent_arrives(pair: Pair, handle
     reader.hang_up()
 
 
-def test_a_handler_that_hung_up_waits_no_longer(handler: ZooKeeperHandler) -> None:
+def test_a_handler_that_hung_up_waits_no_longer(handler: ZookeeperHandler) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -115,7 +115,7 @@ def test_a_handler_that_hung_up_waits_no_longer(handler: ZooKeeperHandler) -> No
 
 
 def test_a_first_reply_is_waited_for_twice_as_long_after_each_silence() -> None:
-    handler = ZooKeeperHandler(lambda _: None, first_reply_seconds=0.01)
+    handler = ZookeeperHandler(lambda _: None, first_reply_seconds=0.01)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def connect() -> BufferedSocket:
@@ -152,14 +152,14 @@ def test_a_server_that_is_slow_to_accept_is_given_more_time_also_after_one_that_
     theirs, ours = pair
     given_seconds: list[float] = []
 
-    def connect(_: ZooKeeperHandler, *, timeout: float) -> BufferedSocket:
+    def connect(_: ZookeeperHandler, *, timeout: float) -> BufferedSocket:
         given_seconds.append(timeout)
         if len(given_seconds) > 1:
             raise TimeoutError
         return ours
 
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
-    handler = ZooKeeperHandler(lambda _: None, first_reply_seconds=1.0)
+    handler = ZookeeperHandler(lambda _: None, first_reply_seconds=1.0)
     theirs.sendall(b"x")
     assert handler.create_connection(timeout=10.0).recv(1) == b"x"
     for _ in range(5):
@@ -172,7 +172,7 @@ def test_one_that_only_closes_takes_no_patience_from_a_slow_one(pair: Pair, monk
     theirs, ours = pair
     theirs.close()
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", lambda *_, timeout: ours)
-    handler = ZooKeeperHandler(lambda _: None, first_reply_seconds=0.01)
+    handler = ZookeeperHandler(lambda _: None, first_reply_seconds=0.01)
     slow, silent = socket.socketpair()
     with slow, silent:
         for _ in range(2):
@@ -195,12 +195,12 @@ def test_a_server_that_greets_slowly_is_waited_for_at_the_next_connection(
     given: list[float] = []
     seconds = 100.0
 
-    def connect(_: ZooKeeperHandler, *, timeout: float) -> socket.socket:
+    def connect(_: ZookeeperHandler, *, timeout: float) -> socket.socket:
         given.append(timeout)
         return ours  # type: ignore[return-value]  # It is read as a socket is.
 
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
-    handler = ZooKeeperHandler(lambda _: None, 2.5, session_kept_seconds=10.0, now=lambda: seconds)
+    handler = ZookeeperHandler(lambda _: None, 2.5, session_kept_seconds=10.0, now=lambda: seconds)
     connection = handler.create_connection(timeout=20.0)
     seconds += greeting_seconds
     theirs.sendall(b"greeting")

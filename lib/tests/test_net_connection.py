@@ -26,7 +26,7 @@ from magnetar.net.requests import (
     ConnectionRequests,
     Place,
     Readings,
-    RequestsInAll,
+    ServerRequests,
 )
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -114,7 +114,7 @@ FAILING = 2
 
 
 async def test_a_few_large_requests_are_as_much_as_many_small_ones(connection: Connection) -> None:
-    requests = ConnectionRequests(connection, RequestsInAll())
+    requests = ConnectionRequests(connection, ServerRequests())
     full = []
     for take, size_bytes in ((requests.begin, REQUESTS_BYTES_MAX), (requests.begin, 1), (requests.end, 1)):
         take(size_bytes)
@@ -125,7 +125,7 @@ async def test_a_few_large_requests_are_as_much_as_many_small_ones(connection: C
 async def test_an_answer_that_waits_for_who_has_gone_is_not_made(
     connection: Connection, transport: StuckTransport
 ) -> None:
-    requests = ConnectionRequests(connection, RequestsInAll())
+    requests = ConnectionRequests(connection, ServerRequests())
     made: list[str] = []
 
     async def work(place: Place) -> None:
@@ -145,14 +145,14 @@ async def test_an_answer_that_waits_for_who_has_gone_is_not_made(
     assert not made
 
 
-async def all_answered(in_all: RequestsInAll) -> None:
+async def all_answered(in_all: ServerRequests) -> None:
     async with asyncio.timeout(10):
         while in_all.count:
             await asyncio.sleep(0)
 
 
 async def test_requests_that_wait_for_a_large_answer_are_no_tasks_and_keep_their_order(connection: Connection) -> None:
-    in_all = RequestsInAll()
+    in_all = ServerRequests()
     requests = ConnectionRequests(connection, in_all)
     made: list[int] = []
     tasks: set[asyncio.Task[None]] = set()
@@ -186,7 +186,7 @@ async def test_requests_that_wait_for_a_large_answer_are_no_tasks_and_keep_their
 
 
 async def test_the_end_of_a_connection_is_the_end_of_what_waits_for_a_large_answer(connection: Connection) -> None:
-    in_all = RequestsInAll()
+    in_all = ServerRequests()
     requests = ConnectionRequests(connection, in_all)
     begun: list[int] = []
     requests.begin(1)
@@ -206,7 +206,7 @@ async def test_the_end_of_a_connection_is_the_end_of_what_waits_for_a_large_answ
 
 
 async def test_work_that_fails_holds_up_nobody_who_waits_for_a_turn() -> None:
-    in_all = RequestsInAll()
+    in_all = ServerRequests()
     done: list[str] = []
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
@@ -229,7 +229,7 @@ async def test_work_that_fails_holds_up_nobody_who_waits_for_a_turn() -> None:
 async def test_large_answers_from_memory_share_turns(connection: Connection) -> None:
     """However many clients are answered at once."""
     now_seconds = 0.0
-    in_all = RequestsInAll(lambda: now_seconds)
+    in_all = ServerRequests(lambda: now_seconds)
     made: list[int] = []
 
     async def work(place: Place) -> None:
@@ -248,7 +248,7 @@ async def test_large_answers_from_memory_share_turns(connection: Connection) -> 
 
 
 async def test_small_answers_of_one_turn_wait_for_no_other_turn(connection: Connection) -> None:
-    in_all = RequestsInAll(lambda: 0.0)
+    in_all = ServerRequests(lambda: 0.0)
     made: list[int] = []
 
     async def work(place: Place) -> None:
@@ -276,13 +276,13 @@ async def test_large_answers_for_a_connection_that_is_closing_are_not_made(
         await place.take()
         made.append("answer")
 
-    await ConnectionRequests(connection, RequestsInAll()).answer_large(work)
+    await ConnectionRequests(connection, ServerRequests()).answer_large(work)
     assert transport.closing
     assert not made
 
 
 async def test_an_answer_for_who_goes_while_others_are_answered_is_not_made(connection: Connection) -> None:
-    in_all = RequestsInAll()
+    in_all = ServerRequests()
     made: list[str] = []
     go = asyncio.Event()
 
@@ -311,7 +311,7 @@ class Answers:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._in_all = RequestsInAll()
+        self._in_all = ServerRequests()
         self._readings = Readings()
         self.begun: list[str] = []
         """Sources that were asked."""

@@ -7,11 +7,11 @@ import pytest
 from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.events import BURST, MESSAGE_BYTES_MAX, REMEMBERED_SECONDS, ApiEvents
 from magnetar.operator.kubernetes.errors import NamespaceTerminating, NotFound, Refused, ServerUnavailable
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from operator_fakes.small_kubernetes import SettableClock, SmallApiServer
 
 OWNER = OwnerResource(kind="Bookie", name="cold", namespace="here", uid="owner-uid")
-DRAIN = Tell("Normal", "DrainStarted", "cold-bookie-3 hands its ledgers over")
+DRAIN = EmitEvent("Normal", "DrainStarted", "cold-bookie-3 hands its ledgers over")
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ async def test_a_flood_is_cut_off_for_one_resource_only(
     api: SmallApiServer, clock: SettableClock, events: ApiEvents
 ) -> None:
     for number in range(200):
-        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+        await events.tell(OWNER, EmitEvent("Warning", "Odd", f"number {number}"))
     assert len(written(api)) == BURST
     await events.tell(OwnerResource(kind="Bookie", name="hot", namespace="here", uid="2"), DRAIN)
     assert len(written(api)) == BURST + 1
     clock.advance(25)
     for number in range(200, 210):
-        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+        await events.tell(OWNER, EmitEvent("Warning", "Odd", f"number {number}"))
     assert len(written(api)) == BURST + 3
 
 
@@ -117,12 +117,12 @@ async def test_a_failure_is_nobody_elses(
 
 
 async def test_long_messages_are_cut(api: SmallApiServer, events: ApiEvents) -> None:
-    await events.tell(OWNER, Tell("Warning", "Long", "x" * 5000))
+    await events.tell(OWNER, EmitEvent("Warning", "Long", "x" * 5000))
     assert len(written(api)[0]["message"]) == MESSAGE_BYTES_MAX
 
 
 async def test_messages_are_measured_as_the_api_server_does(api: SmallApiServer, events: ApiEvents) -> None:
-    await events.tell(OWNER, Tell("Warning", "Long", "€" * 990))
+    await events.tell(OWNER, EmitEvent("Warning", "Long", "€" * 990))
     message = written(api)[0]["message"]
     assert MESSAGE_BYTES_MAX - 3 <= len(message.encode()) <= MESSAGE_BYTES_MAX
     assert message.endswith("€ ...")
@@ -142,14 +142,14 @@ async def test_a_clock_that_is_set_back_silences_nobody(api: SmallApiServer) -> 
     await events.tell(OWNER, DRAIN)
     clock.back_ms = 3_600_000
     clock.advance(60)
-    await events.tell(OWNER, Tell("Normal", "DrainDone", "cold-bookie-3"))
+    await events.tell(OWNER, EmitEvent("Normal", "DrainDone", "cold-bookie-3"))
     await events.tell(OWNER, DRAIN)
     assert [(found["reason"], found["count"]) for found in written(api)] == [("DrainStarted", 2), ("DrainDone", 1)]
 
 
 async def test_a_resource_that_is_gone_is_forgotten(api: SmallApiServer, events: ApiEvents) -> None:
     for number in range(BURST + 1):
-        await events.tell(OWNER, Tell("Warning", "Odd", f"number {number}"))
+        await events.tell(OWNER, EmitEvent("Warning", "Odd", f"number {number}"))
     events.forget("here", "Bookie", "cold")
     await events.tell(OWNER, DRAIN)
     assert len(written(api)) == BURST + 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from magnetar.core.errors import SettingError
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, Refused, ServerUnavailable
-from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import Apply, Create, EmitEvent, StartBookieDrain
 from magnetar.operator.plan.facts import BrokerFacts
 from magnetar.operator.reconcile import INTERRUPTIONS_MAX, LOOK_AGAIN_SECONDS
 from operator_fakes.stage import BLUE, COLD, MOVE, SPLIT, ReconcilerStage, small_stage
@@ -119,7 +119,7 @@ async def test_who_does_not_lead_any_more_does_nothing(stage: ReconcilerStage) -
     """A process that was stopped for a minute goes on in the middle of a pass."""
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
-    stage.actions = [StartBookieDrain("cold-bookie-0"), Tell("Normal", "DrainStarted", "cold-bookie-0")]
+    stage.actions = [StartBookieDrain("cold-bookie-0"), EmitEvent("Normal", "DrainStarted", "cold-bookie-0")]
     stage.leads = False
     with pytest.raises(ServerUnavailable, match="lead"):
         await stage.reconciler.reconcile(COLD)

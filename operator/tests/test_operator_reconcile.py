@@ -16,6 +16,7 @@ from magnetar.operator.plan.actions import (
     CancelBookieDrain,
     CancelBrokerDrain,
     Delete,
+    EmitEvent,
     GrowVolume,
     MakeControlToken,
     RetireLostBookie,
@@ -24,7 +25,6 @@ from magnetar.operator.plan.actions import (
     SetFinalizer,
     StartBookieDrain,
     StartBrokerDrain,
-    Tell,
 )
 from magnetar.operator.plan.facts import (
     BookieFacts,
@@ -306,7 +306,7 @@ async def test_a_refusal_is_told_and_the_status_is_written(stage: ReconcilerStag
     stage.put_pool()
     stage.put_pod("cold-bookie-0", "bookie", "10.0.0.1", "cold")
     stage.controls.refusals = [error]
-    stage.actions = [StartBookieDrain("cold-bookie-0"), Tell("Normal", "Never", "told")]
+    stage.actions = [StartBookieDrain("cold-bookie-0"), EmitEvent("Normal", "Never", "told")]
     with pytest.raises(type(error)):
         await stage.reconciler.reconcile(COLD)
     assert stage.did("apply_status") == [("Bookie", "cold")]
@@ -356,9 +356,9 @@ async def test_a_volume_that_may_not_grow_holds_nothing_else_up(stage: Reconcile
     stage.api.failures["patch", "PersistentVolumeClaim"] = [Refused("exceeded quota")]
     stage.actions = [
         GrowVolume("c", uid, 2 * GI),
-        Tell("Normal", "VolumeGrown", "c"),
+        EmitEvent("Normal", "VolumeGrown", "c"),
         StartBookieDrain("cold-bookie-0"),
-        Tell("Normal", "DrainStarted", "cold-bookie-0"),
+        EmitEvent("Normal", "DrainStarted", "cold-bookie-0"),
     ]
     with pytest.raises(Refused, match="exceeded quota"):
         await stage.reconciler.reconcile(COLD)
@@ -388,7 +388,7 @@ async def test_paused_nothing_is_touched_but_the_status_and_the_finalizer(stage:
     stage.actions = [
         Apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "here"}}),
         SetFinalizer(present=True),
-        Tell("Normal", "Paused", "by you"),
+        EmitEvent("Normal", "Paused", "by you"),
     ]
     for key in (BLUE, COLD):
         await stage.reconciler.reconcile(key)

@@ -12,9 +12,9 @@ from magnetar.auth.testing import make_pair
 from magnetar.operator.children.metadata_job import metadata_job
 from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.kubernetes.errors import Refused
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.cluster.plan import plan_cluster
-from magnetar.operator.plan.facts import Children, PodFacts, Trouble
+from magnetar.operator.plan.facts import Children, PodFacts, SpecProblem
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.rollout import failing, trouble
 from magnetar.operator.plan.warnings import LatestWarning, in_doubt, with_warnings
@@ -49,7 +49,7 @@ async def troubles(stage: ReconcilerStage) -> list[tuple[str, str]]:
     return [(found.reason, found.message) for found in stage.clusters[-1].troubles]
 
 
-# Secrets.
+# --- secrets
 
 
 @pytest.mark.parametrize(
@@ -135,20 +135,20 @@ async def test_a_secret_that_may_not_be_read_is_left_to_the_pods_to_tell_of(stag
 
 def test_trouble_stands_in_the_conditions_and_is_told_once() -> None:
     before = healthy()
-    seen = replace(before, troubles=[Trouble(reason="SecretMissing", message="Secret certs is not there")])
+    seen = replace(before, troubles=[SpecProblem(reason="SecretMissing", message="Secret certs is not there")])
     plan = plan_cluster(seen)
     said = {one.type: one for one in msgspec.convert(plan.status["conditions"], list[Condition])}
     assert (said["Ready"].status, said["Ready"].reason) == ("False", "SecretMissing")
     assert (said["Stalled"].status, said["Stalled"].message) == ("True", "Secret certs is not there")
     assert plan.status["phase"] == "Stalled"
-    assert Tell("Warning", "SecretMissing", "Secret certs is not there") in plan.actions
+    assert EmitEvent("Warning", "SecretMissing", "Secret certs is not there") in plan.actions
     after = told(seen)
-    assert not [action for action in plan_cluster(after).actions if isinstance(action, Tell)]
+    assert not [action for action in plan_cluster(after).actions if isinstance(action, EmitEvent)]
     cured = plan_cluster(replace(after, troubles=()))
-    assert [action.reason for action in cured.actions if isinstance(action, Tell)] == ["Recovered", "Ready"]
+    assert [action.reason for action in cured.actions if isinstance(action, EmitEvent)] == ["Recovered", "Ready"]
 
 
-# Events.
+# --- events
 
 
 def waiting(**facts: Any) -> PodFacts:

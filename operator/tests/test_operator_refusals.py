@@ -12,7 +12,7 @@ from magnetar.operator.children.naming import READABLE_ANNOTATION
 from magnetar.operator.failures import OUTAGE_PASSES, REFUSALS_OF_PODS, failure_of
 from magnetar.operator.kubernetes.errors import Conflict, NamespaceTerminating, Refused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Apply, Create, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import Apply, Create, EmitEvent, StartBookieDrain
 from magnetar.operator.plan.advice import what_to_correct
 from magnetar.operator.plan.conditions import Obstacle
 from magnetar.operator.reconcile import Key
@@ -55,8 +55,8 @@ def make_groups(stage: ReconcilerStage, *groups: list[Any]) -> None:
 
 
 async def test_a_refused_component_leaves_the_others_looked_after(stage: ReconcilerStage) -> None:
-    broker = [Apply(child("Deployment", "blue-broker", "broker")), Tell("Normal", "ScaledOut", "never told")]
-    proxy = [Apply(child("Service", "blue-proxy", "proxy")), Tell("Normal", "Told", "it is there")]
+    broker = [Apply(child("Deployment", "blue-broker", "broker")), EmitEvent("Normal", "ScaledOut", "never told")]
+    proxy = [Apply(child("Service", "blue-proxy", "proxy")), EmitEvent("Normal", "Told", "it is there")]
     make_groups(stage, broker, proxy)
     stage.api.failures["apply", "Deployment"] = [Refused(MISSPELT)]
     with pytest.raises(Refused, match="nodeAffinityy"):
@@ -224,7 +224,7 @@ async def test_a_mistake_of_the_operator_stands_in_the_status(
     assert condition(stage, "Stalled")["reason"] == "PassFailed"
 
 
-# Specs that cannot be read.
+# --- specs that cannot be read
 
 
 @pytest.mark.parametrize(
@@ -413,5 +413,5 @@ def test_a_quota_is_no_fields_fault() -> None:
 def test_an_internal_error_is_told_as_one() -> None:
     told = failure_of(KeyError("spec"), 1)
     words = "internal error of the operator: KeyError: 'spec'. Its log has the traceback"
-    assert told.event == Tell("Warning", "PassFailed", words)
+    assert told.event == EmitEvent("Warning", "PassFailed", words)
     assert told.obstacle == Obstacle(reason="PassFailed", message=words)

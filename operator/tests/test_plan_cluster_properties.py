@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
-from magnetar.operator.plan.actions import Apply, Delete, Plan, Scale, StartBrokerDrain, Tell
+from magnetar.operator.plan.actions import Apply, Delete, EmitEvent, Plan, Scale, StartBrokerDrain
 from magnetar.operator.plan.cluster.parts import alive, one_of, template_hash
 from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import (
@@ -264,7 +264,7 @@ def test_no_pass_does_harm(seen: ClusterSeen) -> None:
         assert not [action for action in deleted if action.kind in ("PersistentVolumeClaim", "Bookie", "Secret")]
         assert all(action.orphan for action in deleted if action.kind == "StatefulSet")
         if seen.cluster.spec.paused:
-            assert all(isinstance(action, Tell) for action in plan.actions)
+            assert all(isinstance(action, EmitEvent) for action in plan.actions)
     elif seen.cluster.spec.deletion_policy == "Retain":
         assert not deleted
     assert all(action.uid for action in deleted)
@@ -279,6 +279,6 @@ def test_no_pass_does_harm(seen: ClusterSeen) -> None:
 def test_what_lasts_is_told_once(seen: ClusterSeen) -> None:
     again = told(seen)
     assert msgspec.convert(plan_cluster(again).status, PulsarClusterStatus).conditions == again.status.conditions
-    states = {action.reason for action in asked(plan_cluster(again), Tell)}
+    states = {action.reason for action in asked(plan_cluster(again), EmitEvent)}
     # Those that go with an action are told until it is seen to be done.
     assert states <= {"DrainStarted", "DrainCancelled", "ScaledIn", "ScaledOut", "VolumeGrown"}

@@ -9,11 +9,11 @@ import pytest
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY, ZOOKEEPER
 from magnetar.operator.plan.actions import (
     Delete,
+    EmitEvent,
     Plan,
     SetFinalizer,
     StartBookieDrain,
     StartBrokerDrain,
-    Tell,
 )
 from magnetar.operator.plan.cluster.plan import IDLE_SECONDS, plan_cluster
 from magnetar.operator.plan.facts import ClusterSeen
@@ -60,7 +60,7 @@ def pools_asleep(seen: ClusterSeen, running: int) -> ClusterSeen:
 def test_a_paused_cluster_is_only_looked_at() -> None:
     seen = respecified(healthy(), paused=True, version="0.2.0")
     plan = plan_cluster(seen)
-    assert all(isinstance(action, Tell) for action in plan.actions)
+    assert all(isinstance(action, EmitEvent) for action in plan.actions)
     assert "Paused" in events(plan)
     assert condition_of(plan, "Paused")[0] == "True"
     assert condition_of(plan, "Reconciling")[:2] == ("False", "Paused")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from magnetar.operator.children.naming import REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Scale, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import EmitEvent, Scale, StartBookieDrain
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import EnsembleFacts
 from magnetar.operator.plan.pool.plan import plan_pool
@@ -34,7 +34,7 @@ def test_a_scale_in_is_refused_that_a_namespace_could_not_bear() -> None:
 def test_it_begins_where_enough_are_left(largest: EnsembleFacts) -> None:
     plan = plan_pool(PoolWorld(replicas=4, desired=5, cluster_status=BROKERS, largest_ensemble=largest).seen())
     assert of(plan, StartBookieDrain) == [StartBookieDrain(pod_name(4))]
-    assert [event for event in of(plan, Tell) if "namespace" in event.message] == []
+    assert [event for event in of(plan, EmitEvent) if "namespace" in event.message] == []
 
 
 def test_it_waits_until_a_broker_says() -> None:
@@ -47,7 +47,7 @@ def test_it_waits_until_a_broker_says() -> None:
 def test_without_brokers_the_clusters_own_figure_counts() -> None:
     plan = plan_pool(PoolWorld(replicas=4, desired=5).seen())
     assert of(plan, StartBookieDrain) == [StartBookieDrain(pod_name(4))]
-    (event,) = [event for event in of(plan, Tell) if event.reason == "DrainStarted"]
+    (event,) = [event for event in of(plan, EmitEvent) if event.reason == "DrainStarted"]
     assert "no broker runs that could say" in event.message
 
 

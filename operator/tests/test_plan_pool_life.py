@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from magnetar.operator.children.naming import BOOKIE, REPLACE_ANNOTATION
-from magnetar.operator.plan.actions import Apply, Create, Delete, Scale, SetFinalizer, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import Apply, Create, Delete, EmitEvent, Scale, SetFinalizer, StartBookieDrain
 from magnetar.operator.plan.pool.children import covers
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.plan.pool.questions import pool_questions
@@ -68,7 +68,7 @@ def test_a_pool_whose_volumes_are_there_comes_back_whole() -> None:
 def test_a_pool_that_is_well_is_left_alone() -> None:
     world = PoolWorld()
     plan = plan_pool(world.seen())
-    assert not [action for action in plan.actions if not isinstance(action, Apply | Tell)]
+    assert not [action for action in plan.actions if not isinstance(action, Apply | EmitEvent)]
     assert said(plan, "Ready") == ("True", "AllReady", "3 of 3 bookies are ready and up to date")
     assert said(plan, "Reconciling")[0] == said(plan, "Stalled")[0] == "False"
     assert said(plan, "Writable")[0] == "True"
@@ -187,7 +187,7 @@ def test_a_pool_that_people_made_goes_when_its_cluster_goes() -> None:
 
 def test_a_paused_pool_is_only_looked_at() -> None:
     plan = plan_pool(PoolWorld(replicas=2, desired=4, cluster={"paused": True}, finalizers=()).seen())
-    assert not [action for action in plan.actions if not isinstance(action, Tell)]
+    assert not [action for action in plan.actions if not isinstance(action, EmitEvent)]
     assert plan.status["phase"] == "Paused"
     assert said(plan, "Reconciling")[:2] == ("False", "Paused")
 

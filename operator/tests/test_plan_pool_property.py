@@ -14,10 +14,10 @@ from magnetar.operator.plan.actions import (
     CancelBookieDrain,
     Create,
     Delete,
+    EmitEvent,
     Plan,
     RetireLostBookie,
     StartBookieDrain,
-    Tell,
 )
 from magnetar.operator.plan.facts import ClaimFacts, PodFacts, PoolSeen
 from magnetar.operator.plan.pool.plan import plan_pool
@@ -240,7 +240,7 @@ def check(world: PoolWorld) -> None:
     assert {action.kind for action in of(plan, Delete)} <= {"Pod", "PersistentVolumeClaim", "StatefulSet"}
     assert all(action.orphan for action in of(plan, Delete) if action.kind == "StatefulSet")
     if world.cluster.get("paused") and not world.cluster_missing and not world.cluster_deleting:
-        assert all(isinstance(action, Tell) for action in plan.actions) or world.deleting
+        assert all(isinstance(action, EmitEvent) for action in plan.actions) or world.deleting
     msgspec.convert(plan.status, BookieStatus)
     assert plan.requeue_after_seconds in (2, 30, 60)
     questions = pool_questions(seen)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from magnetar.operator.children.owned import cluster_settings_without_effect
 from magnetar.operator.kubernetes.errors import Refused
-from magnetar.operator.plan.actions import Apply, Check, Plan, Tell
+from magnetar.operator.plan.actions import Apply, DryRun, EmitEvent, Plan
 from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.pool.plan import plan_pool
 from magnetar.operator.resources.bookie import BookieSpec
@@ -71,9 +71,9 @@ def test_they_are_told_once_and_the_cluster_is_ready_all_the_same() -> None:
     ignored = said(plan, "SettingsInEffect")
     assert (ignored["status"], ignored["reason"]) == ("False", "SettingsIgnored")
     assert "spec.broker.settings.controlPort" in ignored["message"]
-    assert [action.reason for action in plan.actions if isinstance(action, Tell)].count("SettingsIgnored") == 1
+    assert [action.reason for action in plan.actions if isinstance(action, EmitEvent)].count("SettingsIgnored") == 1
     assert said(plan, "Ready")["status"] == "True"
-    assert not [action for action in plan_cluster(told(seen)).actions if isinstance(action, Tell)]
+    assert not [action for action in plan_cluster(told(seen)).actions if isinstance(action, EmitEvent)]
 
 
 def test_a_pool_tells_its_own() -> None:
@@ -83,14 +83,14 @@ def test_a_pool_tells_its_own() -> None:
     assert isinstance(spec, BookieSpec)
     assert "spec.settings.journalDirectories (use storage.journal.count)" in said(plan, "SettingsInEffect")["message"]
     assert "journalMaxBackups" not in said(plan, "SettingsInEffect")["message"]
-    assert "SettingsIgnored" in [action.reason for action in plan.actions if isinstance(action, Tell)]
+    assert "SettingsIgnored" in [action.reason for action in plan.actions if isinstance(action, EmitEvent)]
 
 
-# What is applied later.
+# --- what is applied later
 
 
 def checked(plan: Plan) -> list[str]:
-    return [action.manifest["metadata"]["name"] for action in plan.actions if isinstance(action, Check)]
+    return [action.manifest["metadata"]["name"] for action in plan.actions if isinstance(action, DryRun)]
 
 
 def test_brokers_and_proxies_are_tried_before_their_turn() -> None:
@@ -111,14 +111,14 @@ def deployment(image: str) -> dict[str, Any]:
 
 async def test_each_version_is_tried_once(stage: ReconcilerStage) -> None:
     for image in ("a", "a", "b"):
-        stage.actions = [Check(deployment(image))]
+        stage.actions = [DryRun(deployment(image))]
         await stage.reconciler.reconcile(BLUE)
     assert stage.did("check") == [("Deployment", "blue-broker")] * 2
     assert ("Deployment", "here", "blue-broker") not in stage.api.objects
 
 
 async def test_what_would_be_refused_is_told_at_once(stage: ReconcilerStage) -> None:
-    stage.actions = [Check(deployment("a"))]
+    stage.actions = [DryRun(deployment("a"))]
     for _ in range(2):
         words = "failed to create typed patch object: .spec.template.spec.affinity.nodeAffinityy: not declared (500)"
         stage.api.failures["check", "Deployment"] = [Refused(words)]
@@ -129,7 +129,7 @@ async def test_what_would_be_refused_is_told_at_once(stage: ReconcilerStage) -> 
 
 
 async def test_a_webhook_that_takes_no_tries_refuses_nothing(stage: ReconcilerStage) -> None:
-    stage.actions = [Check(deployment("a"))]
+    stage.actions = [DryRun(deployment("a"))]
     stage.api.failures["check", "Deployment"] = [Refused('admission webhook "w" does not support dry run')]
     assert await stage.reconciler.reconcile(BLUE) == 60
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, TopicNeighbours, Walk
+from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, EntryWalk, TopicNeighbours
 from magnetar.spark.entries import EntryBlock, Hole, OnHole
 from magnetar.spark.positions import MessagePosition
 from magnetar.spark.slices import LedgerRange
@@ -61,7 +61,7 @@ async def test_nothing_is_near_a_topic_that_is_gone() -> None:
 async def test_walks_see_each_entry_once() -> None:
     topic = MemoryTopic({ledger_id: [b"%d-%d" % (ledger_id, at) for at in range(150)] for ledger_id in (1, 4, 9)})
     for forward, place in ((True, (4, 10)), (False, (4, 9))):
-        walk = Walk(topic, DEFAULT_BOUNDS, place, forward=forward)
+        walk = EntryWalk(topic, DEFAULT_BOUNDS, place, forward=forward)
         seen: list[bytes] = []
         while (block := await walk.step()) is not None:
             seen += block.entries if forward else block.entries[::-1]
@@ -72,7 +72,7 @@ async def test_walks_see_each_entry_once() -> None:
 
 async def test_a_walk_goes_on_behind_what_was_read_otherwise() -> None:
     topic = MemoryTopic({1: [b"%d" % at for at in range(10)]})
-    walk = Walk(topic, DEFAULT_BOUNDS, (1, 0), forward=True)
+    walk = EntryWalk(topic, DEFAULT_BOUNDS, (1, 0), forward=True)
     walk.skip_to((1, 8))
     walk.skip_to((1, 2))
     block = await walk.step()
@@ -86,14 +86,14 @@ async def test_walks_say_that_brokers_alone_do_not_tell_ledgers() -> None:
         return {TOPIC: TopicState(topic=TOPIC, ledgers=(ledger,), end=MessagePosition(6, 3), ledgers_known=False)}
 
     topic = TopicNeighbours(TOPIC, states_of, Source)
-    before = Walk(topic, DEFAULT_BOUNDS, (4, 0), forward=False)
+    before = EntryWalk(topic, DEFAULT_BOUNDS, (4, 0), forward=False)
     while await before.step() is not None:
         pass
     assert before.ended == (
         "it is not known which ledgers are before ledger 4: brokers tell the topic's ledgers by the admin API alone: "
         "set admin.url, with a role that may see internal stats, or read from bookies (readMode)"
     )
-    behind = Walk(topic, DEFAULT_BOUNDS, (6, 3), forward=True)
+    behind = EntryWalk(topic, DEFAULT_BOUNDS, (6, 3), forward=True)
     assert await behind.step() is None
     assert behind.ended.startswith("it is not known which ledgers are behind ledger 6")
     assert await TopicNeighbours(TOPIC, states, Source).unknown() == ""

@@ -22,7 +22,7 @@ from magnetar.spark.brokers.client_factory import make_client
 from magnetar.spark.errors import ClusterUnreachable, SinkRefused, TopicMissing
 from magnetar.spark.sink.options import SinkOptions, parse_sink_options
 from magnetar.spark.sink.rows import BATCH_SHIFT, FINGERPRINT_BITS
-from magnetar.spark.sink.targets import TargetFinder
+from magnetar.spark.sink.targets import SinkTopicFinder
 from magnetar.spark.sink.writing import TaskIdentity, TaskWriter, prepare
 from magnetar.spark.values.api import SchemaDefinition
 from magnetar.standalone.threaded import ThreadedCluster
@@ -459,7 +459,7 @@ class TestRefusals:
 
         options = parse_sink_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t", "schematype": "string"})
         client = cast(PulsarClient, Restarting())
-        target = await TargetFinder(client, options, [("value", pa.string())], None).find(options.topic)
+        target = await SinkTopicFinder(client, options, [("value", pa.string())], None).find(options.topic)
         assert (target.partitions, failures) == (4, [])
 
     def test_numbers_are_the_batchs_above_the_rows(self, cluster: ThreadedCluster) -> None:

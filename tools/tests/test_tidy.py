@@ -82,6 +82,8 @@ CASES = [
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
+    (tidy.check_section_comments, {"tools/a.py": f"{GOOD}\n# Reads.\n\nx = 1\n"}, "tools/a.py:3"),
+    (tidy.check_section_comments, {"tools/a.py": f"{GOOD}\n# -----\n\nx = 1\n"}, "tools/a.py:3"),
     (tidy.check_hot_lines, {COMPILED: GOOD}, f"{COMPILED}:1"),
     (tidy.check_hot_lines, {"tools/a.py": f'"""Good.\n\n{HOT_LINE}\n"""\n'}, "tools/a.py:1"),
     (tidy.check_loggers, {"tools/a.py": "log = logging.getLogger(__name__)\n"}, "tools/a.py:1"),

@@ -94,7 +94,7 @@ def _invalid(kind: str, name: str, message: str) -> Refused:
     return Refused(f"{kind} {name!r} is invalid: {message}")
 
 
-# Defaults.
+# --- defaults
 
 
 def _filled(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -205,7 +205,7 @@ _DEFAULTS: Final = {
 }
 
 
-# Changes that are refused.
+# --- changes that are refused
 
 
 def _stateful_set_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:

@@ -66,7 +66,7 @@ class ObjectStore:
         self._uids = 0
         self.listeners: list[Listener] = []
 
-    # Looking.
+    # --- looking
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object as it is, not to be changed."""
@@ -108,7 +108,7 @@ class ObjectStore:
         """Of everything that exists."""
         return {stored.data["metadata"]["uid"] for objects in self._objects.values() for stored in objects.values()}
 
-    # Changing, as clients do.
+    # --- changing, as clients do
 
     def create(self, manifest: Manifest, who: str) -> Manifest:
         """`AlreadyExists`, `Refused`."""
@@ -186,7 +186,7 @@ class ObjectStore:
         self._put(key, before, before.data | {"metadata": metadata}, before.owners)
         return True
 
-    # Changing, as Kubernetes itself does.
+    # --- changing, as Kubernetes itself does
 
     def set_status(self, kind: str, namespace: str, name: str, status: dict[str, Any]) -> None:
         """Nothing if it is gone, or is so already."""
@@ -214,7 +214,7 @@ class ObjectStore:
         if before is not None and before.data["metadata"]["uid"] == uid:
             self._drop((kind, namespace, name), before)
 
-    # Within.
+    # --- within
 
     def _write(
         self, key: tuple[str, str, str], before: Stored | None, after: Manifest, owners: ownership.Owners

@@ -232,7 +232,7 @@ class BookieAdds:
         for listener in tuple(self.holding_listeners):
             listener(holding)
 
-    # What else is journaled.
+    # --- what else is journaled
 
     def takes_explicit_lac(self, ledger_id: int) -> bool:
         """Whether the journal of a ledger has records for explicit LACs."""

@@ -82,7 +82,7 @@ class Bookie:
         """Since the start."""
         return self._adds.added_bytes
 
-    # Back-pressure.
+    # --- back-pressure
 
     @property
     def holding(self) -> bool:
@@ -98,7 +98,7 @@ class Bookie:
         """The journal or a checkpoint has made progress: let held adds go on."""
         self._adds.resume()
 
-    # Fencing and the last add confirmed.
+    # --- fencing and the last add confirmed
 
     async def fence(self, ledger_id: int, master_key: bytes) -> None:
         """Refuse ordinary adds to a ledger from now on, durably; also of a ledger never seen. `BookieError`."""
@@ -198,7 +198,7 @@ class Bookie:
         if code != BookieCode.EOK:
             raise BookieError(BookieCode(code), problem)
 
-    # Reads.
+    # --- reads
 
     def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """An entry that is in memory."""

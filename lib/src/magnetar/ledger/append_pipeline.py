@@ -305,7 +305,7 @@ class AppendPipeline:
                 name=f"ensemble change of ledger {self._context.ledger_id}",
             )
 
-    # What an ensemble change asks for (`ensemble_change.ChangingPipeline`).
+    # --- what an ensemble change asks for (`ensemble_change.ChangingPipeline`)
 
     @property
     def ledger_id(self) -> int:

@@ -26,7 +26,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 class Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
     """A result that is handed over at the moment when it is there, and so in the server's order."""
 
-    def __init__(self, handler: ZooKeeperHandler) -> None:
+    def __init__(self, handler: ZookeeperHandler) -> None:
         super().__init__(handler)
         self._hand_over = handler.hand_over
 
@@ -89,7 +89,7 @@ class BufferedSocket:
 Pollable = socket.socket | BufferedSocket
 
 
-class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
+class ZookeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
     """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
 
     def __init__(self, hand_over: Callable[[Result], None], first_reply_seconds: float) -> None:

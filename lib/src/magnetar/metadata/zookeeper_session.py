@@ -33,7 +33,7 @@ from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
 from magnetar.metadata.silence_limit import SilenceLimit
 from magnetar.metadata.store import NodeChange, Notification, SessionEvent, StoreClosed, StoreUnavailable
-from magnetar.metadata.zookeeper_handler import Result, ZooKeeperHandler
+from magnetar.metadata.zookeeper_handler import Result, ZookeeperHandler
 
 logger: Final = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Watch(NamedTuple):
     path: str
 
 
-class ZooKeeperSessionState(enum.Enum):
+class ZookeeperSessionState(enum.Enum):
     """How the session stands."""
 
     NEW = enum.auto()
@@ -117,20 +117,20 @@ class SessionInput(enum.Enum):
     """Disconnected for so long that the server may end the session at any moment."""
 
 
-TURNS: Final[dict[tuple[ZooKeeperSessionState, SessionInput], tuple[ZooKeeperSessionState, SessionEvent]]] = {
-    (ZooKeeperSessionState.CONNECTED, SessionInput.SUSPENDED): (
-        ZooKeeperSessionState.DISCONNECTED,
+TURNS: Final[dict[tuple[ZookeeperSessionState, SessionInput], tuple[ZookeeperSessionState, SessionEvent]]] = {
+    (ZookeeperSessionState.CONNECTED, SessionInput.SUSPENDED): (
+        ZookeeperSessionState.DISCONNECTED,
         SessionEvent.CONNECTION_LOST,
     ),
-    (ZooKeeperSessionState.CONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.CONNECTED): (
-        ZooKeeperSessionState.CONNECTED,
+    (ZookeeperSessionState.CONNECTED, SessionInput.ENDED): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.CONNECTED): (
+        ZookeeperSessionState.CONNECTED,
         SessionEvent.RECONNECTED,
     ),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.ENDED): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.DISCONNECTED, SessionInput.OVERDUE): (ZooKeeperSessionState.LOST, SessionEvent.SESSION_LOST),
-    (ZooKeeperSessionState.LOST, SessionInput.CONNECTED): (
-        ZooKeeperSessionState.CONNECTED,
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.ENDED): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.DISCONNECTED, SessionInput.OVERDUE): (ZookeeperSessionState.LOST, SessionEvent.SESSION_LOST),
+    (ZookeeperSessionState.LOST, SessionInput.CONNECTED): (
+        ZookeeperSessionState.CONNECTED,
         SessionEvent.SESSION_RESTARTED,
     ),
 }
@@ -181,7 +181,7 @@ class ZookeeperSession:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake_up_is_due = False
-        self._fate = ZooKeeperSessionState.NEW
+        self._fate = ZookeeperSessionState.NEW
         self._closed = False
         self._connected = asyncio.Event()
         self._overdue: asyncio.TimerHandle | None = None
@@ -191,7 +191,7 @@ class ZookeeperSession:
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
         self._patience = SilenceLimit(self._give_up)
         first_reply_seconds = min(FIRST_REPLY_SECONDS_MAX, self._session_timeout_seconds * FIRST_REPLY_SHARE)
-        self._handler = ZooKeeperHandler(self._post_result, first_reply_seconds)
+        self._handler = ZookeeperHandler(self._post_result, first_reply_seconds)
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
@@ -315,7 +315,7 @@ class ZookeeperSession:
         self._pending[result] = (future, watch)
         return await future
 
-    # Called in kazoo's thread (and in the loop's, for requests that fail at once).
+    # --- called in kazoo's thread (and in the loop's, for requests that fail at once)
 
     def _post(self, news: Callable[[], None]) -> None:
         self._inbox.append(news)
@@ -337,7 +337,7 @@ class ZookeeperSession:
     def _post_children_event(self, event: WatchedEvent) -> None:
         self._post(partial(self._take_event, WatchKind.CHILDREN, event))
 
-    # Called in the loop.
+    # --- called in the loop
 
     def _take_inbox(self) -> None:
         self._wake_up_is_due = False
@@ -370,14 +370,14 @@ class ZookeeperSession:
             self._connected.clear()
         if turn is SessionInput.OVERDUE:
             self._fail_pending(ConnectionLoss())
-        if turn is SessionInput.CONNECTED and self._fate is ZooKeeperSessionState.NEW:
-            self._fate = ZooKeeperSessionState.CONNECTED
+        if turn is SessionInput.CONNECTED and self._fate is ZookeeperSessionState.NEW:
+            self._fate = ZookeeperSessionState.CONNECTED
             return
         after = TURNS.get((self._fate, turn))
         if after is None:
             return
         self._fate, event = after
-        if self._fate is ZooKeeperSessionState.DISCONNECTED:
+        if self._fate is ZookeeperSessionState.DISCONNECTED:
             seconds = self._granted_seconds * LOST_AFTER_SHARE
             self._overdue = self._loop.call_later(seconds, self._take_turn, SessionInput.OVERDUE, 0)
         self._on_session_event(event)

@@ -50,7 +50,7 @@ LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
 
 
-class Holder(Protocol):
+class BufferingConnection(Protocol):
     """A connection."""
 
     @property
@@ -104,15 +104,15 @@ class HeldBytes:
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._loop = loop
         self._bytes_max = bytes_max
-        self._noted: dict[Holder, _Noted] = {}
+        self._noted: dict[BufferingConnection, _Noted] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._hurried = False
-        self._paused: dict[Holder, None] = {}
+        self._paused: dict[BufferingConnection, None] = {}
         """Until it is decided who is cut, or until it is their turn."""
         self._brought_bytes = 0
         """In this turn."""
         self._letting_go_on = False
-        self._condemned: deque[tuple[Holder, int]] = deque()
+        self._condemned: deque[tuple[BufferingConnection, int]] = deque()
         """They are read no more, and cut in the next turns; with what each held."""
         self._condemned_bytes = 0
         self._told = ThrottledReport(self._tell_cut, loop.call_later)
@@ -132,7 +132,7 @@ class HeldBytes:
         """How many connections hold more than `NOTED_BYTES`."""
         return len(self._noted)
 
-    def note(self, holder: Holder, size_bytes: int) -> None:
+    def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
         noted = self._noted.get(holder)
         if noted is None:
@@ -164,7 +164,7 @@ class HeldBytes:
             for holder in self._noted:
                 self._pause(holder)
 
-    def _pause(self, holder: Holder) -> None:
+    def _pause(self, holder: BufferingConnection) -> None:
         if holder not in self._paused:
             self._paused[holder] = None
             holder.pause_reading(PAUSED_FOR_ALL)
@@ -173,7 +173,7 @@ class HeldBytes:
         self._brought_bytes = 0
         self._let_go_on()
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: BufferingConnection) -> None:
         """The connection is gone."""
         self._paused.pop(holder, None)
         noted = self._noted.pop(holder, None)
@@ -272,6 +272,6 @@ class HeldBytes:
             *(connections(count), self._last_cut, self._bytes_max),
         )
 
-    def _worth(self, holder: Holder) -> tuple[bool, int, int]:
+    def _worth(self, holder: BufferingConnection) -> tuple[bool, int, int]:
         noted = self._noted[holder]
         return noted.looks == 0, noted.moved_bytes, -noted.size_bytes

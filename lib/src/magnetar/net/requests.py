@@ -54,7 +54,7 @@ PAUSED_FOR_REQUESTS: Final = "requests under way"
 Read = TypeVar("Read")
 
 
-class RequestsInAll:
+class ServerRequests:
     """Those of all connections of a server."""
 
     __slots__ = ("_left_over", "_loop", "_now_seconds", "_share_ends_seconds", "count", "large_answers")
@@ -141,7 +141,7 @@ class Place:
 
     __slots__ = ("_held", "_in_all", "_making", "_requests")
 
-    def __init__(self, requests: ConnectionRequests, in_all: RequestsInAll) -> None:
+    def __init__(self, requests: ConnectionRequests, in_all: ServerRequests) -> None:
         self._requests = requests
         self._in_all = in_all
         self._making = False
@@ -197,7 +197,7 @@ class ConnectionRequests:
 
     __slots__ = ("_answering_large", "_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large", "ended")
 
-    def __init__(self, connection: Connection, in_all: RequestsInAll) -> None:
+    def __init__(self, connection: Connection, in_all: ServerRequests) -> None:
         self._connection = connection
         self._in_all = in_all
         self._count = 0

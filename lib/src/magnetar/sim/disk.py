@@ -86,7 +86,7 @@ class Platter:
         self.mounted = process
         return SimulatedDisk(self, process)
 
-    # What goes wrong.
+    # --- what goes wrong
 
     def lose_power(self) -> None:
         """Forget what was not synced, in content and in names."""
@@ -127,7 +127,7 @@ class Platter:
             FILE_OVERHEAD_BYTES + inode.size_bytes for names in self._directories.values() for inode in names.values()
         )
 
-    # Names.
+    # --- names
 
     def find(self, path: Path) -> Inode | None:
         """The file at a path."""

@@ -118,7 +118,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(self._problem)
         trace.follow(self.time)
 
-    # Time and callbacks.
+    # --- time and callbacks
 
     def time(self) -> float:
         """Virtual seconds since the run began."""
@@ -203,7 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._ready.extend(self._stopped.pop(process, ()))
         self.trace.note(process.name, "goes on")
 
-    # Running.
+    # --- running
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run until this coroutine has ended. `Deadlock`, `EndlessRun`, or what it raises."""
@@ -297,7 +297,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             else:
                 return
 
-    # Threads.
+    # --- threads
 
     def run_in_executor(  # type: ignore[override]  # As above.
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -360,7 +360,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             future.set_result(result)
 
-    # The network.
+    # --- the network
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, *, start_serving: bool = True, **_: Any

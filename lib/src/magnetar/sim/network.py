@@ -87,7 +87,7 @@ class Network:
         self._slow: dict[tuple[str, str], float] = {}
         self._next_port = 50_000
 
-    # Hosts.
+    # --- hosts
 
     def host_up(self, process: Process) -> None:
         """A process runs on its host from now on. Peers of an earlier one that still send hear that it is gone."""
@@ -110,7 +110,7 @@ class Network:
         """Whether a process runs there."""
         return host in self._up
 
-    # What is wrong.
+    # --- what is wrong
 
     def block(self, sources: Collection[str], targets: Collection[str]) -> Callable[[], None]:
         """Let nothing through from these hosts to those (not the other way); returns the way to heal it."""
@@ -180,7 +180,7 @@ class Network:
             delay += rng.random() * slow
         return delay
 
-    # Connections.
+    # --- connections
 
     def listen(
         self, process: Process, factory: Callable[[], asyncio.BaseProtocol], port: int, *, serving: bool = True

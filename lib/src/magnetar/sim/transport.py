@@ -97,7 +97,7 @@ class SimulatedTransport(asyncio.Transport):
         assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
         self._protocol = protocol
 
-    # Sending.
+    # --- sending
 
     def write(self, data: Any) -> None:
         """Send bytes. They arrive after the network's delay, perhaps cut."""
@@ -155,7 +155,7 @@ class SimulatedTransport(asyncio.Transport):
             if self._protocol is not None and not self.told_lost:
                 self._loop.call_soon(self._protocol.resume_writing, context=self.context)
 
-    # Receiving.
+    # --- receiving
 
     def receive(self, chunk: Chunk) -> None:
         """Something arrives from the other end."""
@@ -199,7 +199,7 @@ class SimulatedTransport(asyncio.Transport):
         """Whether what comes is handed over."""
         return not self._reading_paused and not self._closing
 
-    # Ending.
+    # --- ending
 
     def close(self) -> None:
         """End the connection: what was written still arrives, and then the end."""
@@ -269,7 +269,7 @@ class SimulatedTransport(asyncio.Transport):
             self._network.gone(self)
             self._network.gone(self.other)
 
-    # What asyncio asks.
+    # --- what asyncio asks
 
     def is_closing(self) -> bool:
         """Whether the connection was closed or aborted."""

@@ -105,13 +105,13 @@ class ActionExecutor:
         before it is raised."""
 
     async def carry_out(self, action: actions.Action, make_token: Callable[[], str]) -> bool:
-        """Any but `Tell` and those about bundles. False: there was nothing to be done."""
+        """Any but `EmitEvent` and those about bundles. False: there was nothing to be done."""
         match action:
             case actions.Apply():
                 return await self._apply(action)
             case actions.Create(manifest):
                 await self._create(manifest)
-            case actions.Check(manifest):
+            case actions.DryRun(manifest):
                 await self._check(manifest)
                 return False
             case actions.MakeControlToken():
@@ -126,7 +126,7 @@ class ActionExecutor:
                 await self._patch(kind, name, uid, {"metadata": {"annotations": dict(annotations)}})
             case actions.SetFinalizer(present=present):
                 await self._set_finalizer(present=present)
-            case actions.TransferBundle() | actions.SplitBundle() | actions.Tell():
+            case actions.TransferBundle() | actions.SplitBundle() | actions.EmitEvent():
                 raise AssertionError("Events are told by the pass, and bundles are moved by `move`")
             case _:
                 await self._steer(action)

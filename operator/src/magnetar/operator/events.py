@@ -12,7 +12,7 @@ from magnetar.core.clock import Clock
 from magnetar.operator.api import ApiServer
 from magnetar.operator.children.naming import FIELD_MANAGER, OwnerResource
 from magnetar.operator.kubernetes.errors import API_ERRORS, NamespaceTerminating, NotFound
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.resources.common import API_VERSION
 
@@ -75,7 +75,7 @@ class ApiEvents:
         self._resources: dict[tuple[str, str, str], _Resource] = {}
         """By namespace, kind, name; as many as there are resources."""
 
-    async def tell(self, owner: OwnerResource, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         """`EventWriter.tell`."""
         now_seconds = self._clock.monotonic_seconds()
         key = (owner.namespace, owner.kind, owner.name)
@@ -122,7 +122,7 @@ class ApiEvents:
         told.written_seconds = now_seconds
         return True
 
-    def _manifest(self, owner: OwnerResource, event: Tell) -> dict[str, Any]:
+    def _manifest(self, owner: OwnerResource, event: EmitEvent) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
         # Different for each, and the same for the same: a create whose answer is lost is not repeated under another
         # name by the pass after it, which counts up instead.

@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, Misuse, SettingError
 from magnetar.operator.kubernetes.errors import NamespaceTerminating, Refused, ServerUnavailable
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.conditions import REFUSED, Obstacle
 
 OUTAGE_PASSES: Final = 5
@@ -23,7 +23,7 @@ REFUSALS_OF_PODS: Final = 5
 class PassFailure:
     """What is said."""
 
-    event: Tell | None = None
+    event: EmitEvent | None = None
     obstacle: Obstacle | None = None
     """What the status is to say besides."""
     planned: bool = False
@@ -38,19 +38,19 @@ def failure_of(error: Exception, passes: int) -> PassFailure:
         case NamespaceTerminating():
             going = f"the namespace is being deleted, and takes nothing new: {words}"
             obstacle = Obstacle(reason="NamespaceTerminating", message=going, needs_person=False)
-            return PassFailure(event=Tell("Warning", REFUSED, words), obstacle=obstacle)
+            return PassFailure(event=EmitEvent("Warning", REFUSED, words), obstacle=obstacle)
         case Refused():
             message = f"Kubernetes refuses the next change: {words}"
             return PassFailure(
-                event=Tell("Warning", REFUSED, words), obstacle=Obstacle(reason=REFUSED, message=message)
+                event=EmitEvent("Warning", REFUSED, words), obstacle=Obstacle(reason=REFUSED, message=message)
             )
         case SettingError() | Misuse():
-            return PassFailure(event=Tell("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
+            return PassFailure(event=EmitEvent("Warning", "ResourceUnreadable", words), obstacle=unreadable(words))
         case ControlRefused():
             message = f"a pod refuses repeatedly: {words}"
             lasts = passes >= REFUSALS_OF_PODS
             obstacle_or_none = Obstacle(reason="PodRefused", message=message) if lasts else None
-            return PassFailure(event=Tell("Warning", "PodRefused", words), obstacle=obstacle_or_none, planned=True)
+            return PassFailure(event=EmitEvent("Warning", "PodRefused", words), obstacle=obstacle_or_none, planned=True)
         case ControlUnavailable():
             return PassFailure(planned=True)
         case ServerUnavailable():
@@ -66,7 +66,7 @@ def failure_of(error: Exception, passes: int) -> PassFailure:
             # Nobody who looks at the resource sees the log.
             mistake = f"internal error of the operator: {type(error).__name__}: {error}. Its log has the traceback"
             obstacle = Obstacle(reason="PassFailed", message=mistake)
-            return PassFailure(event=Tell("Warning", "PassFailed", mistake), obstacle=obstacle)
+            return PassFailure(event=EmitEvent("Warning", "PassFailed", mistake), obstacle=obstacle)
 
 
 def unreadable(words: str) -> Obstacle:

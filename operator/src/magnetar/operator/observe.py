@@ -29,7 +29,7 @@ from magnetar.operator.children.naming import (
     label_text,
     selector,
 )
-from magnetar.operator.control.asking import Asker, address, reachable
+from magnetar.operator.control.asking import ControlPortCalls, address, reachable
 from magnetar.operator.control.controls import Controls
 from magnetar.operator.custom import SpecReader, cluster_status, owner_of, pool_status
 from magnetar.operator.kubernetes.errors import Refused
@@ -44,7 +44,7 @@ from magnetar.operator.plan.facts import (
     PodFacts,
     PoolFacts,
     PoolSeen,
-    Trouble,
+    SpecProblem,
 )
 from magnetar.operator.plan.pool.questions import Questions
 from magnetar.operator.plan.pool.volumes import wanted_sizes
@@ -111,7 +111,7 @@ class Observer:
             self._troubles(cluster, now_seconds),
         )
         children, versions = _with_pools(looked, pools)
-        asker = Asker(looked.token)
+        asker = ControlPortCalls(looked.token)
         broker_pods = children.of(BROKER)
         zookeeper, brokers = await asyncio.gather(
             asker.each(children.of(ZOOKEEPER), ZOOKEEPER_PORT, lambda address, _: self._controls.zookeeper(address)),
@@ -140,7 +140,7 @@ class Observer:
         )
         return View(seen=seen, versions=versions, reach=reach, unreadable=unreadable)
 
-    async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[Trouble]:
+    async def _troubles(self, cluster: ClusterContext, now_seconds: float) -> list[SpecProblem]:
         """With Secrets that the spec names. They are looked at, and not kept."""
         found = []
         for wanted in named_secrets(cluster.spec):
@@ -174,7 +174,7 @@ class Observer:
         )
         if cluster_manifest is not None and _is_of_an_earlier(manifest, cluster_manifest):
             cluster_manifest = None
-        asker = Asker(looked.token)
+        asker = ControlPortCalls(looked.token)
         pods = looked.children.of(BOOKIE, owner.name)
         bookies = await asker.each(pods, BOOKIE_CONTROL_PORT, self._controls.bookie)
         others = [pool for pool in pools if pool["metadata"]["name"] != owner.name]
@@ -225,7 +225,9 @@ class Observer:
             cluster_uid=next((owner["uid"] for owner in _cluster_owners(manifest)), ""),
         )
 
-    async def _asked(self, seen: PoolSeen, questions: Questions, asker: Asker, reach: ControlAddresses) -> PoolSeen:
+    async def _asked(
+        self, seen: PoolSeen, questions: Questions, asker: ControlPortCalls, reach: ControlAddresses
+    ) -> PoolSeen:
         """With what only a look through the ledgers' metadata can tell. One bookie is asked all of it: it keeps what it
         has found of a lost one."""
         count = asker.first(
@@ -240,7 +242,7 @@ class Observer:
         lost = {pod: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}
         return replace(seen, lost=lost, under_replicated_ledgers=under_replicated)
 
-    async def _largest_ensemble(self, seen: PoolSeen, asker: Asker) -> EnsembleFacts | None:
+    async def _largest_ensemble(self, seen: PoolSeen, asker: ControlPortCalls) -> EnsembleFacts | None:
         """The largest ensemble that any broker names: each knows the policies of the topics that it has loaded."""
         wanted = label_text(selector(seen.spec.cluster_name, BROKER))
         pods = [pod_facts(pod) for pod in await self._api.list("Pod", seen.owner.namespace, wanted)]

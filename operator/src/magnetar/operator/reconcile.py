@@ -19,7 +19,7 @@ from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
-from magnetar.operator.plan.actions import VOLUME_GROWN, Action, BundleAction, Plan, SetFinalizer, Tell
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, BundleAction, EmitEvent, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
 from magnetar.operator.plans import BalancePlanner, Plans
 from magnetar.operator.resources.bookie import BookieStatus
@@ -60,7 +60,7 @@ def _untold(*_: object) -> None:
 class EventWriter(Protocol):
     """Where Events go."""
 
-    async def tell(self, owner: OwnerResource, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         """Write it, or count it up. Never fails: what cannot be written is dropped."""
         ...
 
@@ -234,7 +234,9 @@ class Reconciler:
         if obstacle is not None:
             memory.planned = self._hindered(key, subject.manifest, plan.status, obstacle)
             if not self._says(key, subject.manifest, obstacle):
-                await self._dependencies.events.tell(subject.owner, Tell("Warning", obstacle.reason, obstacle.message))
+                await self._dependencies.events.tell(
+                    subject.owner, EmitEvent("Warning", obstacle.reason, obstacle.message)
+                )
         await self._act(key, plan, subject, memory, paused=paused)
         await self._write_status(key, subject.manifest, memory.planned)
 
@@ -243,7 +245,7 @@ class Reconciler:
         executor = ActionExecutor(self._dependencies.api, self._dependencies.controls, subject, memory.applied)
 
         def allowed(actions: Sequence[Action]) -> list[Action]:
-            return [action for action in actions if not paused or isinstance(action, Tell | SetFinalizer)]
+            return [action for action in actions if not paused or isinstance(action, EmitEvent | SetFinalizer)]
 
         await self._act_in_order(key, allowed(plan.first), executor, memory)
         refusals: list[Refused] = []
@@ -265,7 +267,7 @@ class Reconciler:
         for action in actions:
             if not self._dependencies.may_act():
                 raise ServerUnavailable("this operator does not lead any more")
-            if isinstance(action, Tell):
+            if isinstance(action, EmitEvent):
                 if executor.growth_refused is None or action.reason != VOLUME_GROWN:
                     await self._dependencies.events.tell(executor.owner, action)
             elif isinstance(action, BundleAction):

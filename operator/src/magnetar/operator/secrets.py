@@ -14,7 +14,7 @@ from magnetar.auth.keys import read_public_key, read_secret_key
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.access import BROKER_TOKEN_KEY, PROXY_TOKEN_KEY
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.facts import Trouble
+from magnetar.operator.plan.facts import SpecProblem
 from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec
 
 SECRET_MISSING: Final = "SecretMissing"  # noqa: S105  (a reason)
@@ -52,11 +52,11 @@ def named_secrets(spec: PulsarClusterSpec) -> list[NamedSecret]:
     return found
 
 
-def trouble_of(wanted: NamedSecret, found: Manifest | None, now_seconds: float) -> Trouble | None:
+def trouble_of(wanted: NamedSecret, found: Manifest | None, now_seconds: float) -> SpecProblem | None:
     """What is to be said of it; None: nothing."""
     if found is None:
         words = f"Secret {wanted.name}, which {wanted.field} names, is not there: {wanted.remedy}"
-        return Trouble(reason=SECRET_MISSING, message=words)
+        return SpecProblem(reason=SECRET_MISSING, message=words)
     try:
         content = {name: base64.b64decode(text or "") for name, text in (found.get("data") or {}).items()}
     except (binascii.Error, ValueError):
@@ -64,7 +64,7 @@ def trouble_of(wanted: NamedSecret, found: Manifest | None, now_seconds: float) 
     reason, what = wanted.look(content, now_seconds)
     if not reason:
         return None
-    return Trouble(reason=reason, message=f"Secret {wanted.name} of {wanted.field}: {what}")
+    return SpecProblem(reason=reason, message=f"Secret {wanted.name} of {wanted.field}: {what}")
 
 
 def _wrong_certificate(tls: TlsSpec, content: Mapping[str, bytes], now_seconds: float) -> tuple[str, str]:

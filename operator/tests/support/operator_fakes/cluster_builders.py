@@ -13,7 +13,7 @@ from magnetar.operator.children.naming import BROKER, PROXY, ZOOKEEPER
 from magnetar.operator.children.proxies import proxy_children
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Action, Apply, Create, Plan, Tell
+from magnetar.operator.plan.actions import Action, Apply, Create, EmitEvent, Plan
 from magnetar.operator.plan.cluster.parts import one_of, template_hash
 from magnetar.operator.plan.cluster.plan import plan_cluster
 from magnetar.operator.plan.facts import (
@@ -209,7 +209,7 @@ def asked(plan: Plan, kind: type[A]) -> list[A]:
 
 def events(plan: Plan) -> list[str]:
     """Reasons of what is told."""
-    return [tell.reason for tell in asked(plan, Tell)]
+    return [tell.reason for tell in asked(plan, EmitEvent)]
 
 
 def condition_of(plan: Plan, type_: str) -> tuple[str, str, str]:
@@ -220,4 +220,4 @@ def condition_of(plan: Plan, type_: str) -> tuple[str, str, str]:
 
 def quiet(actions: Sequence[Action]) -> list[Action]:
     """Those that change something: not what is applied in each pass, nor what is told."""
-    return [action for action in actions if not hasattr(action, "manifest") and not isinstance(action, Tell)]
+    return [action for action in actions if not hasattr(action, "manifest") and not isinstance(action, EmitEvent)]

@@ -10,7 +10,7 @@ import msgspec
 from magnetar.operator.children.bookies import bookie_children
 from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.children.naming import BOOKIE, FINALIZER, TEMPLATE_ANNOTATION, OwnerResource
-from magnetar.operator.plan.actions import Action, Apply, Create, Delete, Plan, Tell
+from magnetar.operator.plan.actions import Action, Apply, Create, Delete, EmitEvent, Plan
 from magnetar.operator.plan.facts import (
     BookieFacts,
     Children,
@@ -219,7 +219,7 @@ def replicas_of(plan: Plan) -> int | None:
 
 def told(plan: Plan) -> list[str]:
     """Reasons of a plan's Events."""
-    return [action.reason for action in of(plan, Tell)]
+    return [action.reason for action in of(plan, EmitEvent)]
 
 
 def said(plan: Plan, type_: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from magnetar.operator.children.naming import FIELD_MANAGER, OwnerResource
 from magnetar.operator.control.controls import Driver
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
 from magnetar.operator.resources.cluster import BundleMove
 
@@ -249,10 +249,10 @@ class RecordedEvents:
     """Events in a list."""
 
     def __init__(self) -> None:
-        self.events: list[Tell] = []
+        self.events: list[EmitEvent] = []
         self.forgotten: list[str] = []
 
-    async def tell(self, owner: OwnerResource, event: Tell) -> None:
+    async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         self.events.append(event)
 
     def forget(self, namespace: str, kind: str, name: str) -> None:

@@ -16,7 +16,7 @@ from magnetar.net.accepting import ENOUGH
 from magnetar.net.connection import Connection
 from magnetar.net.descriptors import clients_max
 from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
-from magnetar.net.requests import RequestsInAll
+from magnetar.net.requests import ServerRequests
 from magnetar.net.splice import Splice
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.counters import ProxyCounters
@@ -88,7 +88,7 @@ class ProxyService:
             settings.targets, brokers, clock, shows_credentials=connector.credentials.method != METHOD_NONE
         )
         self.lookups = Lookups(links, brokers, self.counters, self._proven, settings)
-        self.requests = RequestsInAll()
+        self.requests = ServerRequests()
         # One with a client, and one with the broker that it is joined with.
         self._limit = limit_of_all(settings.connections_max, TOTAL_SETTING, clients_max(each=2))
         self._per_address_limit = ConnectionLimit(

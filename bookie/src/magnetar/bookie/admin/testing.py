@@ -97,7 +97,7 @@ class FakeOperations:
             measures=self,
         )
 
-    # The bookie.
+    # --- the bookie
 
     def state(self) -> BookieState:
         return self.now
@@ -120,7 +120,7 @@ class FakeOperations:
     def change_settings(self, changes: Mapping[str, str]) -> None:
         self.known_settings.update(changes)
 
-    # Storage.
+    # --- storage
 
     def directories(self) -> Sequence[DirectoryUsage]:
         return self.usages
@@ -155,7 +155,7 @@ class FakeOperations:
         for path in paths:
             self.databases[path] = True
 
-    # Garbage collection.
+    # --- garbage collection
 
     def collections(self) -> Sequence[CollectionState]:
         return [self.collection]
@@ -177,7 +177,7 @@ class FakeOperations:
             minor_suspended=state.minor_suspended and not minor,
         )
 
-    # The cluster.
+    # --- the cluster
 
     async def ledger_ids(self) -> AsyncIterator[int]:
         self._fail()
@@ -216,7 +216,7 @@ class FakeOperations:
     async def bookie_spaces(self) -> Sequence[BookieSpace]:
         return self.spaces
 
-    # AutoRecovery.
+    # --- AutoRecovery
 
     async def auto_recovery(self) -> AutoRecoveryState:
         self._fail()
@@ -271,7 +271,7 @@ class FakeOperations:
         self.lost[bookie_id] = state
         return state
 
-    # Drain.
+    # --- drain
 
     async def start_drain(self) -> BookieDrainState:
         self._fail()
@@ -290,7 +290,7 @@ class FakeOperations:
         self.drain_state = BookieDrainState(bookie_id=self.bookie_id)
         return self.drain_state
 
-    # Metrics.
+    # --- metrics
 
     def storage_measures(self) -> Sequence[StorageMeasures]:
         return [

@@ -97,7 +97,7 @@ class LocalOperations:
         """Wait for compactions of the index that were begun here: RocksDB cannot be closed under them."""
         await asyncio.gather(*self._compactions, return_exceptions=True)
 
-    # StateOperations.
+    # --- StateOperations
 
     @property
     def bookie_id(self) -> str:
@@ -155,7 +155,7 @@ class LocalOperations:
         self._shown_settings.update(changes)
         logger.warning("settings were changed over HTTP, without effect: %s", ", ".join(sorted(changes)))
 
-    # StorageOperations.
+    # --- StorageOperations
 
     def directories(self) -> Sequence[DirectoryUsage]:
         """Each directory and its file system now. OSError."""
@@ -270,7 +270,7 @@ class LocalOperations:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the index could not be compacted: %s", error)
 
-    # CollectionOperations.
+    # --- CollectionOperations
 
     def collections(self) -> Sequence[CollectionState]:
         """One of each ledger directory."""
@@ -296,7 +296,7 @@ class LocalOperations:
             raise OperationRefused("this bookie collects no garbage: it was started without a collector")
         return self._parts.collectors
 
-    # MeasureOperations.
+    # --- MeasureOperations
 
     @property
     def counters(self) -> BookieCounters:

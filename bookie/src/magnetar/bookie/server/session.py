@@ -99,7 +99,7 @@ class BookieSession:
         self._requests.close()
         self._long_polls.lost(self._connection)
 
-    # A turn's worth.
+    # --- a turn's worth
 
     def _serve(self, buffer: bytes, bounds: list[int]) -> None:
         if len(bounds) > 2 * TURN_FRAMES_MAX:
@@ -149,7 +149,7 @@ class BookieSession:
             self._holds_much = held_bytes > NOTED_BYTES
             self._connection.hold_incoming(held_bytes)
 
-    # Version 2.
+    # --- version 2
 
     def _take_v2(self, buffer: bytes, bounds: Sequence[int]) -> None:
         for request in v2.decode_requests(buffer, bounds):
@@ -168,7 +168,7 @@ class BookieSession:
         self._connection.write(v2.encode_add_responses(code, ledger_id, entry_ids))
         self._adds_ended(size)
 
-    # Version 3.
+    # --- version 3
 
     def _take_v3(self, buffer: bytes, bounds: Sequence[int]) -> None:
         adds: dict[tuple[int, bytes, int], list[v3.Request]] = {}
@@ -225,7 +225,7 @@ class BookieSession:
         self._connection.write(v3.encode_add_responses(BookieCode(code), ledger_id, added))
         self._adds_ended(size)
 
-    # Both.
+    # --- both
 
     def _adds_started(self, size: int) -> None:
         self._adds_bytes += size

@@ -89,7 +89,7 @@ class DirectoryStorage:
         at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._background_thread, function)
 
-    # Reads.
+    # --- reads
 
     async def read_many(
         self, wanted: Sequence[tuple[int, int]], size_bytes_max: int = READ_BYTES_UNBOUNDED
@@ -162,7 +162,7 @@ class DirectoryStorage:
         # There, too, they are sorted: a ledger may have millions.
         return await loop.run_in_executor(self.read_threads, self._all_entry_ids, ledger_id, cached)
 
-    # Checkpoints.
+    # --- checkpoints
 
     async def flush(self, states: Sequence[State]) -> None:
         """Write the cache out, or once more what could not be written before, and store states. OSError.
@@ -234,7 +234,7 @@ class DirectoryStorage:
             raise
         return placed
 
-    # In a read thread.
+    # --- in a read thread
 
     def _extend_from_cache(
         self, entries: list[bytes], ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int

@@ -65,7 +65,7 @@ class LedgerIndex(Protocol):
         """All entry ids of a ledger, ascending."""
         ...
 
-    # For garbage collection. Each call does a bounded amount of work, so that a thread may stop between two.
+    # --- garbage collection; each call does a bounded amount of work, so that a thread may stop between two
 
     def stored_ledger_ids(self, first_ledger_id: int, count_max: int) -> list[int]:
         """Ledgers that have a state or any place, ascending, from `first_ledger_id` on; fewer than asked for only when

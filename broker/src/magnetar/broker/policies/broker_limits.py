@@ -10,7 +10,7 @@ from magnetar.broker.policies.model import Rate
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.net.descriptors import clients_max
 from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
-from magnetar.net.requests import RequestsInAll
+from magnetar.net.requests import ServerRequests
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class BrokerLimits:
         self.dispatch: RateLimiter | None = None
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, call_later)
-        self.requests = RequestsInAll(clock.monotonic_seconds)
+        self.requests = ServerRequests(clock.monotonic_seconds)
         self.notes = KeptNotes()
         self.use_settings(settings)
 

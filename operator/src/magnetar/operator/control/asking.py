@@ -21,7 +21,7 @@ Ask: TypeAlias = Callable[[str, str], Awaitable[Answer]]
 logger: Final = logging.getLogger(__name__)
 
 
-class Asker:
+class ControlPortCalls:
     """Asks pods, some at a time; who does not answer is left out. What is asked takes an address and the token."""
 
     def __init__(self, token: str) -> None:

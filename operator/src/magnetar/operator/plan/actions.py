@@ -35,7 +35,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DryRun:
     """Ask the API server whether it would take an object that is to be applied later: what is wrong with a spec is told
     at once, not when the turn of what it is about has come."""
 
@@ -172,7 +172,7 @@ PodAction: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class EmitEvent:
     """An Event of the resource; the same one again counts up instead of being told anew."""
 
     type: Literal["Normal", "Warning"]
@@ -183,7 +183,7 @@ class Tell:
 Action: TypeAlias = (
     Apply
     | Create
-    | Check
+    | DryRun
     | MakeControlToken
     | Delete
     | Scale
@@ -192,7 +192,7 @@ Action: TypeAlias = (
     | SetFinalizer
     | PodAction
     | BundleAction
-    | Tell
+    | EmitEvent
 )
 
 
@@ -205,7 +205,7 @@ class Plan:
     """What all the rest needs: if the API server refuses some of it, nothing else is tried."""
     groups: Sequence[Sequence[Action]] = ()
     """Each is right whatever became of those before it."""
-    told: Sequence[Tell] = ()
+    told: Sequence[EmitEvent] = ()
     """Events about the status, told if nothing was refused: a status with a refusal says something else."""
     asked: Sequence[Action] = ()
     """What pods are asked to do. One that refuses ends the pass, so this is last."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.resources.common import Condition, ConditionStatus, Part
 
 READY: Final = "Ready"
@@ -82,19 +82,19 @@ def settings_in_effect(without_effect: Sequence[str]) -> NewCondition:
     return NewCondition(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
 
 
-def stall_events(before: Iterable[Condition], now: Iterable[Condition], told: Sequence[Tell] = ()) -> list[Tell]:
+def stall_events(before: Iterable[Condition], now: Iterable[Condition], told: Sequence[EmitEvent] = ()) -> list[EmitEvent]:
     """Of what needs a person: a stall that begins, unless it is told already, or ends; settings that newly have no
     effect."""
     found = []
     old, new = condition(before, STALLED), condition(now, STALLED)
     was = old.reason if old is not None and old.status == "True" else ""
     if new is not None and new.status == "True" and new.reason not in (was, *(event.reason for event in told)):
-        found.append(Tell("Warning", new.reason, new.message))
+        found.append(EmitEvent("Warning", new.reason, new.message))
     elif was and new is not None and new.status != "True":
-        found.append(Tell("Normal", "Recovered", f"it works again; the trouble was: {was}"))
+        found.append(EmitEvent("Normal", "Recovered", f"it works again; the trouble was: {was}"))
     old, new = condition(before, SETTINGS_IN_EFFECT), condition(now, SETTINGS_IN_EFFECT)
     if new is not None and new.status == "False" and (old is None or old.message != new.message):
-        found.append(Tell("Warning", new.reason, new.message))
+        found.append(EmitEvent("Warning", new.reason, new.message))
     return found
 
 

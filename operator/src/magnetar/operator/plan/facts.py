@@ -139,7 +139,7 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class SpecProblem:
     """Something that a resource names is not as it must be; only a person can mend it."""
 
     reason: str
@@ -253,7 +253,7 @@ class ClusterSeen:
     load: LoadSnapshot | None = None
     """Seen only where the operator balances by itself and it is time for a round."""
     pod_monitors_known: bool = False
-    troubles: Sequence[Trouble] = ()
+    troubles: Sequence[SpecProblem] = ()
     """With Secrets that the spec names."""
     now_seconds: float
     """Since 1970."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.spark.assembly.chunks import ChunkJoiner, is_chunk
 from magnetar.spark.assembly.compaction import unwrapped
-from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds, Neighbours, Walk
+from magnetar.spark.assembly.neighbours import DEFAULT_BOUNDS, Bounds, EntryWalk, Neighbours
 from magnetar.spark.assembly.plain_entries import ALL_TIMES, PlainEntries
 from magnetar.spark.assembly.transactions import TransactionGate
 from magnetar.spark.entries import EntryBlock, WholeEntry
@@ -35,7 +35,7 @@ class EntryAssembler:
         self._filtered_by_broker = filtered_by_broker
         self._plain = PlainEntries(publish_time_ms)
         first = (slice_.ranges[0].ledger_id, slice_.ranges[0].first_entry_id) if slice_.ranges else (0, 0)
-        before = Walk(neighbours, bounds, (first[0], first[1] - 1), forward=False)
+        before = EntryWalk(neighbours, bounds, (first[0], first[1] - 1), forward=False)
         self._chunks = ChunkJoiner(before, bounds)
         self._gate = TransactionGate(neighbours, bounds, first)
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.spark.assembly.neighbours import Bounds, Walk
+from magnetar.spark.assembly.neighbours import Bounds, EntryWalk
 from magnetar.spark.assembly.transactions import TransactionId, transaction_of
 from magnetar.spark.entries import EntryBlock, WholeEntry
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -103,7 +103,7 @@ class EarlierChunks:
 
     It keeps the chunks of messages that are not complete there; the walk's bound bounds them."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: EntryWalk) -> None:
         self._walk = walk
         self._found: dict[ChunkKey, _Found] = {}
 
@@ -148,7 +148,7 @@ class EarlierChunks:
 class ChunkJoiner:
     """Takes a slice's chunks in order, and gives a message for each last one."""
 
-    def __init__(self, before: Walk, bounds: Bounds) -> None:
+    def __init__(self, before: EntryWalk, bounds: Bounds) -> None:
         self._earlier = EarlierChunks(before)
         self._bounds = bounds
         self._messages: OrderedDict[ChunkKey, ChunkedMessage] = OrderedDict()

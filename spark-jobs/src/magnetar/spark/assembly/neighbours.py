@@ -160,7 +160,7 @@ class TopicNeighbours:
         return self._ledgers
 
 
-class Walk:
+class EntryWalk:
     """Goes through a topic's entries from one place on, in one direction, step by step and within bounds."""
 
     def __init__(self, neighbours: Neighbours, bounds: Bounds, place: tuple[int, int], *, forward: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from magnetar.spark.assembly.neighbours import Bounds, Neighbours, Walk
+from magnetar.spark.assembly.neighbours import Bounds, EntryWalk, Neighbours
 from magnetar.spark.entries import EntryBlock, WholeEntry
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, MessageMetadataView, skim
@@ -69,8 +69,8 @@ class TransactionGate:
         self._outcomes = TransactionOutcomes()
         self._held: deque[tuple[WholeEntry, TransactionId | None]] = deque()
         self._held_bytes = 0
-        self._ahead: Walk | None = None
-        self._before: Walk | None = None
+        self._ahead: EntryWalk | None = None
+        self._before: EntryWalk | None = None
 
     @property
     def holding(self) -> bool:
@@ -146,12 +146,12 @@ class TransactionGate:
         """Look for the marker of one transaction. Returns why there is none, or an empty text."""
         ahead = self._ahead
         if ahead is None:
-            ahead = self._ahead = Walk(self._neighbours, self._bounds, place, forward=True)
+            ahead = self._ahead = EntryWalk(self._neighbours, self._bounds, place, forward=True)
         ahead.skip_to(place)
         before = self._before
         if before is None:
             ledger_id, entry_id = self._first_place
-            before = self._before = Walk(self._neighbours, self._bounds, (ledger_id, entry_id - 1), forward=False)
+            before = self._before = EntryWalk(self._neighbours, self._bounds, (ledger_id, entry_id - 1), forward=False)
         for walk in (ahead, before):
             while self._outcomes.committed(transaction) is None:
                 block = await walk.step()

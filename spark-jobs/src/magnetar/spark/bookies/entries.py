@@ -19,8 +19,8 @@ from magnetar.spark.bookies.ledger_place import LedgerMetadataOfNow, LedgerPlace
 from magnetar.spark.bookies.requests import (
     ANSWER_BYTES_MAX,
     EACH_COUNT_MAX,
-    BookieAsker,
     BookieFailure,
+    BookieRequests,
     in_words,
     nobody_has_it,
     nobody_has_the_ledger,
@@ -97,7 +97,7 @@ class BookieEntries:
         are waited for."""
         self._topic = topic
         self._metadata_of_now = metadata_of_now
-        self._asker = BookieAsker(bookies)
+        self._asker = BookieRequests(bookies)
         self._give_up_seconds = give_up_seconds
         self._under_way: deque[asyncio.Task[Fetched]] = deque()
 

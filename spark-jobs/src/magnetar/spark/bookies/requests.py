@@ -50,7 +50,7 @@ Got: TypeAlias = "tuple[list[bytes], list[BookieFailure]]"
 """Payloads from the wanted entry on, at least one; or none, and why: one reason for each bookie of its write set."""
 
 
-class BookieAsker:
+class BookieRequests:
     """Asks the bookies of ledgers, remembers which of them are slow or away."""
 
     def __init__(self, bookies: ReadOnlyBookies) -> None:

@@ -28,7 +28,7 @@ DeduplicationCheck: TypeAlias = Callable[[TopicName], Awaitable[bool | None]]
 Fields: TypeAlias = Sequence[tuple[str, pa.DataType]]
 
 
-class TargetFinder:
+class SinkTopicFinder:
     """Asks brokers about topics, each once."""
 
     def __init__(

@@ -28,7 +28,7 @@ from magnetar.spark.sink.rows import (
     SinkTopic,
 )
 from magnetar.spark.sink.sending import SendingTask, TaskSender
-from magnetar.spark.sink.targets import DeduplicationCheck, TargetFinder, encoder_of, wire_schema
+from magnetar.spark.sink.targets import DeduplicationCheck, SinkTopicFinder, encoder_of, wire_schema
 from magnetar.spark.values.api import ValueEncoder
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 
@@ -87,10 +87,10 @@ class Connections:
         self.client: PulsarClient = make_client(options.connection, send_timeout_seconds=options.send_timeout_seconds)
         self._admin = AdminApi(options.connection) if options.connection.admin_url and options.exactly_once else None
 
-    def finder(self, fields: list[tuple[str, pa.DataType]]) -> TargetFinder:
+    def finder(self, fields: list[tuple[str, pa.DataType]]) -> SinkTopicFinder:
         """A finder of targets for rows with these value columns."""
         check: DeduplicationCheck | None = self._admin.deduplication if self._admin is not None else None
-        return TargetFinder(self.client, self._options, fields, check)
+        return SinkTopicFinder(self.client, self._options, fields, check)
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.operator.children.naming import DRAIN_ANNOTATION
-from magnetar.operator.plan.actions import Action, Annotate, CancelBrokerDrain, StartBrokerDrain, Tell
+from magnetar.operator.plan.actions import Action, Annotate, CancelBrokerDrain, EmitEvent, StartBrokerDrain
 from magnetar.operator.plan.facts import BrokerFacts, PodFacts, WorkloadFacts
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -67,7 +67,7 @@ def _drain(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts], found: 
             if takers:
                 actions.append(StartBrokerDrain(pod.name))
                 words = f"{pod.name} gives {facts.bundles} bundles to the others, for {wanted} brokers are wanted"
-                actions.append(Tell("Normal", "DrainStarted", words))
+                actions.append(EmitEvent("Normal", "DrainStarted", words))
             waits.append(f"{pod.name} is to be drained" if takers else "no other broker is ready to take bundles")
         elif facts.drain == "Running":
             held_up = f", held up by {', '.join(facts.blockers)}" if facts.blockers else ""
@@ -117,7 +117,7 @@ def _keep(pods: Sequence[PodFacts], brokers: Mapping[str, BrokerFacts]) -> list[
         # What a person has drained is theirs to take back.
         if facts is not None and facts.drain != "None" and DRAIN_ANNOTATION not in pod.annotations:
             actions.append(CancelBrokerDrain(pod.name))
-            actions.append(Tell("Normal", "DrainCancelled", f"{pod.name} stays, and takes bundles again"))
+            actions.append(EmitEvent("Normal", "DrainCancelled", f"{pod.name} stays, and takes bundles again"))
     return actions
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.operator.children.brokers import broker_children
 from magnetar.operator.children.naming import BROKER
-from magnetar.operator.plan.actions import Action, Tell
+from magnetar.operator.plan.actions import Action, EmitEvent
 from magnetar.operator.plan.broker_scale import wanted_brokers
 from magnetar.operator.plan.cluster.broker_drains import ScaleIn, broker_numbers
 from magnetar.operator.plan.cluster.deployments import Deployment, RolloutGate
@@ -110,7 +110,7 @@ def _scaled(seen: ClusterSeen, found: WorkloadFacts | None, replicas: int, reaso
     if found is None or not found.desired or replicas == found.desired:
         return []
     words = f"brokers: {found.desired} to {replicas}" + (f", {reason}" if reason else "")
-    return [Tell("Normal", "ScaledOut" if replicas > found.desired else "ScaledIn", words)]
+    return [EmitEvent("Normal", "ScaledOut" if replicas > found.desired else "ScaledIn", words)]
 
 
 def _members(seen: ClusterSeen, pods: Sequence[PodFacts]) -> list[BrokerMember]:

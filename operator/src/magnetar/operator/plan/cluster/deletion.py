@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
-from magnetar.operator.plan.actions import Action, Delete, Plan, SetFinalizer, Tell
+from magnetar.operator.plan.actions import Action, Delete, EmitEvent, Plan, SetFinalizer
 from magnetar.operator.plan.cluster.parts import POD_FAILING, failures
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions, written
 from magnetar.operator.plan.facts import ClusterSeen, WorkloadFacts
@@ -32,7 +32,7 @@ def plan_deletion(seen: ClusterSeen) -> Plan:
     found = condition(seen.status.conditions, READY)
     told = []
     if held and (found is None or found.reason != DELETING):
-        told.append(Tell("Normal", DELETING, f"the cluster is being deleted: {words}"))
+        told.append(EmitEvent("Normal", DELETING, f"the cluster is being deleted: {words}"))
     return Plan(
         first=actions,
         told=told,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import Action, Check, Scale
+from magnetar.operator.plan.actions import Action, DryRun, Scale
 from magnetar.operator.plan.cluster.parts import (
     HIBERNATED,
     POD_FAILING,
@@ -76,11 +76,11 @@ class Deployment:
             return before
         if self.sleeps and replicas and self.gate.start:
             if self.found is None:
-                return [*before, Check(_with_number(deployment, replicas))]
+                return [*before, DryRun(_with_number(deployment, replicas))]
             replicas = 0
         if self.held:
             assert self.found is not None
-            check = Check(_with_number(deployment, replicas))
+            check = DryRun(_with_number(deployment, replicas))
             if self.found.desired == replicas:
                 return [*before, check]
             return [*before, Scale(self.found.kind, self.found.name, self.found.uid, replicas), check]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.cluster.parts import (
     ALL_READY,
     BOOKIES_READY,
@@ -35,7 +35,7 @@ _PASSING: Final = frozenset({HIBERNATED, PODS_NOT_READY, SCALING, STARTING, STOP
 """Reasons of components that are not ready, and will be without anybody's help."""
 
 
-def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[Tell]:
+def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[EmitEvent]:
     """What has happened since. Nothing of a cluster that is seen for the first time."""
     found = []
     for type_ in _COMPONENTS:
@@ -47,24 +47,24 @@ def transitions(before: PulsarClusterStatus, now: PulsarClusterStatus) -> list[T
         found += _switched(before, now, type_, on, off)
     ready = condition(now.conditions, READY)
     if ready is not None and ready.reason == ALL_READY and _became(before, now, READY, "True"):
-        found.append(Tell("Normal", "Ready", f"version {now.version} runs at {now.service_url}"))
+        found.append(EmitEvent("Normal", "Ready", f"version {now.version} runs at {now.service_url}"))
     return found
 
 
-def _component(old: Condition, new: Condition) -> Tell | None:
+def _component(old: Condition, new: Condition) -> EmitEvent | None:
     if old.status == new.status and (new.status == "True" or old.reason == new.reason):
         return None
     if new.type == BOOKIES_READY and (new.reason not in _OF_ALL_POOLS or old.status != "True"):
         return None
     words = f"{new.type}: {new.message}"
     if new.status == "True":
-        return Tell("Normal", new.type, words)
+        return EmitEvent("Normal", new.type, words)
     if new.reason == UPDATING:
-        return Tell("Normal", "RolloutStarted", words)
+        return EmitEvent("Normal", "RolloutStarted", words)
     if new.reason in _PASSING:
         # On the way from one of them to another nothing has happened that people wait for.
-        return Tell("Normal", new.reason, words) if old.status == "True" else None
-    return Tell("Warning", new.reason, words)
+        return EmitEvent("Normal", new.reason, words) if old.status == "True" else None
+    return EmitEvent("Warning", new.reason, words)
 
 
 def _became(before: PulsarClusterStatus, now: PulsarClusterStatus, type_: str, status: str) -> bool:
@@ -72,10 +72,10 @@ def _became(before: PulsarClusterStatus, now: PulsarClusterStatus, type_: str, s
     return new is not None and new.status == status and (old is None or old.status != status)
 
 
-def _switched(before: PulsarClusterStatus, now: PulsarClusterStatus, type_: str, on: str, off: str) -> list[Tell]:
+def _switched(before: PulsarClusterStatus, now: PulsarClusterStatus, type_: str, on: str, off: str) -> list[EmitEvent]:
     new = condition(now.conditions, type_)
     if new is not None and _became(before, now, type_, "True"):
-        return [Tell("Normal", on, new.message)]
+        return [EmitEvent("Normal", on, new.message)]
     if new is not None and condition(before.conditions, type_) is not None and _became(before, now, type_, "False"):
-        return [Tell("Normal", off, new.message)]
+        return [EmitEvent("Normal", off, new.message)]
     return []

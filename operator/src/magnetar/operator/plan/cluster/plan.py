@@ -16,13 +16,13 @@ from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import (
     Action,
     BundleAction,
+    EmitEvent,
     MakeControlToken,
     Plan,
     PodAction,
     SetBalanceDriver,
     SetFinalizer,
     SplitBundle,
-    Tell,
     TransferBundle,
 )
 from magnetar.operator.plan.cluster.brokers import plan_brokers
@@ -158,7 +158,7 @@ def _balanced(moves: Sequence[Action]) -> list[Action]:
         return []
     first = (transfers or splits)[0]
     words = f"{len(transfers)} bundles move, {len(splits)} are split; {first.bundle}: {first.reason}"
-    return [Tell("Normal", "Balanced", words)]
+    return [EmitEvent("Normal", "Balanced", words)]
 
 
 def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
@@ -167,7 +167,7 @@ def _split(actions: Sequence[Action]) -> tuple[list[Action], list[Action]]:
     asked: list[Action] = []
     last = objects
     for action in actions:
-        if not isinstance(action, Tell):
+        if not isinstance(action, EmitEvent):
             last = asked if isinstance(action, PodAction | BundleAction) else objects
         last.append(action)
     return objects, asked

@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.operator.children.naming import ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
-from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Delete, GrowVolume, Tell
+from magnetar.operator.plan.actions import VOLUME_GROWN, Action, Delete, EmitEvent, GrowVolume
 from magnetar.operator.plan.cluster.hibernation import zookeeper_may_stop
 from magnetar.operator.plan.cluster.parts import (
     HIBERNATED,
@@ -131,7 +131,9 @@ def _volumes(
         size = sizes[claim.volume]
         actions.append(GrowVolume(claim.name, claim.uid, size))
         actions.append(
-            Tell("Normal", VOLUME_GROWN, f"{claim.name}: {format_bytes(claim.requested_bytes)} to {format_bytes(size)}")
+            EmitEvent(
+                "Normal", VOLUME_GROWN, f"{claim.name}: {format_bytes(claim.requested_bytes)} to {format_bytes(size)}"
+            )
         )
     if found is None or found.deleting or not _differ(found.claim_sizes, sizes):
         return actions, None, None

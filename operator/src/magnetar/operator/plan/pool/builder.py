@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from magnetar.operator.plan.actions import Action, Tell
+from magnetar.operator.plan.actions import Action, EmitEvent
 
 REQUEUE_BUSY_SECONDS: Final = 2.0
 """While bookies copy or start: what they say has no event that would wake."""
@@ -73,7 +73,7 @@ class PlanBuilder:
 
     def tell(self, reason: str, message: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:
         """An Event, once what stands before it is done."""
-        self.do(Tell(type, reason, message))
+        self.do(EmitEvent(type, reason, message))
 
     def stalled(self, reason: str, message: str) -> None:
         """A person has to do something."""

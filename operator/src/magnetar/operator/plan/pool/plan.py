@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from magnetar.core.errors import Misuse
 from magnetar.operator.children.naming import BOOKIE, FINALIZER
-from magnetar.operator.plan.actions import Action, Apply, Check, Create, Delete, Plan, SetFinalizer
+from magnetar.operator.plan.actions import Action, Apply, Create, Delete, DryRun, Plan, SetFinalizer
 from magnetar.operator.plan.conditions import READY, holds, was_refused, written
 from magnetar.operator.plan.facts import PoolSeen
 from magnetar.operator.plan.pool.autoscale import UsageHistory, plan_autoscaling
@@ -171,7 +171,7 @@ def _plan_stateful(view: PoolView, children: PoolChildren, replicas: int | None,
     stateful, manifest = view.stateful, children.stateful
     if replicas is None:
         if not view.hibernated and not view.seen.resource.deleting:
-            builder.do(Check(manifest))
+            builder.do(DryRun(manifest))
         return
     if stateful is None:
         builder.do(Create(manifest))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import REPLACE_ANNOTATION, to_be_replaced
-from magnetar.operator.plan.actions import Annotate, Delete, RetireLostBookie, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import Annotate, Delete, EmitEvent, RetireLostBookie, StartBookieDrain
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.pool.builder import PlanBuilder
 from magnetar.operator.plan.pool.members import DOWN_SECONDS, Member, PoolView
@@ -138,7 +138,7 @@ def plan_replacements(view: PoolView, builder: PlanBuilder) -> None:
         )
         return
     message = f"{member.name} is to be replaced: it moves all its ledgers to other bookies"
-    builder.ask(StartBookieDrain(member.name), Tell("Normal", "DrainStarted", message))
+    builder.ask(StartBookieDrain(member.name), EmitEvent("Normal", "DrainStarted", message))
     builder.waiting("Replacing", f"{member.name}: its drain begins", busy=True)
 
 

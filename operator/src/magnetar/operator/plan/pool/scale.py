@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME
-from magnetar.operator.plan.actions import CancelBookieDrain, Delete, StartBookieDrain, Tell
+from magnetar.operator.plan.actions import CancelBookieDrain, Delete, EmitEvent, StartBookieDrain
 from magnetar.operator.plan.conditions import holds
 from magnetar.operator.plan.facts import BookieFacts
 from magnetar.operator.plan.pool.builder import NAMED_MAX, PlanBuilder, named
@@ -128,7 +128,7 @@ def plan_drains(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
     ]
     if cancelled:
         builder.ask(*map(CancelBookieDrain, cancelled))
-        builder.ask(Tell("Normal", "DrainCancelled", f"they stay and take writes again: {named(cancelled)}"))
+        builder.ask(EmitEvent("Normal", "DrainCancelled", f"they stay and take writes again: {named(cancelled)}"))
     going = [member for member in view.leaving if member.ordinal < replicas and not member.drained]
     if not going:
         return
@@ -141,7 +141,7 @@ def plan_drains(view: PoolView, replicas: int, builder: PlanBuilder) -> None:
         words = f"{why}: all ledgers are moved to other bookies from {named(names)}"
         if view.seen.largest_ensemble is None:
             words += f"; no broker runs that could say whether a namespace asks for more than {view.ensemble_size}"
-        builder.ask(Tell("Normal", "DrainStarted", words))
+        builder.ask(EmitEvent("Normal", "DrainStarted", words))
     if any(member.draining for member in going) or (fresh and view.ensemble_known and not builder.stalls):
         builder.waiting("Draining", _progress(going), busy=True)
     silent = [member for member in going if member.facts is None]

@@ -10,7 +10,7 @@ import msgspec
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_RETIRED
 from magnetar.operator.children.naming import BOOKIE, label_text, selector
 from magnetar.operator.children.owned import pool_settings_without_effect
-from magnetar.operator.plan.actions import Tell
+from magnetar.operator.plan.actions import EmitEvent
 from magnetar.operator.plan.conditions import (
     GETS_ON,
     READY,
@@ -87,7 +87,7 @@ def simple_status(seen: PoolSeen, builder: PlanBuilder) -> BookieStatus:
     )
 
 
-def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
+def transitions(before: BookieStatus, now: BookieStatus) -> list[EmitEvent]:
     """What has happened since. What the plan does itself it tells with the action."""
     found = []
     states = {member.name: member.state for member in before.members}
@@ -95,28 +95,28 @@ def transitions(before: BookieStatus, now: BookieStatus) -> list[Tell]:
         member.name for member in now.members if member.state == "Drained" and states.get(member.name) == "Draining"
     ]
     if drained:
-        found.append(Tell("Normal", "DrainDone", f"all that {named(drained)} held is stored elsewhere"))
+        found.append(EmitEvent("Normal", "DrainDone", f"all that {named(drained)} held is stored elsewhere"))
     for member in now.members:
         if member.state == "DeadDisk" and states.get(member.name, "DeadDisk") != "DeadDisk":
             words = "the others copy its ledgers from what they have, then it starts empty"
-            found.append(Tell("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
+            found.append(EmitEvent("Warning", "DiskLost", f"{member.name} has lost the contents of a volume: {words}"))
     found += _healing(before, now)
     found += stall_events(before.conditions, now.conditions)
     old, new = condition(before.conditions, READY), condition(now.conditions, READY)
     if old is not None and new is not None and _works(new) and not _works(old):
-        found.append(Tell("Normal", "Ready", new.message))
+        found.append(EmitEvent("Normal", "Ready", new.message))
     return found
 
 
-def _healing(before: BookieStatus, now: BookieStatus) -> list[Tell]:
+def _healing(before: BookieStatus, now: BookieStatus) -> list[EmitEvent]:
     """The condition of bookies that have lost entries and get them back. One that does not answer is where it was."""
     found = []
     lacked = {member.name: member.limbo_ledgers for member in before.members}
     for member in now.members:
         if member.limbo_ledgers and not lacked.get(member.name):
-            found.append(Tell("Warning", "InLimbo", f"{member.name}: {member.message}"))
+            found.append(EmitEvent("Warning", "InLimbo", f"{member.name}: {member.message}"))
         elif lacked.get(member.name) and not member.limbo_ledgers:
-            found.append(Tell("Normal", "Healed", f"{member.name} is out of limbo"))
+            found.append(EmitEvent("Normal", "Healed", f"{member.name} is out of limbo"))
     return found
 
 

@@ -15,14 +15,7 @@ from magnetar.operator.plugin.options import (
     kubernetes_command,
 )
 from magnetar.operator.plugin.running import note, print_json, run, warn
-from magnetar.operator.plugin.table_view import TableColumn
-from magnetar.operator.plugin.table_view import draw_table
-from magnetar.operator.plugin.table_view import number
-from magnetar.operator.plugin.table_view import percent
-from magnetar.operator.plugin.table_view import rate
-from magnetar.operator.plugin.table_view import size
-from magnetar.operator.plugin.table_view import sorted_rows
-from magnetar.operator.plugin.table_view import words
+from magnetar.operator.plugin.table_view import TableColumn, draw_table, number, percent, rate, size, sorted_rows, words
 from magnetar.operator.plugin.target import Target
 
 if TYPE_CHECKING:
