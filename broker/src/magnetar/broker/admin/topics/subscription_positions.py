@@ -28,7 +28,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import Turn
-from magnetar.broker.subscriptions.screening import unacknowledged
+from magnetar.broker.subscriptions.filtering import unacknowledged
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
