@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
-from magnetar.broker.load.drain import Drains, DrainState
+from magnetar.broker.load.drain import BrokerDrainProgress, Drains
 from magnetar.broker.load.registration import draining_brokers
 from magnetar.broker.settings.load import DRIVER_SETTING, DRIVERS, switched
 from magnetar.core.bundle import BundleName
@@ -116,15 +116,15 @@ class BrokerOperations:
         reports = {**draining, **self.load.directory.reports}
         return [reports[broker_id] for broker_id in sorted(reports)]
 
-    def drain_state(self) -> DrainState:
+    def drain_state(self) -> BrokerDrainProgress:
         """How far the drain is."""
         return self._drains.state()
 
-    async def drain(self) -> DrainState:
+    async def drain(self) -> BrokerDrainProgress:
         """Begin, or go on. `DrainRefused`."""
         return await self._drains.start(own_id=self.broker_id)
 
-    async def cancel_drain(self) -> DrainState:
+    async def cancel_drain(self) -> BrokerDrainProgress:
         """Keep what is left."""
         return await self._drains.cancel()
 
