@@ -53,7 +53,7 @@ SUBSCRIPTION_METRICS: tuple[tuple[str, str, str], ...] = (
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
 
-    gathered = Gathered(context)
+    gathered = CollectedMetrics(context)
 
     async def metrics(_: web.Request) -> web.Response:
         """Everything that is measured, as Prometheus reads it."""
@@ -62,7 +62,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     return [web.get("/metrics", metrics), web.get("/metrics/", metrics)]
 
 
-class Gathered:
+class CollectedMetrics:
     """What is measured, gathered once for all who ask at the same time: they get the same bytes.
 
     Nobody has to say who he is for it, and of ten thousand topics it is megabytes."""

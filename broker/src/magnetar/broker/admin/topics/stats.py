@@ -146,7 +146,7 @@ def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
         stats[name] = sum(one[name] for one in subscriptions)
 
 
-class Marked(Protocol):
+class PositionedCursor(Protocol):
     """A cursor."""
 
     @property
@@ -155,7 +155,7 @@ class Marked(Protocol):
         ...
 
 
-def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[Marked]) -> int:
+def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[PositionedCursor]) -> int:
     """Of the cursor that is furthest behind; 0 without any."""
     furthest = min((cursor.mark_delete for cursor in cursors), default=None)
     return 0 if furthest is None else ledger.size_bytes_after(furthest)
