@@ -51,7 +51,7 @@ Work = Callable[[PersistentTopic], Awaitable[None]]
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves. Names of policies come first: other modules' routes must be added before these."""
-    moving, content = MovingHandlers(context), ContentHandlers(context)
+    moving, content = BundleMoveHandlers(context), BundleContentHandlers(context)
     return [
         web.put(ONE + "/unload", moving.unload_all),
         web.put(BUNDLE + "/unload", moving.unload),
@@ -67,7 +67,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class MovingHandlers:
+class BundleMoveHandlers:
     """Who serves a bundle."""
 
     def __init__(self, context: BrokerContext) -> None:
@@ -154,7 +154,7 @@ class MovingHandlers:
         return float(recent.get("msgThroughputIn") or 0) + float(recent.get("msgThroughputOut") or 0)
 
 
-class ContentHandlers:
+class BundleContentHandlers:
     """What is in a bundle."""
 
     def __init__(self, context: BrokerContext) -> None:
