@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from magnetar.broker.policies.change_events_parts import ChangeEventsParts
-from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, Before, ChangeState, differing
+from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, ChangeState, PreviousPolicies, differing
 from magnetar.broker.policies.event_codec import (
     BadEvent,
     Change,
@@ -76,7 +76,7 @@ class NamespaceChanges:
         """By version; an error for what is known to be of no use, as versions do not change."""
         self._remembers = False
         # What the changes found that were read while one of ours is on its way: a few.
-        self._found: dict[ChangeId, Before] = {}
+        self._found: dict[ChangeId, PreviousPolicies] = {}
         name = f"topic policies of {namespace}"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
@@ -283,7 +283,7 @@ class NamespaceChanges:
             self._remembers = False
             self._found.clear()
 
-    async def found_by(self, change_id: ChangeId) -> Before:
+    async def found_by(self, change_id: ChangeId) -> PreviousPolicies:
         """What a change found that was sent; returns once it is read back and in force here."""
         await self._until(lambda: change_id in self._found)
         await self.until_followed()
