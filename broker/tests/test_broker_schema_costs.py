@@ -19,7 +19,7 @@ from magnetar.broker.schema.judging import INLINE_BYTES_MAX, SchemaJudging
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, from_rest
-from magnetar.broker.schema.steps import Steps, TooManySteps
+from magnetar.broker.schema.steps import StepBudget, StepBudgetExceeded
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions
@@ -83,9 +83,9 @@ def test_symbols_of_enums_that_are_compared_again_and_again_count() -> None:
 def test_defaults_count() -> None:
     item = record("R", 1_000, default=1)
     parsed = parse(data({"type": "array", "items": item}))
-    with pytest.raises(TooManySteps):
-        default_fits(parsed, [0] * 1_000, Steps(100_000))
-    steps = Steps(100_000)
+    with pytest.raises(StepBudgetExceeded):
+        default_fits(parsed, [0] * 1_000, StepBudget(100_000))
+    steps = StepBudget(100_000)
     assert default_fits(parsed, [0] * 10, steps)
     assert steps.left < 100_000 - 10 * 1_000
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, NoReturn
 
-from magnetar.broker.schema.steps import Steps
+from magnetar.broker.schema.steps import StepBudget
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -233,9 +233,9 @@ def _described(part: AvroType, defined: set[str]) -> object:
     ]
 
 
-def default_fits(part: AvroType, value: object, steps: Steps) -> bool:
+def default_fits(part: AvroType, value: object, steps: StepBudget) -> bool:
     """Whether a field of this type can have this JSON value as its default. As loosely as Avro, which takes every
-    scalar for an empty array, map or record; a union's default is one of its first branch. `TooManySteps`."""
+    scalar for an empty array, map or record; a union's default is one of its first branch. `StepBudgetExceeded`."""
     steps.take(1 + len(part.fields) + len(part.symbols))
     kind = "record" if part.kind == "error" else part.kind
     if kind == "union":
