@@ -13,7 +13,7 @@ from magnetar.broker.schema import avro_checks, compatibility, validation
 from magnetar.broker.schema import registry as registry_module
 from magnetar.broker.schema.avro_checks import why_unreadable
 from magnetar.broker.schema.avro_schema import AvroError, default_fits, identity, parse
-from magnetar.broker.schema.compatibility import Meanings, same_schema
+from magnetar.broker.schema.compatibility import SchemaFingerprints, same_schema
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
 from magnetar.broker.schema.judging import INLINE_BYTES_MAX, SchemaJudging
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
@@ -267,12 +267,12 @@ def test_meanings_are_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return parse(text)
 
     monkeypatch.setattr(compatibility, "parse", watched)
-    meanings = Meanings()
+    fingerprints = SchemaFingerprints()
     existing = [large(number) for number in range(5)]
     spaced = SchemaInfo(SchemaType.AVRO, existing[3].data.replace(b":", b" : "))
-    assert same_schema(spaced, existing, meanings) == 3
+    assert same_schema(spaced, existing, fingerprints) == 3
     count = len(asked)
-    assert same_schema(large(9), existing, meanings) is None
+    assert same_schema(large(9), existing, fingerprints) is None
     assert len(asked) <= count + 2
     assert identity(parse(spaced.data)) == identity(parse(existing[3].data))
 

@@ -25,7 +25,7 @@ from magnetar.net.requests import Readings
 from magnetar.wire.pulsar.enums import SchemaType
 
 if TYPE_CHECKING:
-    from magnetar.broker.schema.compatibility import Meanings
+    from magnetar.broker.schema.compatibility import SchemaFingerprints
 
 FORCED_DELETE_VERSION: Final = -1
 """What a forced delete answers instead of a version, as Pulsar does."""
@@ -50,7 +50,7 @@ class SchemaRegistry:
         self._clock = clock or SystemClock()
         self._judging = SchemaJudging()
         self._histories = asyncio.Semaphore(_HISTORIES_AT_ONCE_MAX)
-        self._meanings: Meanings | None = None
+        self._fingerprints: SchemaFingerprints | None = None
         self.readings = Readings()
         """For clients that ask for a schema."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -145,13 +145,13 @@ class SchemaRegistry:
         self, schema: SchemaInfo, existing: list[SchemaInfo], strategy: Strategy, allow_auto_update: bool
     ) -> int | None:
         """As `_version_of`, among these schemas; the number of the one that it is."""
-        from magnetar.broker.schema.compatibility import Meanings, require_compatible, same_schema
+        from magnetar.broker.schema.compatibility import SchemaFingerprints, require_compatible, same_schema
 
-        meanings = self._meanings = self._meanings or Meanings()
+        fingerprints = self._fingerprints = self._fingerprints or SchemaFingerprints()
         size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
 
         def judge() -> int | None:
-            index = same_schema(schema, existing, meanings)
+            index = same_schema(schema, existing, fingerprints)
             if index is None and allow_auto_update:
                 require_compatible(existing, schema, strategy)
             return index
