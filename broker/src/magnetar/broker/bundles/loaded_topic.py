@@ -9,7 +9,7 @@ from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.core.topic_name import TopicName
 
 
-class Rates(Protocol):
+class MeasuredProducer(Protocol):
     """Of one producer."""
 
     @property
@@ -18,50 +18,50 @@ class Rates(Protocol):
     def byte_rate_in(self) -> float: ...
 
 
-class Producers(Protocol):
+class MeasuredProducers(Protocol):
     """Of one topic."""
 
     @property
-    def by_name(self) -> Mapping[str, Rates]: ...
+    def by_name(self) -> Mapping[str, MeasuredProducer]: ...
 
 
-class Rate(Protocol):
+class MeasuredRate(Protocol):
     """How fast a counter grows."""
 
     @property
     def per_second(self) -> float: ...
 
 
-class ConsumerRates(Protocol):
+class MeasuredConsumerRates(Protocol):
     """Of one consumer."""
 
     @property
-    def messages_out(self) -> Rate: ...
+    def messages_out(self) -> MeasuredRate: ...
     @property
-    def bytes_out(self) -> Rate: ...
+    def bytes_out(self) -> MeasuredRate: ...
 
 
-class Consumer(Protocol):
+class MeasuredConsumer(Protocol):
     """Of one subscription."""
 
     @property
-    def rates(self) -> ConsumerRates: ...
+    def rates(self) -> MeasuredConsumerRates: ...
 
 
-class Subscription(Protocol):
+class MeasuredSubscription(Protocol):
     """Of one topic."""
 
     @property
-    def consumers(self) -> Sequence[Consumer]: ...
+    def consumers(self) -> Sequence[MeasuredConsumer]: ...
 
 
 class MeasuredTopic(Protocol):
     """A topic, as far as load management knows it."""
 
     @property
-    def producers(self) -> Producers: ...
+    def producers(self) -> MeasuredProducers: ...
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    def subscriptions(self) -> Mapping[str, MeasuredSubscription]: ...
 
 
 class LoadedTopic(MeasuredTopic, Protocol):
