@@ -22,7 +22,7 @@ from magnetar.broker.policies.event_codec import (
 from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
 from magnetar.broker.policies.system_topics import SYSTEM_READER
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
@@ -143,7 +143,7 @@ class NamespaceChanges:
 
     async def _read_all(self) -> None:
         state = ChangeState()
-        turn = Turn()
+        turn = TimeSlice()
         for index, reader in enumerate(self._readers):
             while (message := await reader.next_or_end()) is not None:
                 await self._apply(state, index, message)
@@ -155,7 +155,7 @@ class NamespaceChanges:
         before, self.state = self.state, state
         self._failure = ""
         self._ready.set()
-        turn = Turn()
+        turn = TimeSlice()
         for topic in differing(before, state):
             if topic is not None:
                 self._tell(topic)
@@ -185,7 +185,7 @@ class NamespaceChanges:
                 return
 
     async def _follow_one(self, index: int, reader: Reader) -> None:
-        turn = Turn()
+        turn = TimeSlice()
         while True:
             if turn.over:
                 await turn.pause()

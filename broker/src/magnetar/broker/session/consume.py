@@ -12,7 +12,7 @@ from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
@@ -310,7 +310,7 @@ class ConsumerCommands:
     ) -> None:
         """Single entries. Java's client names a thousand at once, others as many as they hold."""
         ids = request.message_ids
-        turn = Turn()
+        turn = TimeSlice()
         for first in range(0, len(ids), REDELIVERED_AT_ONCE):
             some = ids[first : first + REDELIVERED_AT_ONCE]
             subscription.redeliver(consumer, [(signed64(one.ledgerId), signed64(one.entryId)) for one in some])

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
@@ -91,7 +91,7 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
     """The broker's own metrics as Prometheus text, then those of its process; gathered in turns with what clients send.
 
     The text is put together once: of ten thousand topics it is 25 MB, of which each copy takes ten milliseconds."""
-    turn = Turn()
+    turn = TimeSlice()
     topics = list(context.service.topics.values())
     cluster = context.settings.cluster_name
     lines: list[str] = []

@@ -29,7 +29,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
-from magnetar.broker.slices import Turn, in_slices
+from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
@@ -133,7 +133,7 @@ class BundleMoveHandlers:
         if wanted == LARGEST:
             topics = await self._context.service.resources.persistent_topics(namespace)
             sizes: dict[BundleName, float] = {}
-            turn = Turn()
+            turn = TimeSlice()
             for name in topics:
                 if turn.over:
                     await turn.pause()

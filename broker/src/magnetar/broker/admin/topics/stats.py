@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic
@@ -163,7 +163,7 @@ def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[PositionedCur
 
 async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
     """Every subscription by name, gathered in turns with what clients send."""
-    turn = Turn()
+    turn = TimeSlice()
     found: dict[str, dict[str, Any]] = {}
     for name in list(topic.subscriptions):
         if turn.over:

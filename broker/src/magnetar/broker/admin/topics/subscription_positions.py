@@ -27,7 +27,7 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.filtering import unacknowledged
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
@@ -114,7 +114,7 @@ class PositionHandlers:
 
         async def work(topic: PersistentTopic) -> None:
             refused: AdminError | None = None
-            turn = Turn()
+            turn = TimeSlice()
             last = await last_before(topic, before_ms)
             for subscription in list(topic.subscriptions.values()):
                 if turn.over:
