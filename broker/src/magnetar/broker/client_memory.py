@@ -17,11 +17,11 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 
 CLIENT_MEMORY_BYTES_MAX: Final = 256 * MIB
-"""Of one broker: an eighth of the memory that its pods have by default. With names of the usual length it is as much as
-three hundred thousand producers and consumers take."""
+"""For one broker: an eighth of the memory that its pods have by default. With names of the usual length it is as much
+as three hundred thousand producers and consumers take."""
 
 CONNECTION_MEMORY_BYTES_MAX: Final = CLIENT_MEMORY_BYTES_MAX // 4
-"""Of one connection: a mistaken client does not lock the others out."""
+"""For one connection: a mistaken client does not lock the others out."""
 
 CONNECTION_RESERVATIONS_MAX: Final = 50_000
 """Producers, consumers and watchers of one connection. Clients have one connection for all their topics of a broker,

@@ -10,7 +10,7 @@ from magnetar.core.topic_name import TopicName
 
 
 class MeasuredProducer(Protocol):
-    """Of one producer."""
+    """A producer's rates per second."""
 
     @property
     def message_rate_in(self) -> float: ...
@@ -19,7 +19,7 @@ class MeasuredProducer(Protocol):
 
 
 class MeasuredProducers(Protocol):
-    """Of one topic."""
+    """The producers of a topic."""
 
     @property
     def by_name(self) -> Mapping[str, MeasuredProducer]: ...
@@ -33,7 +33,7 @@ class MeasuredRate(Protocol):
 
 
 class MeasuredConsumerRates(Protocol):
-    """Of one consumer."""
+    """What a consumer is sent per second."""
 
     @property
     def messages_out(self) -> MeasuredRate: ...
@@ -42,14 +42,14 @@ class MeasuredConsumerRates(Protocol):
 
 
 class MeasuredConsumer(Protocol):
-    """Of one subscription."""
+    """A consumer, as far as load management knows it."""
 
     @property
     def rates(self) -> MeasuredConsumerRates: ...
 
 
 class MeasuredSubscription(Protocol):
-    """Of one topic."""
+    """A subscription, as far as load management knows it."""
 
     @property
     def consumers(self) -> Sequence[MeasuredConsumer]: ...

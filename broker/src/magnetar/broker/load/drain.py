@@ -45,7 +45,7 @@ class BrokerDrainProgress:
     """Bundles whose last attempt failed, with why; they are tried again."""
 
     def document(self, broker_id: str) -> dict[str, Any]:
-        """As JSON has it (`/admin/v2/brokers/{broker}/drain`)."""
+        """The progress in JSON, as `/admin/v2/brokers/{broker}/drain` answers it."""
         return {
             "broker": broker_id,
             "step": self.step.name.lower(),

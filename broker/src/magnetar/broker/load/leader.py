@@ -194,5 +194,5 @@ class Balancing:
 
     @property
     def averages(self) -> Mapping[str, BundleAverages]:
-        """Of the bundles, by name."""
+        """The averages of bundles, by bundle."""
         return self._averages.bundles

@@ -39,7 +39,7 @@ logger: Final = logging.getLogger(__name__)
 LEADER_PATH: Final = "/loadbalance/leader"
 
 OWNERS_PATH: Final = "/namespace"
-"""As people are told it."""
+"""Where the nodes of bundles' owners stand, for error texts."""
 
 MEASURE_SECONDS: Final = 15.0
 """How old what is told of CPU and network may be: so often the operator asks while it scales. Ten small reads."""
@@ -55,7 +55,7 @@ class LoadParts:
     addresses: BrokerAddresses
     cluster: str
     version: str
-    """Of Pulsar, as reports say it."""
+    """The version of Pulsar that load reports name."""
     store: MetadataStore
     configuration_store: MetadataStore
     clock: Clock

@@ -51,7 +51,7 @@ class BundleRow:
 
 
 class BrokerOperations:
-    """Over one broker."""
+    """What can be seen and done of one broker: its load, its bundles, its drain."""
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class ConnectionLimits:
 
 
 class BrokerLimits:
-    """One for a whole broker; a limiter that is None limits nothing."""
+    """The limits that all connections of a broker share; a limiter that is None limits nothing."""
 
     __slots__ = (
         "_call_later",

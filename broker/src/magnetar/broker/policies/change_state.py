@@ -29,7 +29,7 @@ class PreviousPolicies(NamedTuple):
     """What a change found."""
 
     change_id: object
-    """Of the change before of the same topic and scope; None: there was none."""
+    """The id of the change before, of the same topic and scope; None: there was none."""
     policies: TopicPolicies | None
 
 
@@ -77,7 +77,7 @@ class ChangeState:
         return self._change_ids[is_global].get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Over both scopes: local before global."""
+        """The policies of a topic from both scopes: local ones come before global ones."""
         local, everywhere = self._scopes[False].get(topic), self._scopes[True].get(topic)
         if not everywhere:
             return local or {}

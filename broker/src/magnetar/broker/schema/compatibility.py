@@ -30,7 +30,7 @@ class SchemaFingerprints:
         self._kept: WeightedCache[bytes, bytes] = WeightedCache(_MEANINGS_KEPT_BYTES_MAX)
 
     def of(self, schema: SchemaInfo) -> bytes:
-        """The same for schemas of the same meaning; empty for a text that has none."""
+        """The fingerprint of a schema: equal for schemas of the same meaning; empty for a text that has none."""
         key = schema.hash()
         found = self._kept.get(key)
         if found is None:

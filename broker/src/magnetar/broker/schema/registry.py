@@ -72,7 +72,7 @@ class SchemaRegistry:
         return None
 
     def get_now(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
-        """As `get`, from memory alone; None when what is kept does not say it."""
+        """A version of a schema (None: the last one), from memory alone; None when what is kept does not say it."""
         located = self._storage.kept_locator(schema_id)
         for position in () if located is None else reversed(located.live()):
             if version is None or position.version == version:
@@ -144,7 +144,8 @@ class SchemaRegistry:
     async def _judge(
         self, schema: SchemaInfo, existing: list[SchemaInfo], strategy: Strategy, allow_auto_update: bool
     ) -> int | None:
-        """As `_version_of`, among these schemas; the number of the one that it is."""
+        """Where a schema stands among the existing ones, as an index; None when it may become a new version.
+        `IncompatibleSchema`."""
         from magnetar.broker.schema.compatibility import SchemaFingerprints, require_compatible, same_schema
 
         fingerprints = self._fingerprints = self._fingerprints or SchemaFingerprints()

@@ -63,7 +63,7 @@ class ConsumerCommands:
         self._consumers = self.requests.consumers
         self.output = session.connection
         self._reservations: dict[int, MemoryReservation] = {}
-        """Of the consumers that are open."""
+        """By consumer id: what the consumers that are open have reserved."""
         self._opening: dict[int, MemoryReservation] = {}
 
     def writable_again(self) -> None:

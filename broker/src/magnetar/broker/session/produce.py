@@ -83,7 +83,7 @@ class ProducerCommands:
         self._opened_seconds: dict[int, float] = {}
         """When each client was told of its success, by the monotonic clock."""
         self._reservations: dict[int, MemoryReservation] = {}
-        """Of the producers that are open."""
+        """By producer id: what the producers that are open have reserved."""
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""

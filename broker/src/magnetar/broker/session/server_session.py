@@ -96,7 +96,7 @@ class ServerSession:
         self.requests = ConnectionRequests(connection, self._in_all)
         self.memory = ConnectionMemory(context.service.limits.client_memory)
         self._frame_bytes = 0
-        """Of the command that is being served."""
+        """The size of the command that is being served."""
         self._waiting: deque[bytes] = deque()
         """Control commands that came while too many were under way."""
         self._waiting_bytes = 0
@@ -382,7 +382,7 @@ class ServerSession:
             await self.access.require_on_topic(right, topic, refusal, subscription)
 
     async def require_topic_list(self, namespace: NamespaceName, refusal: str) -> None:
-        """As `require`, for a namespace's list of topics."""
+        """Raises PulsarError with the text `refusal` unless the client may list the topics of a namespace."""
         if self.access is not None:
             await self.access.require_on_namespace(Right.LOOKUP, namespace, refusal)
 
@@ -426,7 +426,7 @@ class ServerSession:
 
     @property
     def frame_bytes(self) -> int:
-        """Of the command that is being served."""
+        """The size of the command that is being served."""
         return self._frame_bytes
 
     def step_aside(self, frame_bytes: int) -> None:

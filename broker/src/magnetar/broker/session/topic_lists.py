@@ -49,7 +49,7 @@ class TopicListCommands:
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
         self._reservations: dict[int, MemoryReservation] = {}
-        """Of the watchers."""
+        """By watcher id: what they have reserved."""
         self._beginning: set[int] = set()
         """Ids of watchers that are being made."""
         self._wanted: dict[int, set[int]] = {}

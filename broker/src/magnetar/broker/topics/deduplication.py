@@ -46,7 +46,7 @@ class DuplicateStatus(Enum):
 
 
 class Deduplication:
-    """Of one topic, while it is enabled."""
+    """What is stored of each producer of one topic, while deduplication is enabled there."""
 
     __slots__ = (
         "_clock",

@@ -40,7 +40,7 @@ class _Kept:
 
     def __init__(self, number: int, listed: list[str], names: list[str]) -> None:
         self.number = number
-        """Of the reading."""
+        """Which reading of the store it comes from; they are counted."""
         self.listed = listed
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}

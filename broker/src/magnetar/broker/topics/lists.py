@@ -61,7 +61,7 @@ class _Watched:
         self.read = False
         """Whether it was, since somebody watches."""
         self.names: list[str] = []
-        """As it was read last."""
+        """The namespace's topics when they were read last."""
         self.watchers: dict[Watcher, None] = {}
 
     def keep(self, names: list[str]) -> list[str]:
@@ -97,7 +97,7 @@ class TopicLists:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the lists that are kept for those who ask next."""
+        """Bytes of the lists that are kept for those who ask next."""
         return self._listings.kept_bytes
 
     def ticket(self) -> int:

@@ -30,7 +30,7 @@ BASE: Final = "/admin/v2/namespaces"
 
 ACTIONS: Final = set_of(one_of("produce", "consume", "sources", "sinks", "functions", "packages"))
 GRANTS_MAX: Final = 5_000
-"""Of one request: they are put into one document at once."""
+"""Grants that one request may ask for: they are put into one document at once."""
 
 GRANTS: Final = list_of(Shape({"topic": (text, ""), "role": (text, ""), "actions": (ACTIONS, [])}))
 

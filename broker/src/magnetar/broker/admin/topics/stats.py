@@ -68,7 +68,7 @@ NOTHING_TO_SAY: Final[dict[str, Any]] = {
     "delayedMessageIndexSizeInBytes": 0,
     "compaction": NOT_COMPACTED,
 }
-"""Of a topic that stores nothing."""
+"""The internal statistics of a topic that stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StatsOptions:
 
     @staticmethod
     def of(request: web.Request) -> StatsOptions:
-        """As the request says. Backlogs are always precise here."""
+        """What the query of a request asks for. Backlogs are always precise here."""
         return StatsOptions(
             backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
             earliest_times=flag(request, "getEarliestTimeInBacklog"),
@@ -156,7 +156,7 @@ class PositionedCursor(Protocol):
 
 
 def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[PositionedCursor]) -> int:
-    """Of the cursor that is furthest behind; 0 without any."""
+    """Bytes that the cursor which is furthest behind has before it; 0 without any cursor."""
     furthest = min((cursor.mark_delete for cursor in cursors), default=None)
     return 0 if furthest is None else ledger.size_bytes_after(furthest)
 
@@ -245,7 +245,7 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
 
 
 def without_nulls(document: Any) -> Any:
-    """The same without what is null, at any depth."""
+    """The document without members that are null, at any depth."""
     if isinstance(document, dict):
         return {key: without_nulls(value) for key, value in document.items() if value is not None}
     if isinstance(document, list):

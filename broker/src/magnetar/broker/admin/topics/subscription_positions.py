@@ -109,7 +109,7 @@ class PositionHandlers:
 
     @takes("authoritative")
     async def expire_all(self, request: web.Request) -> web.Response:
-        """The same, for every subscription."""
+        """Acknowledge what is older than so many seconds, on every subscription of the topic."""
         before_ms = self._expiry_time(request)
 
         async def work(topic: PersistentTopic) -> None:
