@@ -29,7 +29,7 @@ from magnetar.metadata.store import MetadataStore, StoreUnavailable
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.load.cluster_policies import ClusterPolicies
-    from magnetar.broker.load.execution import Peers
+    from magnetar.broker.load.execution import BrokerCalls
     from magnetar.broker.load.history_writer import LoadHistoryWriter
     from magnetar.broker.load.leader import Balancing
     from magnetar.client.client import PulsarClient
@@ -59,7 +59,7 @@ class LoadParts:
     store: MetadataStore
     configuration_store: MetadataStore
     clock: Clock
-    peers: Peers
+    peers: BrokerCalls
     owned: Callable[[], Mapping[BundleName, Bundle]]
     """What this broker serves, with its topics that are loaded."""
     find_owner: Callable[[BundleName], Awaitable[str | None]]
