@@ -65,7 +65,7 @@ class DrainedBroker(Protocol):
     def renew_report(self) -> None: ...
 
 
-class Moves(Protocol):
+class Unloader(Protocol):
     """What a drain needs from bundle moves."""
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None: ...
@@ -85,7 +85,7 @@ class Drains:
     """At most one drain at a time. It takes the broker off the list of those that are alive, which is what any broker
     of the cluster understands, Apache's too: no bundle comes back."""
 
-    def __init__(self, broker: DrainedBroker, ownership: Owned, moves: Moves, settings: LoadSettings) -> None:
+    def __init__(self, broker: DrainedBroker, ownership: Owned, moves: Unloader, settings: LoadSettings) -> None:
         self._broker = broker
         self._ownership = ownership
         self._moves = moves
