@@ -32,7 +32,7 @@ class UnknownBroker(PeerError):
     """No broker of this id is alive."""
 
 
-class Moves(Protocol):
+class BundleCommands(Protocol):
     """What is asked of bundle moves."""
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> object: ...
@@ -57,7 +57,7 @@ class BrokerOperations:
         self,
         load: ModularLoadManager,
         owned: Callable[[], Mapping[BundleName, OwnedBundle]],
-        moves: Moves,
+        moves: BundleCommands,
         drains: Drains,
         documents: Documents,
         largest_ensemble: Callable[[], Awaitable[Ensemble]],
