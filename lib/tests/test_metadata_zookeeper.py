@@ -326,7 +326,7 @@ async def test_what_asks_for_a_version_is_sent_once(
 
 def test_every_event_follows_from_the_table() -> None:
     assert {event for _, event in SESSION_TABLE.values()} == set(SessionEvent)
-    assert all(state is not ZookeeperState.NEW for state, _ in SESSION_TABLE)
+    assert all(fate is not ZookeeperState.NEW for fate, _ in SESSION_TABLE)
     assert (ZookeeperState.LOST, ZookeeperChange.SUSPENDED) not in SESSION_TABLE
 
 
