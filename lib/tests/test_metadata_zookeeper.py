@@ -15,7 +15,7 @@ from magnetar.metadata.contract import PATIENCE_SECONDS, Heard, MetadataStoreCon
 from magnetar.metadata.store import Change, MetadataStore, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
-from magnetar.metadata.zookeeper_session import SESSION_TABLE, ZookeeperChange, ZookeeperSession, ZookeeperState
+from magnetar.metadata.zookeeper_session import TURNS, Fate, Turn, ZookeeperSession
 
 pytestmark = pytest.mark.zookeeper
 
@@ -270,11 +270,11 @@ async def test_what_is_asked_while_the_session_ends_is_not_waited_for_without_en
     """kazoo keeps what it is given between the break of a connection and our hearing of it until another one stands."""
     heard: list[object] = []
     session = session_alone(heard)
-    session._take_change(ZookeeperChange.CONNECTED, 1)
+    session._take_turn(Turn.CONNECTED, 1)
     write = asyncio.ensure_future(session.call(lambda client: client.handler.async_result()))
     await asyncio.sleep(0)
-    for change in (ZookeeperChange.SUSPENDED, ZookeeperChange.OVERDUE):
-        session._take_change(change, 0)
+    for turn in (Turn.SUSPENDED, Turn.OVERDUE):
+        session._take_turn(turn, 0)
     with pytest.raises(StoreUnavailable, match="went away under a write"):
         async with asyncio.timeout(10):
             await write
@@ -285,8 +285,8 @@ async def test_what_is_asked_while_the_session_ends_is_not_waited_for_without_en
 async def test_a_session_that_is_connected_in_time_is_never_overdue() -> None:
     heard: list[object] = []
     session = session_alone(heard)
-    for change in (ZookeeperChange.CONNECTED, ZookeeperChange.SUSPENDED, ZookeeperChange.CONNECTED):
-        session._take_change(change, 1)
+    for turn in (Turn.CONNECTED, Turn.SUSPENDED, Turn.CONNECTED):
+        session._take_turn(turn, 1)
     await asyncio.sleep(0.3)
     assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
     sent = asyncio.Event()
@@ -325,9 +325,9 @@ async def test_what_asks_for_a_version_is_sent_once(
 
 
 def test_every_event_follows_from_the_table() -> None:
-    assert {event for _, event in SESSION_TABLE.values()} == set(SessionEvent)
-    assert all(fate is not ZookeeperState.NEW for fate, _ in SESSION_TABLE)
-    assert (ZookeeperState.LOST, ZookeeperChange.SUSPENDED) not in SESSION_TABLE
+    assert {event for _, event in TURNS.values()} == set(SessionEvent)
+    assert all(fate is not Fate.NEW for fate, _ in TURNS)
+    assert (Fate.LOST, Turn.SUSPENDED) not in TURNS
 
 
 def test_missing_java_is_said_and_not_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Watch(NamedTuple):
     path: str
 
 
-class ZookeeperState(enum.Enum):
+class Fate(enum.Enum):
     """How the session stands."""
 
     NEW = enum.auto()
@@ -105,7 +105,7 @@ class ZookeeperState(enum.Enum):
     LOST = enum.auto()
 
 
-class ZookeeperChange(enum.Enum):
+class Turn(enum.Enum):
     """What can happen to the session."""
 
     CONNECTED = enum.auto()
@@ -115,20 +115,20 @@ class ZookeeperChange(enum.Enum):
     """Disconnected for so long that the server may end the session at any moment."""
 
 
-SESSION_TABLE: Final[dict[tuple[ZookeeperState, ZookeeperChange], tuple[ZookeeperState, SessionEvent]]] = {
-    (ZookeeperState.CONNECTED, ZookeeperChange.SUSPENDED): (ZookeeperState.DISCONNECTED, SessionEvent.CONNECTION_LOST),
-    (ZookeeperState.CONNECTED, ZookeeperChange.ENDED): (ZookeeperState.LOST, SessionEvent.SESSION_LOST),
-    (ZookeeperState.DISCONNECTED, ZookeeperChange.CONNECTED): (ZookeeperState.CONNECTED, SessionEvent.RECONNECTED),
-    (ZookeeperState.DISCONNECTED, ZookeeperChange.ENDED): (ZookeeperState.LOST, SessionEvent.SESSION_LOST),
-    (ZookeeperState.DISCONNECTED, ZookeeperChange.OVERDUE): (ZookeeperState.LOST, SessionEvent.SESSION_LOST),
-    (ZookeeperState.LOST, ZookeeperChange.CONNECTED): (ZookeeperState.CONNECTED, SessionEvent.SESSION_RESTARTED),
+TURNS: Final[dict[tuple[Fate, Turn], tuple[Fate, SessionEvent]]] = {
+    (Fate.CONNECTED, Turn.SUSPENDED): (Fate.DISCONNECTED, SessionEvent.CONNECTION_LOST),
+    (Fate.CONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.RECONNECTED),
+    (Fate.DISCONNECTED, Turn.ENDED): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.DISCONNECTED, Turn.OVERDUE): (Fate.LOST, SessionEvent.SESSION_LOST),
+    (Fate.LOST, Turn.CONNECTED): (Fate.CONNECTED, SessionEvent.SESSION_RESTARTED),
 }
-"""What each change makes of the session and what owners are told; a change that is not here changes nothing."""
+"""What each turn makes of the session and what owners are told; a turn that is not here changes nothing."""
 
-_CHANGE_OF_STATE: Final = {
-    KazooState.CONNECTED: ZookeeperChange.CONNECTED,
-    KazooState.SUSPENDED: ZookeeperChange.SUSPENDED,
-    KazooState.LOST: ZookeeperChange.ENDED,
+_TURN_OF_STATE: Final = {
+    KazooState.CONNECTED: Turn.CONNECTED,
+    KazooState.SUSPENDED: Turn.SUSPENDED,
+    KazooState.LOST: Turn.ENDED,
 }
 
 
@@ -170,7 +170,7 @@ class ZookeeperSession:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake_up_is_due = False
-        self._state = ZookeeperState.NEW
+        self._fate = Fate.NEW
         self._closed = False
         self._connected = asyncio.Event()
         self._overdue: asyncio.TimerHandle | None = None
@@ -317,7 +317,7 @@ class ZookeeperSession:
 
     def _post_state(self, state: str) -> None:
         client_id = self._client.client_id
-        self._post(partial(self._take_change, _CHANGE_OF_STATE[state], client_id[0] if client_id else 0))
+        self._post(partial(self._take_turn, _TURN_OF_STATE[state], client_id[0] if client_id else 0))
 
     def _post_data_event(self, event: WatchedEvent) -> None:
         self._post(partial(self._take_event, WatchKind.DATA, event))
@@ -345,10 +345,10 @@ class ZookeeperSession:
         if future is not None and not future.done():
             future.set_exception(result.exception)
 
-    def _take_change(self, change: ZookeeperChange, session_id: int) -> None:
+    def _take_turn(self, turn: Turn, session_id: int) -> None:
         if self._closed:
             return
-        if change is ZookeeperChange.CONNECTED:
+        if turn is Turn.CONNECTED:
             self.session_id = session_id
             self._patience.answered()
             self._connected.set()
@@ -356,18 +356,18 @@ class ZookeeperSession:
             self._tell_missed_changes()
         else:
             self._connected.clear()
-        if change is ZookeeperChange.OVERDUE:
+        if turn is Turn.OVERDUE:
             self._fail_pending(ConnectionLoss())
-        if change is ZookeeperChange.CONNECTED and self._state is ZookeeperState.NEW:
-            self._state = ZookeeperState.CONNECTED
+        if turn is Turn.CONNECTED and self._fate is Fate.NEW:
+            self._fate = Fate.CONNECTED
             return
-        after = SESSION_TABLE.get((self._state, change))
+        after = TURNS.get((self._fate, turn))
         if after is None:
             return
-        self._state, event = after
-        if self._state is ZookeeperState.DISCONNECTED:
+        self._fate, event = after
+        if self._fate is Fate.DISCONNECTED:
             seconds = self._granted_seconds * LOST_AFTER_SHARE
-            self._overdue = self._loop.call_later(seconds, self._take_change, ZookeeperChange.OVERDUE, 0)
+            self._overdue = self._loop.call_later(seconds, self._take_turn, Turn.OVERDUE, 0)
         self._on_session_event(event)
 
     def _take_event(self, kind: WatchKind, event: WatchedEvent) -> None:
