@@ -58,7 +58,7 @@ NOT_ALLOWED: Final = "Target broker cannot be validated."
 """What Apache's proxy says."""
 
 
-class ProxySessionState(enum.Enum):
+class SessionState(enum.Enum):
     """Where a client stands."""
 
     START = enum.auto()
@@ -70,7 +70,7 @@ class ProxySessionState(enum.Enum):
     CLOSED = enum.auto()
 
 
-_S: Final = ProxySessionState
+_S: Final = SessionState
 
 TRANSITIONS: Final = Transitions(
     "a client's connection",
@@ -89,7 +89,7 @@ class ProxySession:
 
     def __init__(self, connection: Connection, service: ProxyService, proxied: ProxiedConnection | None = None) -> None:
         self.connection = connection
-        self.state = ProxySessionState.START
+        self.state = SessionState.START
         self._service = service
         self._proxied = proxied
         self.client_address = f"/{proxied.source_host}:{proxied.source_port}" if proxied else connection.peer_address
@@ -144,7 +144,7 @@ class ProxySession:
     def connection_lost(self, error: Exception | None) -> None:
         """Leave."""
         del error
-        self._become(ProxySessionState.CLOSED)
+        self._become(SessionState.CLOSED)
         self._access.close()
         self._requests.close()
         self._unserved.clear()
@@ -155,12 +155,12 @@ class ProxySession:
     def tick(self) -> None:
         """Every keep-alive interval: a client that never said CONNECT, or does not answer PING, is gone."""
         self._ticks += 1
-        if self.state is ProxySessionState.START and self._ticks > 1:
+        if self.state is SessionState.START and self._ticks > 1:
             logger.warning("closing connection of %s: no CONNECT in time", self.client_address)
             self._close()
-        elif self.state is ProxySessionState.REFUSED and self._ticks > 1:
+        elif self.state is SessionState.REFUSED and self._ticks > 1:
             self._close()
-        elif self.state is ProxySessionState.LOOKUP:
+        elif self.state is SessionState.LOOKUP:
             if not self._received:
                 logger.warning("closing connection of %s: no answer to PING", self.client_address)
                 self.connection.abort()
@@ -188,9 +188,9 @@ class ProxySession:
                 left -= 1
             if at < len(bounds):
                 self._unserved.appendleft((buffer, bounds, at))
-        if self.state is ProxySessionState.CONNECTING and self._splitter.pending_bytes and not self._access.relaying:
+        if self.state is SessionState.CONNECTING and self._splitter.pending_bytes and not self._access.relaying:
             raise PeerError("more than CONNECT before CONNECTED")
-        if self.state is ProxySessionState.CLOSED:
+        if self.state is SessionState.CLOSED:
             self._unserved.clear()
         elif self._unserved:
             self.connection.pause_reading(PAUSED_FOR_REQUESTS)
@@ -227,18 +227,18 @@ class ProxySession:
             self.connection.hold_incoming(held_bytes)
 
     def _serve(self, command: BaseCommand, size_bytes: int) -> None:
-        if self.state is ProxySessionState.START:
+        if self.state is SessionState.START:
             if command.type != BaseCommand.CONNECT:
                 raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECT")
             self._connect(command.connect)
-        elif self.state is ProxySessionState.LOOKUP:
+        elif self.state is SessionState.LOOKUP:
             self._serve_lookup_connection(command, size_bytes)
-        elif self.state is ProxySessionState.CONNECTING:
+        elif self.state is SessionState.CONNECTING:
             if command.type != BaseCommand.AUTH_RESPONSE:
                 raise PeerError(f"{BaseCommand.Type.Name(command.type)} before CONNECTED")
             self.connection.pause_reading(CONNECTING_PAUSE)
             self._access.answered(command)
-        elif self.state is ProxySessionState.REFUSED:
+        elif self.state is SessionState.REFUSED:
             self._answer_refused(command)
 
     def _serve_lookup_connection(self, command: BaseCommand, size_bytes: int) -> None:
@@ -294,7 +294,7 @@ class ProxySession:
             if not self._access.client.passed_on and not connect.HasField("proxy_to_broker_url"):
                 self._serve_lookups()
                 return
-        self._become(ProxySessionState.CONNECTING)
+        self._become(SessionState.CONNECTING)
         self.connection.pause_reading(CONNECTING_PAUSE)
         service.spawn(self, self._let_in(connect))
 
@@ -317,12 +317,12 @@ class ProxySession:
             logger.warning("%s cannot be let in, as no broker has looked at it: %s", self.client_address, error)
             self._close()
         else:
-            if self.state is ProxySessionState.CONNECTING:
+            if self.state is SessionState.CONNECTING:
                 self._serve_lookups()
                 self.connection.resume_reading(CONNECTING_PAUSE)
 
     def _serve_lookups(self) -> None:
-        self._become(ProxySessionState.LOOKUP)
+        self._become(SessionState.LOOKUP)
         self.connection.write(lookup_connected(self._protocol_version))
         self._access.keep_valid()
 
@@ -350,14 +350,14 @@ class ProxySession:
             self._hand_over(opened)
 
     def _hand_over(self, opened: BrokerConnection) -> None:
-        if self.connection.closed or opened.connection.closed or self.state is not ProxySessionState.CONNECTING:
+        if self.connection.closed or opened.connection.closed or self.state is not SessionState.CONNECTING:
             opened.connection.abort()
             self._close()
             return
         # The broker's own answer: what it can do is what the client will meet.
         connected = BaseCommand(type=BaseCommand.CONNECTED, connected=opened.connected)
         self.connection.write(messages.encode_command(connected) + opened.rest)
-        self._become(ProxySessionState.CLOSED)
+        self._become(SessionState.CLOSED)
         self._access.close()
         self._service.join(self, opened.connection)
 
@@ -380,9 +380,9 @@ class ProxySession:
     # --- the end
 
     def _refuse(self, code: ServerError, text: str) -> None:
-        if self.state is ProxySessionState.CONNECTING and heard_at_first_request(self._client_version, code):
+        if self.state is SessionState.CONNECTING and heard_at_first_request(self._client_version, code):
             self._refusal = PulsarError(code, text)
-            self._become(ProxySessionState.REFUSED)
+            self._become(SessionState.REFUSED)
             self._ticks = 0
             self.connection.write(lookup_connected(self._protocol_version))
             self.connection.resume_reading(CONNECTING_PAUSE)
@@ -397,11 +397,11 @@ class ProxySession:
             self.connection.write(answer)
             self._close()
 
-    def _become(self, state: ProxySessionState) -> None:
+    def _become(self, state: SessionState) -> None:
         self.state = TRANSITIONS.step(self.state, state)
 
     def _close(self) -> None:
-        self._become(ProxySessionState.CLOSED)
+        self._become(SessionState.CLOSED)
         self._unserved.clear()
         self.connection.close()
 
