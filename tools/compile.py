@@ -62,7 +62,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/dispatch/pending_acknowledgements.py",
     "broker/src/magnetar/broker/subscriptions/acknowledgement.py",
     "broker/src/magnetar/broker/dispatch/redelivery.py",
-    "broker/src/magnetar/broker/subscriptions/screening.py",
+    "broker/src/magnetar/broker/subscriptions/filtering.py",
     "broker/src/magnetar/broker/subscriptions/pump.py",
     "broker/src/magnetar/broker/session/publish.py",
     "broker/src/magnetar/broker/session/acknowledge.py",

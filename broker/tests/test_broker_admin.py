@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from magnetar.broker.admin.brokers import metrics
-from magnetar.broker.admin.brokers.metrics import Gathered
+from magnetar.broker.admin.brokers.metrics import CollectedMetrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.testing.sessions import ProtocolClient
 from magnetar.core.limits import MIB
@@ -345,7 +345,7 @@ async def test_metrics_are_never_those_of_an_earlier_question(
     admin: Any, client: ProtocolClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they could not be gathered for whoever asked before."""
-    gathered = Gathered(admin.broker.running.context)
+    gathered = CollectedMetrics(admin.broker.running.context)
     assert b"topic=" not in await gathered.text()
     await client.producer("persistent://public/default/topic")
     assert b'topic="persistent://public/default/topic"' in await gathered.text()
@@ -384,7 +384,7 @@ async def test_metrics_of_many_topics_are_gathered_in_turns_and_once_for_all_who
     (topic,) = context.service.topics.values()
     count = 10_000
     monkeypatch.setattr(context.service, "topics", {f"{number}": topic for number in range(count)})
-    gathered = Gathered(context)
+    gathered = CollectedMetrics(context)
     longest_seconds = 0.0
 
     async def measure() -> None:

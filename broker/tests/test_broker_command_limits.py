@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
-from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, HASH_RANGES_MAX, NOTES_CHARACTERS_MAX, PAIRS_MAX
+from magnetar.broker.session.command_limits import (
+    COMMAND_BYTES_MAX,
+    HASH_RANGES_MAX,
+    PAIRS_MAX,
+    PROPERTIES_CHARACTERS_MAX,
+)
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX
 from magnetar.core.topic_name import NAME_CHARACTERS_MAX
@@ -16,7 +21,7 @@ from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX
 
-LONG = "x" * (NOTES_CHARACTERS_MAX + 1)
+LONG = "x" * (PROPERTIES_CHARACTERS_MAX + 1)
 TOPIC = "persistent://public/default/t"
 PAIRS = [pb.KeyValue(key="a", value=LONG)]
 SUBSCRIBE: dict[str, Any] = {"topic": TOPIC, "subscription": "s", "subType": pb.CommandSubscribe.Shared}

@@ -16,7 +16,7 @@ from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
 from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.admin.web.responses import encoded_in_turns
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.testing.sessions import ProtocolClient
 from magnetar.broker.topics.topic import PersistentTopic
 
@@ -68,7 +68,7 @@ async def of_the_namespace(context: BrokerContext) -> int:
 
 
 async def of_the_broker(context: BrokerContext) -> int:
-    return len((await topic_document(topic_of(context), Turn()))["subscriptions"])
+    return len((await topic_document(topic_of(context), TimeSlice()))["subscriptions"])
 
 
 async def of_the_topic(context: BrokerContext) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from magnetar.broker.policies import change_state
-from magnetar.broker.policies.change_state import CHANGE_BYTES, Before, ChangeState, differing, size_bytes
+from magnetar.broker.policies.change_state import CHANGE_BYTES, ChangeState, PreviousPolicies, differing, size_bytes
 from magnetar.broker.policies.event_codec import Change
 from magnetar.core.topic_name import TopicName
 
@@ -14,11 +14,11 @@ B = TopicName.parse("persistent://public/default/b")
 
 def test_the_last_change_counts_and_tells_what_it_found() -> None:
     state = ChangeState()
-    assert state.apply(Change(A, False, "UPDATE", {"x": 1}), 1) == Before(None, None)
-    assert state.apply(Change(A, False, "UPDATE", {"x": 2}), 2) == Before(1, {"x": 1})
-    assert state.apply(Change(A, True, "UPDATE", {"x": 3}), 3) == Before(None, None)
-    assert state.apply(Change(A, False, "DELETE", None), 4) == Before(2, {"x": 2})
-    assert state.apply(Change(A, False, "DELETE", None), 5) == Before(None, None)
+    assert state.apply(Change(A, False, "UPDATE", {"x": 1}), 1) == PreviousPolicies(None, None)
+    assert state.apply(Change(A, False, "UPDATE", {"x": 2}), 2) == PreviousPolicies(1, {"x": 1})
+    assert state.apply(Change(A, True, "UPDATE", {"x": 3}), 3) == PreviousPolicies(None, None)
+    assert state.apply(Change(A, False, "DELETE", None), 4) == PreviousPolicies(2, {"x": 2})
+    assert state.apply(Change(A, False, "DELETE", None), 5) == PreviousPolicies(None, None)
     assert state.get(A, is_global=False) is None
     assert state.get(A, is_global=True) == {"x": 3}
     assert state.change_id(A, is_global=True) == 3
@@ -28,7 +28,7 @@ def test_the_last_change_counts_and_tells_what_it_found() -> None:
 def test_an_insert_gives_way_to_what_is_there() -> None:
     state = ChangeState()
     state.apply(Change(A, False, "INSERT", {"x": 1}), 1)
-    assert state.apply(Change(A, False, "INSERT", {"x": 2}), 2) == Before(1, {"x": 1})
+    assert state.apply(Change(A, False, "INSERT", {"x": 2}), 2) == PreviousPolicies(1, {"x": 1})
     assert state.get(A, is_global=False) == {"x": 1}
     assert state.change_id(A, is_global=False) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
-from magnetar.broker.policies.event_shape import POLICIES_TYPE, Misfit, check_policies, named_types
+from magnetar.broker.policies.event_shape import POLICIES_TYPE, FieldTypeMismatch, check_policies, named_types
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 
@@ -94,5 +94,5 @@ def test_what_newer_brokers_write_fits(policies: dict[str, Any]) -> None:
     ],
 )
 def test_what_does_not_fit_is_told(policies: dict[str, Any]) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(FieldTypeMismatch):
         check_policies(policies)

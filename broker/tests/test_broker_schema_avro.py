@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.schema.avro_checks import why_unreadable
 from magnetar.broker.schema.avro_schema import AvroError, default_fits, identity, parse
-from magnetar.broker.schema.steps import Steps
+from magnetar.broker.schema.steps import StepBudget
 
 
 def record(name: str, *fields: object, **other: object) -> dict[str, object]:
@@ -279,4 +279,4 @@ def test_wide_unions_are_given_up_on() -> None:
 )
 def test_defaults(schema: object, value: object, fits: bool) -> None:
     parsed = parse(json.dumps(fixed("F", 1) if schema == "fixed" else schema).encode())
-    assert default_fits(parsed, value, Steps(100)) is fits
+    assert default_fits(parsed, value, StepBudget(100)) is fits

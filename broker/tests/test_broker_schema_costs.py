@@ -13,13 +13,13 @@ from magnetar.broker.schema import avro_checks, compatibility, validation
 from magnetar.broker.schema import registry as registry_module
 from magnetar.broker.schema.avro_checks import why_unreadable
 from magnetar.broker.schema.avro_schema import AvroError, default_fits, identity, parse
-from magnetar.broker.schema.compatibility import Meanings, same_schema
+from magnetar.broker.schema.compatibility import SchemaFingerprints, same_schema
 from magnetar.broker.schema.errors import IncompatibleSchema, InvalidSchemaData
 from magnetar.broker.schema.judging import INLINE_BYTES_MAX, SchemaJudging
 from magnetar.broker.schema.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_CHARACTERS_MAX, SCHEMA_PROPERTIES_MAX
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo, from_rest
-from magnetar.broker.schema.steps import Steps, TooManySteps
+from magnetar.broker.schema.steps import StepBudget, StepBudgetExceeded
 from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.ledger.api import LedgerOptions
@@ -83,9 +83,9 @@ def test_symbols_of_enums_that_are_compared_again_and_again_count() -> None:
 def test_defaults_count() -> None:
     item = record("R", 1_000, default=1)
     parsed = parse(data({"type": "array", "items": item}))
-    with pytest.raises(TooManySteps):
-        default_fits(parsed, [0] * 1_000, Steps(100_000))
-    steps = Steps(100_000)
+    with pytest.raises(StepBudgetExceeded):
+        default_fits(parsed, [0] * 1_000, StepBudget(100_000))
+    steps = StepBudget(100_000)
     assert default_fits(parsed, [0] * 10, steps)
     assert steps.left < 100_000 - 10 * 1_000
 
@@ -267,12 +267,12 @@ def test_meanings_are_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return parse(text)
 
     monkeypatch.setattr(compatibility, "parse", watched)
-    meanings = Meanings()
+    fingerprints = SchemaFingerprints()
     existing = [large(number) for number in range(5)]
     spaced = SchemaInfo(SchemaType.AVRO, existing[3].data.replace(b":", b" : "))
-    assert same_schema(spaced, existing, meanings) == 3
+    assert same_schema(spaced, existing, fingerprints) == 3
     count = len(asked)
-    assert same_schema(large(9), existing, meanings) is None
+    assert same_schema(large(9), existing, fingerprints) is None
     assert len(asked) <= count + 2
     assert identity(parse(spaced.data)) == identity(parse(existing[3].data))
 

@@ -179,7 +179,7 @@ async def test_producers_that_wait_for_their_turn_stop_nothing(memory_broker: Me
 
 
 async def test_producers_that_wait_with_large_schemas_stop_nothing(memory_broker: MemoryBroker) -> None:
-    """What they brought is more than a connection's requests may have under way; it is counted with the notes."""
+    """What they brought is more than a connection's requests may have under way; it counts with what is kept of it."""
     client = await memory_broker.connect()
     schema = {"name": "s", "type": pb.Schema.String, "schema_data": b"", "properties": []}
     schema["properties"] = [pb.KeyValue(key="k", value="v" * 60 * KIB)]
@@ -194,12 +194,12 @@ async def test_producers_that_wait_with_large_schemas_stop_nothing(memory_broker
             schema=schema,
         )
         assert not (await client.answer(opened)).body.producer_ready
-    notes = memory_broker.service.limits.notes
-    assert notes.held_bytes > count * 60 * KIB
+    kept = memory_broker.service.limits.client_memory
+    assert kept.held_bytes > count * 60 * KIB
     assert (await client.request(Command.CLOSE_PRODUCER, producer_id=1)).name == "SUCCESS"
     assert (await client.expect(Command.PRODUCER_SUCCESS)).body.producer_ready
     await client.close()
-    await until(lambda: not notes.held_bytes and not memory_broker.service.limits.requests.count)
+    await until(lambda: not kept.held_bytes and not memory_broker.service.limits.requests.count)
 
 
 async def test_a_client_that_takes_nothing_is_cut() -> None:

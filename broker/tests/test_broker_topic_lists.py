@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.resources import Resources
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics import listings
 from magnetar.broker.topics import lists as topic_lists
 from magnetar.broker.topics.listings import Listing
@@ -335,7 +335,7 @@ async def test_what_was_found_in_a_list_that_was_replaced_meanwhile_is_not_kept(
     matching, go = asyncio.Event(), asyncio.Event()
     match = TopicPattern.filter
 
-    async def slowly(self: TopicPattern, names: list[str], turn: Turn | None = None) -> list[str]:
+    async def slowly(self: TopicPattern, names: list[str], turn: TimeSlice | None = None) -> list[str]:
         matching.set()
         await go.wait()
         return await match(self, names, turn)

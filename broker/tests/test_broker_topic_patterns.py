@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.patterns import TopicPattern, brokers_match
 from magnetar.core import expressions
 from magnetar.core.expressions import quick_in_python
@@ -193,7 +193,7 @@ def test_a_pattern_that_stopped_a_broker_takes_milliseconds(pattern: str) -> Non
     assert min(seconds_of_200_topics(pattern) for _ in range(5)) < 0.05
 
 
-class ShortTurn(Turn):
+class ShortTurn(TimeSlice):
     """Over after each name."""
 
     pauses = 0

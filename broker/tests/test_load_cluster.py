@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.load.drain import DrainStep
+from magnetar.broker.load.drain import BrokerDrainStep
 from magnetar.broker.load.registration import BROKERS_PATH, draining_brokers
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
@@ -108,7 +108,7 @@ async def test_a_drained_broker_can_be_stopped_unnoticed(cluster: MemoryCluster)
     leaving = leader_of(cluster)
     context = leaving.running.context
     await context.operations.drain()
-    await until(lambda: context.operations.drain_state().step is DrainStep.DONE)
+    await until(lambda: context.operations.drain_state().step is BrokerDrainStep.DONE)
     assert owned_count(leaving) == 0
     staying = [broker for broker in cluster.brokers if broker is not leaving]
     assert sum(map(owned_count, staying)) == 16

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.load.broker_report import BrokerReport
-from magnetar.broker.load.drain import DrainRefused, DrainStep
+from magnetar.broker.load.drain import BrokerDrainStep, DrainRefused
 from magnetar.broker.load.operations import NotOwned, UnknownBroker
 from magnetar.broker.load.registration import Registration, broker_path
 from magnetar.broker.peers.addresses import BrokerAddresses
@@ -425,12 +425,12 @@ async def test_a_drained_broker_owns_nothing_and_gets_nothing(
     stuck = bundles(10)[3]
     one.stuck.add(stuck)
     state = await one.operations.drain()
-    assert (state.step, state.bundles_total, state.bundles_left) == (DrainStep.RUNNING, 10, 10)
+    assert (state.step, state.bundles_total, state.bundles_left) == (BrokerDrainStep.RUNNING, 10, 10)
     assert await one.operations.drain() == state, "asking again is no error"
     await until(lambda: one.operations.drain_state().bundles_left == 1)
     await until(lambda: one.operations.drain_state().blockers == ((str(stuck), "it is stuck"),))
     one.stuck.clear()
-    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    await until(lambda: one.operations.drain_state().step is BrokerDrainStep.DONE)
     assert set(one.bundles) == {named}
     assert (len(two.bundles), len(three.bundles)) == (5, 5)
     await until(lambda: set(two.load.brokers()) == {"b2:2", "b3:3"})
@@ -444,10 +444,10 @@ async def test_what_comes_late_is_drained_too(cluster: FakeCluster, monkeypatch:
     first, late = bundles(2)
     one.bundles[first] = owned_bundle()
     await asyncio.gather(one.operations.drain(), one.operations.drain())
-    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    await until(lambda: one.operations.drain_state().step is BrokerDrainStep.DONE)
     one.bundles[late] = owned_bundle()
-    assert one.operations.drain_state().step is DrainStep.RUNNING
-    await until(lambda: one.operations.drain_state().step is DrainStep.DONE)
+    assert one.operations.drain_state().step is BrokerDrainStep.RUNNING
+    await until(lambda: one.operations.drain_state().step is BrokerDrainStep.DONE)
     assert set(two.bundles) == {first, late}
     await one.operations.cancel_drain()
     one.bundles[late] = owned_bundle()
@@ -477,7 +477,7 @@ async def test_a_cancelled_drain_keeps_what_is_left(cluster: FakeCluster) -> Non
     one.stuck.update(one.bundles)
     await one.operations.drain()
     assert not one.load.registered
-    assert (await one.operations.cancel_drain()).step is DrainStep.NONE
+    assert (await one.operations.cancel_drain()).step is BrokerDrainStep.NONE
     assert len(one.bundles) == 3
     await until(lambda: set(two.load.brokers()) == {"b1:1", "b2:2"})
 

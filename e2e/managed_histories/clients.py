@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.broker.topics.deduplication import Verdict
+from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -83,21 +83,21 @@ class PublishingClient:
     def _publish(self, owner: Owner, messages: list[Message]) -> None:
         """As the broker: `publish_checked` and `Topic.publish`."""
         batch = self._batch(messages)
-        verdicts: list[Verdict] | None = None
+        statuses: list[DuplicateStatus] | None = None
         if owner.deduplication is not None:
-            verdicts = owner.deduplication.check(batch, ())
+            statuses = owner.deduplication.check(batch, ())
         connection = self._connection
-        if verdicts is None:
+        if statuses is None:
             self._append(owner, batch, connection)
             return
         start = 0
         while start < len(messages):
-            verdict, end = verdicts[start], start + 1
-            while end < len(messages) and verdicts[end] is verdict:
+            status, end = statuses[start], start + 1
+            while end < len(messages) and statuses[end] is status:
                 end += 1
-            if verdict is Verdict.NEW:
+            if status is DuplicateStatus.NEW:
                 self._append(owner, batch.part(start, end, end - start), connection)
-            elif verdict is Verdict.STORED:
+            elif status is DuplicateStatus.STORED:
                 self._world.note(self.name, f"hears that {messages[start:end]} are stored already")
                 self._world.promises.stored.update(messages[start:end])
                 if connection == self._connection:

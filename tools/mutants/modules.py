@@ -249,7 +249,7 @@ PARTS: Final = (
                 "dispatch/pending_acknowledgements",
                 "dispatch/redelivery",
                 "subscriptions/pump",
-                "subscriptions/screening",
+                "subscriptions/filtering",
             ),
             *("dispatch/exclusive", "dispatch/failover", "dispatch/hash_ring", "dispatch/key_shared"),
             *("dispatch/shared", "dispatch/single_active", "dispatch/sticky_ranges"),

@@ -30,7 +30,7 @@ TURN_SECONDS_MAX: Final = 0.005
 """Work in one go on behalf of one client: ten of these in a row are still no pause that others would notice."""
 
 
-class Turn:
+class TimeSlice:
     """One turn of the loop, for work that grows with what clients ask for: `if turn.over: await turn.pause()`."""
 
     __slots__ = ("_ends_seconds",)

@@ -22,7 +22,7 @@ class GuardedSession(Protocol):
 
     @property
     def address(self) -> str:
-        """Of the other end."""
+        """The client's address, for the log: `/host:port`."""
         ...
 
     async def look_again(self, changed: Collection[str]) -> None:

@@ -9,8 +9,8 @@ from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.core.topic_name import TopicName
 
 
-class Rates(Protocol):
-    """Of one producer."""
+class MeasuredProducer(Protocol):
+    """A producer's rates per second."""
 
     @property
     def message_rate_in(self) -> float: ...
@@ -18,50 +18,50 @@ class Rates(Protocol):
     def byte_rate_in(self) -> float: ...
 
 
-class Producers(Protocol):
-    """Of one topic."""
+class MeasuredProducers(Protocol):
+    """The producers of a topic."""
 
     @property
-    def by_name(self) -> Mapping[str, Rates]: ...
+    def by_name(self) -> Mapping[str, MeasuredProducer]: ...
 
 
-class Rate(Protocol):
+class MeasuredRate(Protocol):
     """How fast a counter grows."""
 
     @property
     def per_second(self) -> float: ...
 
 
-class ConsumerRates(Protocol):
-    """Of one consumer."""
+class MeasuredConsumerRates(Protocol):
+    """What a consumer is sent per second."""
 
     @property
-    def messages_out(self) -> Rate: ...
+    def messages_out(self) -> MeasuredRate: ...
     @property
-    def bytes_out(self) -> Rate: ...
+    def bytes_out(self) -> MeasuredRate: ...
 
 
-class Consumer(Protocol):
-    """Of one subscription."""
-
-    @property
-    def rates(self) -> ConsumerRates: ...
-
-
-class Subscription(Protocol):
-    """Of one topic."""
+class MeasuredConsumer(Protocol):
+    """A consumer, as far as load management knows it."""
 
     @property
-    def consumers(self) -> Sequence[Consumer]: ...
+    def rates(self) -> MeasuredConsumerRates: ...
+
+
+class MeasuredSubscription(Protocol):
+    """A subscription, as far as load management knows it."""
+
+    @property
+    def consumers(self) -> Sequence[MeasuredConsumer]: ...
 
 
 class MeasuredTopic(Protocol):
     """A topic, as far as load management knows it."""
 
     @property
-    def producers(self) -> Producers: ...
+    def producers(self) -> MeasuredProducers: ...
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    def subscriptions(self) -> Mapping[str, MeasuredSubscription]: ...
 
 
 class LoadedTopic(MeasuredTopic, Protocol):

@@ -67,7 +67,7 @@ class UnknownDestination(PeerError):
     """There is no such broker."""
 
 
-class LoadedTopics(Protocol):
+class TopicService(Protocol):
     """Who loads topics and closes them: `BrokerService`."""
 
     @property
@@ -85,7 +85,7 @@ class BundleMoves:
 
     def __init__(
         self,
-        service: LoadedTopics,
+        service: TopicService,
         bundles: Bundles,
         load: LoadManager,
         peers: PeerClient,

@@ -82,7 +82,7 @@ class Bundles:
         return (await self.of_namespace(topic.namespace_name)).bundle_of(topic)
 
     async def read_again(self, namespace: NamespaceName) -> NamespaceBundles:
-        """As `of_namespace`, from the store in any case."""
+        """How a namespace is cut, read from the store in any case. Raises what `of_namespace` raises."""
         self._cache.forget(Resources.local_policies_path(namespace))
         return await self.of_namespace(namespace)
 

@@ -36,7 +36,7 @@ class BundleStats:
         self.consumers = 0
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The statistics of a bundle under the names of load reports (`NamespaceBundleStats`); rates per second."""
         return {
             "msgRateIn": self.msg_rate_in,
             "msgThroughputIn": self.throughput_in,

@@ -54,7 +54,7 @@ class ConsumerConnection(Protocol):
 
     @property
     def output(self) -> ConsumerOutput:
-        """The same one as long as the connection lasts."""
+        """Where messages are written: the same object as long as the connection lasts."""
         ...
 
     def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:

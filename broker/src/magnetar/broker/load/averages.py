@@ -56,7 +56,7 @@ class TimeAverage:
             self.values[name] = ((self.samples - 1) * self.values[name] + getattr(stats, field)) / self.samples
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The averages as Apache stores them in JSON (`TimeAverageMessageData`)."""
         return {"maxSamples": self.samples_max, "numSamples": self.samples, **self.values}
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class TimeAverage:
 
 
 class BundleAverages:
-    """Of one bundle (`BundleData`)."""
+    """The averages of one bundle over a short and a long time (`BundleData`)."""
 
     __slots__ = ("long_term", "short_term", "topics")
 
@@ -119,7 +119,7 @@ class LoadAverages:
         self._bundles: dict[str, BundleAverages] = {}
         self._stored_brokers: set[str] = set()
         self._sampled_ms: dict[str, int] = {}
-        """Of which report of a broker the samples were taken last."""
+        """By broker: the time of the report from which samples were taken last, in ms since 1970."""
 
     @property
     def bundles(self) -> Mapping[str, BundleAverages]:

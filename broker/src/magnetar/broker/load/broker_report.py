@@ -55,7 +55,7 @@ class BrokerReport:
         """When this broker saw it first, by its own clock that never goes back: clocks of brokers differ, and jump."""
         self.draining = False
         self.ours = False
-        """Of a Magnetar broker."""
+        """Whether a Magnetar broker wrote it."""
 
     @property
     def broker_id(self) -> str:
@@ -73,7 +73,7 @@ class BrokerReport:
         return sum(values)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it, in Apache's order."""
+        """The report in JSON, in the order of Apache's `LocalBrokerData`."""
         addresses = self.addresses
         document: dict[str, Any] = {
             "webServiceUrl": addresses.web_service_url,
@@ -130,7 +130,7 @@ class BrokerReport:
 
     @staticmethod
     def decode(broker_id: str, value: bytes) -> BrokerReport:
-        """Of any broker. `PeerError` when it is no report."""
+        """The report of any broker, ours or Apache's. `PeerError` when it is none."""
         try:
             document = json.loads(value)
             return _from_document(broker_id, document)

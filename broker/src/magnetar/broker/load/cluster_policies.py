@@ -26,7 +26,7 @@ READS_AT_ONCE_MAX: Final = 64
 
 
 class NamespaceFacts:
-    """Of one namespace."""
+    """What placement needs of a namespace: its anti-affinity group and where it is cut."""
 
     __slots__ = ("anti_affinity_group", "boundaries")
 
@@ -40,7 +40,7 @@ class NamespaceFacts:
         return max(0, len(self.boundaries) - 1)
 
     def bundle_names(self, namespace: str) -> list[str]:
-        """Its bundles, in full."""
+        """The full names of its bundles."""
         return [f"{namespace}/{low}_{high}" for low, high in itertools.pairwise(self.boundaries)]
 
 
@@ -104,7 +104,7 @@ class ClusterPolicies:
         return found
 
     async def namespaces(self, names: Iterable[str]) -> dict[str, NamespaceFacts]:
-        """Of several namespaces, by name; what stands nowhere yet has no bundles."""
+        """The facts of several namespaces, by name; what stands nowhere yet has no bundles. `StoreUnavailable`."""
         wanted = list(names)
         found: dict[str, NamespaceFacts] = {}
         for begin in range(0, len(wanted), READS_AT_ONCE_MAX):
@@ -113,7 +113,7 @@ class ClusterPolicies:
         return found
 
     async def namespace(self, name: str) -> NamespaceFacts:
-        """Of one namespace."""
+        """The facts of one namespace. `StoreUnavailable`."""
         document = await _document(self._local, Resources.local_policies_path(NamespaceName.parse(name)))
         boundaries = (document.get("bundles") or {}).get("boundaries") or ()
         return NamespaceFacts(tuple(boundaries), document.get("namespaceAntiAffinityGroup") or None)

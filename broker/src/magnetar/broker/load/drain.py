@@ -24,7 +24,7 @@ RETRY_SECONDS: Final = 1.0
 """Before bundles that could not be unloaded, or came late, are seen to."""
 
 
-class DrainStep(enum.Enum):
+class BrokerDrainStep(enum.Enum):
     """How far it is: found from what is owned whenever somebody asks, never kept, so there is no table of it."""
 
     NONE = enum.auto()
@@ -34,10 +34,10 @@ class DrainStep(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainState:
+class BrokerDrainProgress:
     """At one moment."""
 
-    step: DrainStep
+    step: BrokerDrainStep
     bundles_total: int = 0
     """When it began."""
     bundles_left: int = 0
@@ -45,7 +45,7 @@ class DrainState:
     """Bundles whose last attempt failed, with why; they are tried again."""
 
     def document(self, broker_id: str) -> dict[str, Any]:
-        """As JSON has it (`/admin/v2/brokers/{broker}/drain`)."""
+        """The progress in JSON, as `/admin/v2/brokers/{broker}/drain` answers it."""
         return {
             "broker": broker_id,
             "step": self.step.name.lower(),
@@ -65,7 +65,7 @@ class DrainedBroker(Protocol):
     def renew_report(self) -> None: ...
 
 
-class Moves(Protocol):
+class Unloader(Protocol):
     """What a drain needs from bundle moves."""
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None: ...
@@ -85,7 +85,7 @@ class Drains:
     """At most one drain at a time. It takes the broker off the list of those that are alive, which is what any broker
     of the cluster understands, Apache's too: no bundle comes back."""
 
-    def __init__(self, broker: DrainedBroker, ownership: Owned, moves: Moves, settings: LoadSettings) -> None:
+    def __init__(self, broker: DrainedBroker, ownership: Owned, moves: Unloader, settings: LoadSettings) -> None:
         self._broker = broker
         self._ownership = ownership
         self._moves = moves
@@ -98,19 +98,19 @@ class Drains:
         """Bundles that others may not have taken yet."""
         self._blockers: dict[BundleName, str] = {}
 
-    def state(self) -> DrainState:
+    def state(self) -> BrokerDrainProgress:
         """How far it is."""
         if self._task is None:
-            return DrainState(step=DrainStep.NONE)
+            return BrokerDrainProgress(step=BrokerDrainStep.NONE)
         left = len(self._to_leave())
-        return DrainState(
-            step=DrainStep.DONE if left == 0 and not self._on_the_way else DrainStep.RUNNING,
+        return BrokerDrainProgress(
+            step=BrokerDrainStep.DONE if left == 0 and not self._on_the_way else BrokerDrainStep.RUNNING,
             bundles_total=max(self._total, left),
             bundles_left=left,
             blockers=tuple((str(bundle), reason) for bundle, reason in self._blockers.items()),
         )
 
-    async def start(self, *, own_id: str) -> DrainState:
+    async def start(self, *, own_id: str) -> BrokerDrainProgress:
         """Begin, or go on with the one that runs. `DrainRefused` when nobody else could take the bundles."""
         async with self._changing:
             await self._start(own_id)
@@ -130,7 +130,7 @@ class Drains:
         """Try each bundle once, for a broker that stops and has unregistered."""
         await self._hand_over(self._to_leave())
 
-    async def cancel(self) -> DrainState:
+    async def cancel(self) -> BrokerDrainProgress:
         """Keep what is left, and be alive for others again. `StoreUnavailable`."""
         async with self._changing:
             if self._task is not None:

@@ -21,7 +21,7 @@ AT_ONCE_MAX: Final = 8
 """Bundles that are moved at a time: each has its clients look it up again."""
 
 
-class Peers(Protocol):
+class BrokerCalls(Protocol):
     """The part of `PeerClient` that is used here."""
 
     async def call(
@@ -46,7 +46,7 @@ class Executor:
 
     def __init__(
         self,
-        peers: Peers,
+        peers: BrokerCalls,
         log: DecisionLog,
         clock: Clock,
         reports: Callable[[], Mapping[str, BrokerReport]],

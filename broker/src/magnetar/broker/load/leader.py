@@ -15,7 +15,7 @@ from magnetar.broker.load.averages import BundleAverages, LoadAverages
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.cluster_policies import ClusterPolicies
 from magnetar.broker.load.decisions import DecisionLog
-from magnetar.broker.load.execution import Executor, Peers
+from magnetar.broker.load.execution import BrokerCalls, Executor
 from magnetar.broker.load.snapshot import FindOwner, take_snapshot
 from magnetar.broker.settings.load import LEADER, LoadSettings, switched
 from magnetar.core.bundle import BundleName
@@ -43,7 +43,7 @@ class Balancing:
         policies: ClusterPolicies,
         store: MetadataStore,
         clock: Clock,
-        peers: Peers,
+        peers: BrokerCalls,
         reports: Callable[[], Mapping[str, BrokerReport]],
         find_owner: FindOwner,
     ) -> None:
@@ -194,5 +194,5 @@ class Balancing:
 
     @property
     def averages(self) -> Mapping[str, BundleAverages]:
-        """Of the bundles, by name."""
+        """The averages of bundles, by bundle."""
         return self._averages.bundles

@@ -29,7 +29,7 @@ from magnetar.metadata.store import MetadataStore, StoreUnavailable
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.load.cluster_policies import ClusterPolicies
-    from magnetar.broker.load.execution import Peers
+    from magnetar.broker.load.execution import BrokerCalls
     from magnetar.broker.load.history_writer import LoadHistoryWriter
     from magnetar.broker.load.leader import Balancing
     from magnetar.client.client import PulsarClient
@@ -39,7 +39,7 @@ logger: Final = logging.getLogger(__name__)
 LEADER_PATH: Final = "/loadbalance/leader"
 
 OWNERS_PATH: Final = "/namespace"
-"""As people are told it."""
+"""Where the nodes of bundles' owners stand, for error texts."""
 
 MEASURE_SECONDS: Final = 15.0
 """How old what is told of CPU and network may be: so often the operator asks while it scales. Ten small reads."""
@@ -55,11 +55,11 @@ class LoadParts:
     addresses: BrokerAddresses
     cluster: str
     version: str
-    """Of Pulsar, as reports say it."""
+    """The version of Pulsar that load reports name."""
     store: MetadataStore
     configuration_store: MetadataStore
     clock: Clock
-    peers: Peers
+    peers: BrokerCalls
     owned: Callable[[], Mapping[BundleName, Bundle]]
     """What this broker serves, with its topics that are loaded."""
     find_owner: Callable[[BundleName], Awaitable[str | None]]

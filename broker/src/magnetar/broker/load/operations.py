@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
-from magnetar.broker.load.drain import Drains, DrainState
+from magnetar.broker.load.drain import BrokerDrainProgress, Drains
 from magnetar.broker.load.registration import draining_brokers
 from magnetar.broker.settings.load import DRIVER_SETTING, DRIVERS, switched
 from magnetar.core.bundle import BundleName
@@ -32,7 +32,7 @@ class UnknownBroker(PeerError):
     """No broker of this id is alive."""
 
 
-class Moves(Protocol):
+class BundleCommands(Protocol):
     """What is asked of bundle moves."""
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> object: ...
@@ -51,13 +51,13 @@ class BundleRow:
 
 
 class BrokerOperations:
-    """Over one broker."""
+    """What can be seen and done of one broker: its load, its bundles, its drain."""
 
     def __init__(
         self,
         load: ModularLoadManager,
         owned: Callable[[], Mapping[BundleName, OwnedBundle]],
-        moves: Moves,
+        moves: BundleCommands,
         drains: Drains,
         documents: Documents,
         largest_ensemble: Callable[[], Awaitable[Ensemble]],
@@ -116,15 +116,15 @@ class BrokerOperations:
         reports = {**draining, **self.load.directory.reports}
         return [reports[broker_id] for broker_id in sorted(reports)]
 
-    def drain_state(self) -> DrainState:
+    def drain_state(self) -> BrokerDrainProgress:
         """How far the drain is."""
         return self._drains.state()
 
-    async def drain(self) -> DrainState:
+    async def drain(self) -> BrokerDrainProgress:
         """Begin, or go on. `DrainRefused`."""
         return await self._drains.start(own_id=self.broker_id)
 
-    async def cancel_drain(self) -> DrainState:
+    async def cancel_drain(self) -> BrokerDrainProgress:
         """Keep what is left."""
         return await self._drains.cancel()
 

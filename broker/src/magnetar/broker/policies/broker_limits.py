@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.notes import KeptNotes
+from magnetar.broker.client_memory import ClientMemory
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.settings.policies import PolicySettings
@@ -105,14 +105,14 @@ class ConnectionLimits:
 
 
 class BrokerLimits:
-    """One for a whole broker; a limiter that is None limits nothing."""
+    """The limits that all connections of a broker share; a limiter that is None limits nothing."""
 
     __slots__ = (
         "_call_later",
         "_clock",
+        "client_memory",
         "connections",
         "dispatch",
-        "notes",
         "publish",
         "publish_buffer",
         "requests",
@@ -127,7 +127,7 @@ class BrokerLimits:
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, call_later)
         self.requests = ServerRequests(clock.monotonic_seconds)
-        self.notes = KeptNotes()
+        self.client_memory = ClientMemory()
         self.use_settings(settings)
 
     def use_settings(self, settings: PolicySettings) -> None:

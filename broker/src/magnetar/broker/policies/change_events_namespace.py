@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from magnetar.broker.policies.change_events_parts import ChangeEventsParts
-from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, Before, ChangeState, differing
+from magnetar.broker.policies.change_state import POLICIES_BYTES_MAX, ChangeState, PreviousPolicies, differing
 from magnetar.broker.policies.event_codec import (
     BadEvent,
     Change,
@@ -22,7 +22,7 @@ from magnetar.broker.policies.event_codec import (
 from magnetar.broker.policies.event_shape import schema_text
 from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
 from magnetar.broker.policies.system_topics import SYSTEM_READER
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
@@ -76,7 +76,7 @@ class NamespaceChanges:
         """By version; an error for what is known to be of no use, as versions do not change."""
         self._remembers = False
         # What the changes found that were read while one of ours is on its way: a few.
-        self._found: dict[ChangeId, Before] = {}
+        self._found: dict[ChangeId, PreviousPolicies] = {}
         name = f"topic policies of {namespace}"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
@@ -143,7 +143,7 @@ class NamespaceChanges:
 
     async def _read_all(self) -> None:
         state = ChangeState()
-        turn = Turn()
+        turn = TimeSlice()
         for index, reader in enumerate(self._readers):
             while (message := await reader.next_or_end()) is not None:
                 await self._apply(state, index, message)
@@ -155,7 +155,7 @@ class NamespaceChanges:
         before, self.state = self.state, state
         self._failure = ""
         self._ready.set()
-        turn = Turn()
+        turn = TimeSlice()
         for topic in differing(before, state):
             if topic is not None:
                 self._tell(topic)
@@ -185,7 +185,7 @@ class NamespaceChanges:
                 return
 
     async def _follow_one(self, index: int, reader: Reader) -> None:
-        turn = Turn()
+        turn = TimeSlice()
         while True:
             if turn.over:
                 await turn.pause()
@@ -283,7 +283,7 @@ class NamespaceChanges:
             self._remembers = False
             self._found.clear()
 
-    async def found_by(self, change_id: ChangeId) -> Before:
+    async def found_by(self, change_id: ChangeId) -> PreviousPolicies:
         """What a change found that was sent; returns once it is read back and in force here."""
         await self._until(lambda: change_id in self._found)
         await self.until_followed()

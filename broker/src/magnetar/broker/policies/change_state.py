@@ -25,11 +25,11 @@ PER_KEY_FIELDS: Final = ("backLogQuotaMap", "subscriptionPolicies")
 """Maps whose entries are policies of their own: local ones leave the global ones of other keys in force."""
 
 
-class Before(NamedTuple):
+class PreviousPolicies(NamedTuple):
     """What a change found."""
 
     change_id: object
-    """Of the change before of the same topic and scope; None: there was none."""
+    """The id of the change before, of the same topic and scope; None: there was none."""
     policies: TopicPolicies | None
 
 
@@ -51,11 +51,11 @@ class ChangeState:
         before = self._sizes[is_global].get(topic, 0)
         return self.held_bytes - before + size_bytes(policies) <= NAMESPACE_POLICIES_BYTES_MAX
 
-    def apply(self, change: Change, change_id: object) -> Before:
+    def apply(self, change: Change, change_id: object) -> PreviousPolicies:
         """Take a change in; what it found. An INSERT counts only when there is nothing (Pulsar:
         `SystemTopicBasedTopicPoliciesService.refreshTopicPoliciesCache`)."""
         scope, ids = self._scopes[change.is_global], self._change_ids[change.is_global]
-        before = Before(ids.get(change.topic), scope.get(change.topic))
+        before = PreviousPolicies(ids.get(change.topic), scope.get(change.topic))
         if change.policies is None:
             scope.pop(change.topic, None)
             ids.pop(change.topic, None)
@@ -77,7 +77,7 @@ class ChangeState:
         return self._change_ids[is_global].get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Over both scopes: local before global."""
+        """The policies of a topic from both scopes: local ones come before global ones."""
         local, everywhere = self._scopes[False].get(topic), self._scopes[True].get(topic)
         if not everywhere:
             return local or {}

@@ -21,7 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from fastavro import parse_schema, schemaless_writer
 from magnetar.broker.policies.api import TopicPolicies
-from magnetar.broker.policies.event_shape import Misfit, check_number, check_policies, named_types, schema_text
+from magnetar.broker.policies.event_shape import (
+    FieldTypeMismatch,
+    check_number,
+    check_policies,
+    named_types,
+    schema_text,
+)
 from magnetar.core.errors import Misuse, PeerError
 from magnetar.core.topic_name import InvalidTopicName, TopicName
 from magnetar.wire.avro import AvroDecoder, BadAvro, parse_record_schema, read_record
@@ -167,7 +173,7 @@ def decode_change(payload: bytes, writer_schema: AvroDecoder, properties: Mappin
         return Change(topic, is_global, action, None)
     try:
         check_policies(policies)
-    except Misfit as error:
+    except FieldTypeMismatch as error:
         raise BadEvent(f"policies of {topic} that do not fit: {error}") from error
     return Change(topic, is_global, action, {**_set_only(policies), **_newer(properties)})
 
@@ -205,7 +211,7 @@ def _newer(properties: Mapping[str, str]) -> TopicPolicies:
     try:
         for name, value in found.items():
             check_number(value, name)
-    except Misfit as error:
+    except FieldTypeMismatch as error:
         raise BadEvent(f"policies beside a change that do not fit: {error}") from error
     return found
 

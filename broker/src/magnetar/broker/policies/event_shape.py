@@ -15,7 +15,7 @@ POLICIES_TYPE: Final = "org.apache.pulsar.common.policies.data.TopicPolicies"
 NUMBER_BITS: Final[Mapping[str, int]] = MappingProxyType({"int": 32, "long": 64})
 
 
-class Misfit(Exception):
+class FieldTypeMismatch(Exception):
     """A value is of another type than its field; the text says where."""
 
 
@@ -34,7 +34,7 @@ def named_types() -> dict[str, Any]:
 
 
 def check_policies(policies: dict[str, Any]) -> None:
-    """Whether each policy can stand in the field of its name. Raises `Misfit`.
+    """Whether each policy can stand in the field of its name. Raises `FieldTypeMismatch`.
 
     What is null fits, and so does a symbol that only newer brokers know: neither counts as set. Fields that only
     newer brokers know fit when they are plain JSON."""
@@ -42,7 +42,7 @@ def check_policies(policies: dict[str, Any]) -> None:
 
 
 def check_number(value: object, name: str) -> None:
-    """Whether a value can stand in a field of an `int`. Raises `Misfit`."""
+    """Whether a value can stand in a field of an `int`. Raises `FieldTypeMismatch`."""
     _check("int", value, name, "")
 
 
@@ -108,7 +108,9 @@ def _is_of(kind: str, value: object) -> bool:
 
 def _require(fits: bool, path: str, value: object) -> None:
     if not fits:
-        raise Misfit(f"{path[:200].removesuffix('.') or 'policies'}: {type(value).__name__} where another type belongs")
+        raise FieldTypeMismatch(
+            f"{path[:200].removesuffix('.') or 'policies'}: {type(value).__name__} where another type belongs"
+        )
 
 
 def _collect_named(schema: Any, namespace: str, found: dict[str, Any]) -> None:

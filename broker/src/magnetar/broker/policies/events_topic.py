@@ -12,7 +12,7 @@ from magnetar.metadata.store import MetadataStore
 EVENTS_TOPIC: Final = "__change_events"
 
 _NAMES: Final = (EVENTS_TOPIC, f"{EVENTS_TOPIC}-partition-0")
-"""Of the nodes that say that it is there: not partitioned, or partitioned."""
+"""The names of the nodes that say that the topic is there: not partitioned, or partitioned."""
 
 
 class PoliciesTooLarge(PeerError):

@@ -193,7 +193,7 @@ def _bucket(before: TokenBucket | None, count: int, extra: float, period: float,
 
 
 NO_LIMITERS: Final[tuple[RateLimiter, ...]] = ()
-"""One for all who are not limited."""
+"""The limiters of those who are not limited: one tuple for all of them."""
 
 
 def limiter_for(

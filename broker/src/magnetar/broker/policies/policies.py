@@ -60,7 +60,7 @@ class NamespacePolicies:
 
 
 class Policies:
-    """Of all namespaces that this broker has to do with."""
+    """The policies of all namespaces that this broker has to do with."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from typing import Final
 from magnetar.broker.schema.avro_schema import PRIMITIVES, AvroError, AvroType, default_fits, identity, parse
 from magnetar.broker.schema.errors import IncompatibleSchema
 from magnetar.broker.schema.schema_info import SchemaInfo
-from magnetar.broker.schema.steps import Steps, TooManySteps
+from magnetar.broker.schema.steps import StepBudget, StepBudgetExceeded
 from magnetar.broker.schema.strategy import Strategy
 
 _STEPS_MAX: Final = 100_000
@@ -57,7 +57,7 @@ def check(existing: Sequence[SchemaInfo], new: SchemaInfo, strategy: Strategy) -
         ):
             if wanted:
                 most = min(steps_left, _STEPS_MAX)
-                steps = Steps(most)
+                steps = StepBudget(most)
                 _require(why_unreadable(writer, reader, steps), strategy, what)
                 steps_left -= most - steps.left
 
@@ -67,17 +67,17 @@ def _require(reason: str | None, strategy: Strategy, what: str) -> None:
         raise IncompatibleSchema(f"Schema compatibility check with strategy {strategy.value}: {what}: {reason}")
 
 
-def why_unreadable(writer: AvroType, reader: AvroType, steps: Steps | None = None) -> str | None:
+def why_unreadable(writer: AvroType, reader: AvroType, steps: StepBudget | None = None) -> str | None:
     """None when the reader's schema reads what the writer's wrote, otherwise the first reason why not. `steps`: how
     much it may look at."""
     try:
-        resolver = _Resolver(steps or Steps(_STEPS_MAX))
+        resolver = _Resolver(steps or StepBudget(_STEPS_MAX))
         if identity(writer) != identity(reader):
             resolver.use_aliases(reader)
         return _first_mismatch(resolver.resolve(writer, reader))
     except RecursionError:
         return "nested too deeply"
-    except TooManySteps:
+    except StepBudgetExceeded:
         return "too many combinations of types"
 
 
@@ -111,7 +111,7 @@ def _first_mismatch(root: _Action) -> str | None:
 class _Resolver:
     """Resolves the types of one writer against those of one reader."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepBudget) -> None:
         self._steps = steps
         self._records: dict[tuple[int, int], _Action] = {}
         self._equivalent: dict[tuple[int, int], bool] = {}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, NoReturn
 
-from magnetar.broker.schema.steps import Steps
+from magnetar.broker.schema.steps import StepBudget
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -34,7 +34,7 @@ _JSON_CLASSES: Final[dict[str, type | tuple[type, ...]]] = {
 }
 _FIXED_SIZE_MAX: Final = 0x7FFF_FFFF
 _NAME_CHARACTERS_MAX: Final = 4_096
-"""Of a full name. Java's classes are called by some hundred at most."""
+"""Characters of a full name. Names of Java's classes have some hundred at most."""
 _NAMES_CHARACTERS_MAX: Final = 4_000_000
 """Of all full names in a schema together, as often as they occur: one namespace of 4 000 letters counts in each of ten
 thousand names below it."""
@@ -75,11 +75,11 @@ class AvroType:
         self.fields: list[AvroField] = []
         self.symbols: list[str] = []
         self.size = 0
-        """Of a fixed, in bytes."""
+        """How many bytes a `fixed` has."""
         self.item: AvroType | None = None
-        """Of an array or a map."""
+        """What an array or a map holds."""
         self.branches: list[AvroType] = []
-        """Of a union."""
+        """The types of a union, in order."""
         self.properties: dict[str, object] = {}
         """What the specification does not know, logicalType among them."""
 
@@ -233,9 +233,9 @@ def _described(part: AvroType, defined: set[str]) -> object:
     ]
 
 
-def default_fits(part: AvroType, value: object, steps: Steps) -> bool:
+def default_fits(part: AvroType, value: object, steps: StepBudget) -> bool:
     """Whether a field of this type can have this JSON value as its default. As loosely as Avro, which takes every
-    scalar for an empty array, map or record; a union's default is one of its first branch. `TooManySteps`."""
+    scalar for an empty array, map or record; a union's default is one of its first branch. `StepBudgetExceeded`."""
     steps.take(1 + len(part.fields) + len(part.symbols))
     kind = "record" if part.kind == "error" else part.kind
     if kind == "union":

@@ -22,7 +22,7 @@ _MEANING_BYTES: Final = 300
 """What a kept meaning takes: two digests and their places."""
 
 
-class Meanings:
+class SchemaFingerprints:
     """What Avro's schemas mean, as digests; what was asked of last is kept, so that a topic's versions need not all be
     taken apart for each new one. One thread at a time may ask."""
 
@@ -30,7 +30,7 @@ class Meanings:
         self._kept: WeightedCache[bytes, bytes] = WeightedCache(_MEANINGS_KEPT_BYTES_MAX)
 
     def of(self, schema: SchemaInfo) -> bytes:
-        """The same for schemas of the same meaning; empty for a text that has none."""
+        """The fingerprint of a schema: equal for schemas of the same meaning; empty for a text that has none."""
         key = schema.hash()
         found = self._kept.get(key)
         if found is None:
@@ -40,20 +40,22 @@ class Meanings:
         return found
 
 
-def same_schema(new: SchemaInfo, existing: Sequence[SchemaInfo], meanings: Meanings | None = None) -> int | None:
+def same_schema(
+    new: SchemaInfo, existing: Sequence[SchemaInfo], fingerprints: SchemaFingerprints | None = None
+) -> int | None:
     """Where among existing schemas this one stands: the same bytes or, for Avro's types, the same meaning."""
     for index, schema in enumerate(existing):
         if schema.same_as(new):
             return index
     if new.type not in AVRO_TYPES:
         return None
-    if meanings is None:
-        meanings = Meanings()
-    meaning = meanings.of(new)
+    if fingerprints is None:
+        fingerprints = SchemaFingerprints()
+    meaning = fingerprints.of(new)
     if not meaning:
         return None
     for index, schema in enumerate(existing):
-        if schema.type is new.type and meanings.of(schema) == meaning:
+        if schema.type is new.type and fingerprints.of(schema) == meaning:
             return index
     return None
 

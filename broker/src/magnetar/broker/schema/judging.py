@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class SchemaJudging:
-    """Of one broker."""
+    """Compares schemas outside the event loop, one comparison of the broker at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)

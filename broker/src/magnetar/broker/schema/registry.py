@@ -25,7 +25,7 @@ from magnetar.net.requests import Readings
 from magnetar.wire.pulsar.enums import SchemaType
 
 if TYPE_CHECKING:
-    from magnetar.broker.schema.compatibility import Meanings
+    from magnetar.broker.schema.compatibility import SchemaFingerprints
 
 FORCED_DELETE_VERSION: Final = -1
 """What a forced delete answers instead of a version, as Pulsar does."""
@@ -50,7 +50,7 @@ class SchemaRegistry:
         self._clock = clock or SystemClock()
         self._judging = SchemaJudging()
         self._histories = asyncio.Semaphore(_HISTORIES_AT_ONCE_MAX)
-        self._meanings: Meanings | None = None
+        self._fingerprints: SchemaFingerprints | None = None
         self.readings = Readings()
         """For clients that ask for a schema."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -72,7 +72,7 @@ class SchemaRegistry:
         return None
 
     def get_now(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
-        """As `get`, from memory alone; None when what is kept does not say it."""
+        """A version of a schema (None: the last one), from memory alone; None when what is kept does not say it."""
         located = self._storage.kept_locator(schema_id)
         for position in () if located is None else reversed(located.live()):
             if version is None or position.version == version:
@@ -144,14 +144,15 @@ class SchemaRegistry:
     async def _judge(
         self, schema: SchemaInfo, existing: list[SchemaInfo], strategy: Strategy, allow_auto_update: bool
     ) -> int | None:
-        """As `_version_of`, among these schemas; the number of the one that it is."""
-        from magnetar.broker.schema.compatibility import Meanings, require_compatible, same_schema
+        """Where a schema stands among the existing ones, as an index; None when it may become a new version.
+        `IncompatibleSchema`."""
+        from magnetar.broker.schema.compatibility import SchemaFingerprints, require_compatible, same_schema
 
-        meanings = self._meanings = self._meanings or Meanings()
+        fingerprints = self._fingerprints = self._fingerprints or SchemaFingerprints()
         size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
 
         def judge() -> int | None:
-            index = same_schema(schema, existing, meanings)
+            index = same_schema(schema, existing, fingerprints)
             if index is None and allow_auto_update:
                 require_compatible(existing, schema, strategy)
             return index

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class TooManySteps(Exception):
+class StepBudgetExceeded(Exception):
     """More work than may be done."""
 
 
-class Steps:
+class StepBudget:
     """So many are left."""
 
     __slots__ = ("left",)
@@ -16,7 +16,7 @@ class Steps:
         self.left = most
 
     def take(self, count: int = 1) -> None:
-        """Use some. Raises `TooManySteps` when there are not so many."""
+        """Use some. Raises `StepBudgetExceeded` when there are not so many."""
         self.left -= count
         if self.left < 0:
-            raise TooManySteps
+            raise StepBudgetExceeded

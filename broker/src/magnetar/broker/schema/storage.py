@@ -104,11 +104,11 @@ class SchemaStorage:
         return located
 
     def kept_locator(self, schema_id: str) -> Locator | None:
-        """As `locator`, from memory alone; None, too, when it is not kept."""
+        """Which versions a schema has, from memory alone; None when there is none, or it is not kept."""
         return self._locators.get(schema_id)
 
     def kept(self, position: SchemaPosition) -> StoredSchema | None:
-        """As `read`, from memory alone; None when it is not kept."""
+        """The version of a schema at a position, from memory alone; None when it is not kept."""
         return self._schemas.get(position)
 
     async def read(self, position: SchemaPosition) -> StoredSchema:

@@ -74,7 +74,7 @@ class SessionAccess:
 
     @property
     def address(self) -> str:
-        """Of the other end."""
+        """The client's address, for the log: `/host:port`."""
         return self._session.peer_address
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class SessionAccess:
         return authorizer.allows_on_topic_now(principal, Right.LOOKUP, topic) is True
 
     async def require_on_namespace(self, right: Right, namespace: NamespaceName, refusal: str) -> None:
-        """As `require_on_topic`, for a namespace as a whole."""
+        """`PulsarError` with the text `refusal` unless the client has a right on a namespace as a whole."""
         if self._access.authorizer is None:
             return
         assert self.principal is not None

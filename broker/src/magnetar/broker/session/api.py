@@ -10,8 +10,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 if TYPE_CHECKING:
     from magnetar.broker.auth.rules import Right
+    from magnetar.broker.client_memory import ConnectionMemory
     from magnetar.broker.context import BrokerContext
-    from magnetar.broker.notes import ConnectionNotes
     from magnetar.core.topic_name import NamespaceName, TopicName
     from magnetar.net.connection import Connection
     from magnetar.net.requests import Place
@@ -38,7 +38,7 @@ class Session(Protocol):
     @property
     def context(self) -> BrokerContext: ...
     @property
-    def notes(self) -> ConnectionNotes: ...
+    def memory(self) -> ConnectionMemory: ...
     @property
     def access(self) -> KnownRights | None: ...
     @property

@@ -16,7 +16,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 )
 from magnetar.wire.pulsar.refusals import refusal_of
 
-NOTES_CHARACTERS_MAX: Final = 64 * KIB
+PROPERTIES_CHARACTERS_MAX: Final = 64 * KIB
 """Names and properties of one producer or consumer together; Apache's brokers bound a consumer's metadata alone
 (`maxConsumerMetadataSize`). Without it one frame, and there may be any number, leaves 5 MB behind."""
 
@@ -71,11 +71,11 @@ def check_command(command: BaseCommand, size_bytes: int) -> None:
         raise _too_much(f"{BaseCommand.Type.Name(kind)} has {size_bytes} bytes; at most {limit} are taken")
     if kind == BaseCommand.PRODUCER:
         _check_pairs(len(command.producer.schema.properties))
-        _check_notes(_names_of_producer(command.producer), [command.producer.metadata])
+        _check_properties(_names_of_producer(command.producer), [command.producer.metadata])
     elif kind == BaseCommand.SUBSCRIBE:
         body = command.subscribe
         _check_pairs(len(body.schema.properties))
-        _check_notes(_names_of_consumer(body), [body.metadata, body.subscription_properties])
+        _check_properties(_names_of_consumer(body), [body.metadata, body.subscription_properties])
         ranges = len(body.keySharedMeta.hashRanges)
         if ranges > HASH_RANGES_MAX:
             raise _too_much(f"keySharedMeta has {ranges} hash ranges; at most {HASH_RANGES_MAX} are taken")
@@ -88,12 +88,12 @@ def _check_pairs(pairs: int) -> None:
         raise _too_much(f"there are {pairs} properties; at most {PAIRS_MAX} are taken")
 
 
-def _check_notes(names: int, properties: list[Collection[KeyValue]]) -> None:
+def _check_properties(names: int, properties: list[Collection[KeyValue]]) -> None:
     _check_pairs(sum(map(len, properties)))
     characters = names + sum(map(_of_pairs, properties))
-    if characters > NOTES_CHARACTERS_MAX:
+    if characters > PROPERTIES_CHARACTERS_MAX:
         raise _too_much(
-            f"names and properties have {characters} characters together; at most {NOTES_CHARACTERS_MAX} are taken"
+            f"names and properties have {characters} characters together; at most {PROPERTIES_CHARACTERS_MAX} are taken"
         )
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
+from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
-from magnetar.broker.notes import Note, consumer_bytes
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
@@ -62,9 +62,9 @@ class ConsumerCommands:
         self.requests = ConsumerRequests(session.connection)
         self._consumers = self.requests.consumers
         self.output = session.connection
-        self._notes: dict[int, Note] = {}
-        """Of the consumers that are open."""
-        self._opening: dict[int, Note] = {}
+        self._reservations: dict[int, MemoryReservation] = {}
+        """By consumer id: what the consumers that are open have reserved."""
+        self._opening: dict[int, MemoryReservation] = {}
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
@@ -131,13 +131,13 @@ class ConsumerCommands:
             return
         # What stands here says who is being waited for: CLOSE_CONSUMER takes it away.
         try:
-            opening = self._opening[consumer_id] = self._session.notes.take(consumer_bytes(request))
+            opening = self._opening[consumer_id] = self._session.memory.reserve(consumer_bytes(request))
         except PulsarError as refusal:
             self._session.send_error(request.request_id, refusal.code, refusal.message)
             return
         self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
-    async def _open_guarded(self, request: CommandSubscribe, opening: Note) -> None:
+    async def _open_guarded(self, request: CommandSubscribe, opening: MemoryReservation) -> None:
         try:
             await self._open_consumer(request, opening)
         except PulsarError:
@@ -147,10 +147,10 @@ class ConsumerCommands:
         finally:
             if self._opening.get(request.consumer_id) is opening:
                 del self._opening[request.consumer_id]
-            if self._notes.get(request.consumer_id) is not opening:
+            if self._reservations.get(request.consumer_id) is not opening:
                 opening.release()
 
-    async def _open_consumer(self, request: CommandSubscribe, opening: Note) -> None:
+    async def _open_consumer(self, request: CommandSubscribe, opening: MemoryReservation) -> None:
         self._check_request(request)
         name = parse_topic(request.topic)
         await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
@@ -176,7 +176,7 @@ class ConsumerCommands:
             return
         now_seconds = self._session.context.clock.monotonic_seconds()
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
-        self._notes[request.consumer_id] = opening
+        self._reservations[request.consumer_id] = opening
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
 
@@ -310,7 +310,7 @@ class ConsumerCommands:
     ) -> None:
         """Single entries. Java's client names a thousand at once, others as many as they hold."""
         ids = request.message_ids
-        turn = Turn()
+        turn = TimeSlice()
         for first in range(0, len(ids), REDELIVERED_AT_ONCE):
             some = ids[first : first + REDELIVERED_AT_ONCE]
             subscription.redeliver(consumer, [(signed64(one.ledgerId), signed64(one.entryId)) for one in some])
@@ -372,7 +372,7 @@ class ConsumerCommands:
         """It belongs to this connection no more; what was attached."""
         attachment = self._consumers.pop(consumer_id, None)
         if attachment is not None:
-            self._notes.pop(consumer_id).release()
+            self._reservations.pop(consumer_id).release()
         return attachment
 
     def close_all(self) -> None:

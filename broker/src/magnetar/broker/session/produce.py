@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
-from magnetar.broker.notes import Note, producer_bytes
+from magnetar.broker.client_memory import MemoryReservation, producer_bytes
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
@@ -35,11 +35,11 @@ logger: Final = logging.getLogger(__name__)
 class Opening:
     """A PRODUCER that is being carried out, and how its client takes it back."""
 
-    __slots__ = ("frame_bytes", "note", "request_id", "turn", "withdrawn")
+    __slots__ = ("frame_bytes", "request_id", "reservation", "turn", "withdrawn")
 
-    def __init__(self, request_id: int, note: Note, frame_bytes: int) -> None:
+    def __init__(self, request_id: int, reservation: MemoryReservation, frame_bytes: int) -> None:
         self.request_id = request_id
-        self.note = note
+        self.reservation = reservation
         self.frame_bytes = frame_bytes
         """With its schema: it stays in memory while it is carried out."""
         self.withdrawn = False
@@ -82,8 +82,8 @@ class ProducerCommands:
         self.publish_finished: Callable[[int], None] = publishes.publish_finished
         self._opened_seconds: dict[int, float] = {}
         """When each client was told of its success, by the monotonic clock."""
-        self._notes: dict[int, Note] = {}
-        """Of the producers that are open."""
+        self._reservations: dict[int, MemoryReservation] = {}
+        """By producer id: what the producers that are open have reserved."""
         self._opening: dict[int, Opening] = {}
         self._draining: dict[Producer, Topic] = {}
         """Closed by the client while some of their messages are not stored yet."""
@@ -130,11 +130,11 @@ class ProducerCommands:
             )
             return
         try:
-            note = self._session.notes.take(producer_bytes(request))
+            reservation = self._session.memory.reserve(producer_bytes(request))
         except PulsarError as refusal:
             self._session.send_error(request.request_id, refusal.code, refusal.message)
             return
-        opening = self._opening[producer_id] = Opening(request.request_id, note, self._session.frame_bytes)
+        opening = self._opening[producer_id] = Opening(request.request_id, reservation, self._session.frame_bytes)
         self._session.spawn(self._session.answering(request.request_id, lambda: self._open_guarded(request, opening)))
 
     async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
@@ -147,8 +147,8 @@ class ProducerCommands:
         finally:
             if self._opening.get(request.producer_id) is opening:
                 del self._opening[request.producer_id]
-            if self._notes.get(request.producer_id) is not opening.note:
-                opening.note.release()
+            if self._reservations.get(request.producer_id) is not opening.reservation:
+                opening.reservation.release()
 
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
@@ -203,21 +203,21 @@ class ProducerCommands:
                 raise refusal
             return
         self.publishes.opened(producer, topic)
-        self._notes[producer.producer_id] = opening.note
+        self._reservations[producer.producer_id] = opening.reservation
         self._opened_seconds[producer.producer_id] = self._session.context.clock.monotonic_seconds()
         self._success(opening.request_id, producer)
 
     async def _wait_for_turn(self, opening: Opening, producer: Producer) -> PulsarError | None:
-        """Until a producer may come in, or why it may not. What it brought counts with what clients note meanwhile: the
-        turn may come only with what this connection asks for next."""
-        note = self._session.notes.take(opening.frame_bytes)
+        """Until a producer may come in, or why it may not. What it brought counts with what is kept of clients
+        meanwhile: the turn may come only with what this connection asks for next."""
+        reservation = self._session.memory.reserve(opening.frame_bytes)
         self._success(opening.request_id, producer, ready=False)
         self._session.step_aside(opening.frame_bytes)
         try:
             return await opening.turn
         finally:
             self._session.step_back(opening.frame_bytes)
-            note.release()
+            reservation.release()
 
     def _success(self, request_id: int, producer: Producer, *, ready: bool = True) -> None:
         identity = producer.identity
@@ -260,7 +260,7 @@ class ProducerCommands:
 
     def _closed(self, producer_id: int) -> None:
         del self._opened_seconds[producer_id]
-        self._notes.pop(producer_id).release()
+        self._reservations.pop(producer_id).release()
         self.publishes.closed(producer_id)
 
     def attached(self) -> list[tuple[Producer, Topic]]:

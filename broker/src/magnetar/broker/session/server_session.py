@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.rules import Right
+from magnetar.broker.client_memory import ConnectionMemory
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.notes import ConnectionNotes
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, FRAME_OVERHEAD_BYTES, refusal_of_size
 from magnetar.broker.session.commands import COMMANDS
@@ -94,9 +94,9 @@ class ServerSession:
         self._liveness = Liveness(self)
         self._in_all = context.service.limits.requests
         self.requests = ConnectionRequests(connection, self._in_all)
-        self.notes = ConnectionNotes(context.service.limits.notes)
+        self.memory = ConnectionMemory(context.service.limits.client_memory)
         self._frame_bytes = 0
-        """Of the command that is being served."""
+        """The size of the command that is being served."""
         self._waiting: deque[bytes] = deque()
         """Control commands that came while too many were under way."""
         self._waiting_bytes = 0
@@ -155,7 +155,7 @@ class ServerSession:
         self.producers.close_all()
         self.consumers.close_all()
         self.topic_lists.close_all()
-        self.notes.close()
+        self.memory.close()
         self.requests.close()
         self._waiting.clear()
         self._unserved.clear()
@@ -382,7 +382,7 @@ class ServerSession:
             await self.access.require_on_topic(right, topic, refusal, subscription)
 
     async def require_topic_list(self, namespace: NamespaceName, refusal: str) -> None:
-        """As `require`, for a namespace's list of topics."""
+        """Raises PulsarError with the text `refusal` unless the client may list the topics of a namespace."""
         if self.access is not None:
             await self.access.require_on_namespace(Right.LOOKUP, namespace, refusal)
 
@@ -426,7 +426,7 @@ class ServerSession:
 
     @property
     def frame_bytes(self) -> int:
-        """Of the command that is being served."""
+        """The size of the command that is being served."""
         return self._frame_bytes
 
     def step_aside(self, frame_bytes: int) -> None:

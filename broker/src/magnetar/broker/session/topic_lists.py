@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from magnetar.broker.notes import Note, watcher_bytes
+from magnetar.broker.client_memory import MemoryReservation, watcher_bytes
 from magnetar.broker.topics.lists import Watcher
 from magnetar.broker.topics.patterns import brokers_match
 from magnetar.core.hashing import topics_hash
@@ -48,8 +48,8 @@ class TopicListCommands:
         self._session: Session = session
         self._lists = session.context.topic_lists
         self._watchers: dict[int, Watcher] = {}
-        self._notes: dict[int, Note] = {}
-        """Of the watchers."""
+        self._reservations: dict[int, MemoryReservation] = {}
+        """By watcher id: what they have reserved."""
         self._beginning: set[int] = set()
         """Ids of watchers that are being made."""
         self._wanted: dict[int, set[int]] = {}
@@ -135,19 +135,19 @@ class TopicListCommands:
             self._session.write(messages.watch_topic_update(watcher_id, added, deleted, names_hash))
 
         self._session.context.lookup.check_room()
-        note = self._session.notes.take(watcher_bytes(request))
+        reservation = self._session.memory.reserve(watcher_bytes(request))
         try:
             watcher = await self._lists.watch(namespace, request.topics_pattern, changed, place)
         except BaseException:
-            note.release()
+            reservation.release()
             raise
         if self._session.ended or not self._is_wanted(request):
             self._lists.unwatch(watcher)
-            note.release()
+            reservation.release()
             return
         self._end(watcher_id)
         self._watchers[watcher_id] = watcher
-        self._notes[watcher_id] = note
+        self._reservations[watcher_id] = reservation
         names_hash = topics_hash(watcher.known)
         known = request.HasField("topics_hash") and request.topics_hash == names_hash
         self._session.write(
@@ -165,7 +165,7 @@ class TopicListCommands:
         watcher = self._watchers.pop(watcher_id, None)
         if watcher is not None:
             self._lists.unwatch(watcher)
-            self._notes.pop(watcher_id).release()
+            self._reservations.pop(watcher_id).release()
 
     def close_all(self) -> None:
         """The connection is gone."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.subscriptions.screening import unacknowledged
+from magnetar.broker.subscriptions.filtering import unacknowledged
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer

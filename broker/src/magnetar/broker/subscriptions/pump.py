@@ -17,7 +17,7 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
-from magnetar.broker.subscriptions.screening import Screened, screen
+from magnetar.broker.subscriptions.filtering import FilteredEntries, filter_entries
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.enums import SubscriptionType
 
@@ -51,7 +51,7 @@ _IDLE: Final = ReadState.IDLE
 UNLIMITED: Final = 1 << 62
 
 NOT_DELAYED: Final = -1
-"""The time that `screen` takes for "deliver everything now"."""
+"""The time that `filter_entries` takes for "deliver everything now"."""
 
 CAUGHT_UP_ENTRIES: Final = 1_000
 """A backlog below this is none to dispatch rates that leave tail readers alone
@@ -307,36 +307,38 @@ class Pump:
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
         delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
-        screened = screen(entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
-        for (ledger_id, entry_id), error in screened.unreadable:
+        filtered = filter_entries(
+            entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms
+        )
+        for (ledger_id, entry_id), error in filtered.unreadable:
             logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
-        if screened.markers:
-            self._cursor.acknowledge(screened.markers)
-        if screened.delayed:
-            for deliver_at_ms, position, key_hash in screened.delayed:
+        if filtered.markers:
+            self._cursor.acknowledge(filtered.markers)
+        if filtered.delayed:
+            for deliver_at_ms, position, key_hash in filtered.delayed:
                 self.delayed.add(deliver_at_ms, position, key_hash)
             self.delayed.arm(now_ms)
-        batch = screened.batch
+        batch = filtered.batch
         if not batch.entries:
             return 0
-        self._measure(screened)
+        self._measure(filtered)
         assignments, left = dispatcher.assign(batch, replayed=replayed)
         for consumer, share in assignments:
-            self._send(consumer, share, screened, held=shared)
+            self._send(consumer, share, filtered, held=shared)
             consumer.last_consumed_ms = now_ms
         if self._limiters:
             self._spend(assignments)
         if left.entries:
-            self._leave(dispatcher, screened, left, replayed=replayed)
-        return screened.size_bytes
+            self._leave(dispatcher, filtered, left, replayed=replayed)
+        return filtered.size_bytes
 
-    def _send(self, consumer: Consumer, share: EntryBatch, screened: Screened, *, held: bool) -> None:
+    def _send(self, consumer: Consumer, share: EntryBatch, filtered: FilteredEntries, *, held: bool) -> None:
         entries = share.entries
         ack_sets: list[list[int] | None] | None = None
-        if screened.ack_sets:
-            known = screened.ack_sets
+        if filtered.ack_sets:
+            known = filtered.ack_sets
             ack_sets = [known.get((entry.ledger_id, entry.entry_id)) for entry in entries]
-        if screened.batch.has_chunks:
+        if filtered.batch.has_chunks:
             consumer.chunks_out += sum([entry.metadata().num_chunks > 1 for entry in entries])
         if not held:
             consumer.send_entries(entries, share.message_counts, None, ack_sets)
@@ -349,13 +351,13 @@ class Pump:
             self.blocked = True
         consumer.send_entries(entries, share.message_counts, self.redelivery_counts.of(entries), ack_sets)
 
-    def _leave(self, dispatcher: Dispatcher, screened: Screened, left: EntryBatch, *, replayed: bool) -> None:
+    def _leave(self, dispatcher: Dispatcher, filtered: FilteredEntries, left: EntryBatch, *, replayed: bool) -> None:
         """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room, or
         there is one receiver: the cursor goes back to the first of them."""
-        batch = screened.batch
+        batch = filtered.batch
         unsent = 0
         one_receiver = not dispatcher.type.acknowledges_individually
-        if not replayed and not screened.delayed and (one_receiver or dispatcher.room() <= 0):
+        if not replayed and not filtered.delayed and (one_receiver or dispatcher.room() <= 0):
             while unsent < len(left.entries) and left.entries[-1 - unsent] is batch.entries[-1 - unsent]:
                 unsent += 1
         if unsent:
@@ -364,12 +366,12 @@ class Pump:
         if unsent < len(left.entries):
             dispatcher.keep(left.slice(0, len(left.entries) - unsent))
 
-    def _measure(self, screened: Screened) -> None:
+    def _measure(self, filtered: FilteredEntries) -> None:
         """Keep the averages that reads are planned by."""
-        count = len(screened.batch.entries)
-        messages = sum(screened.batch.message_counts)
+        count = len(filtered.batch.entries)
+        messages = sum(filtered.batch.message_counts)
         self._messages_per_entry = 0.8 * self._messages_per_entry + 0.2 * max(1.0, messages / count)
-        self._bytes_per_entry = 0.8 * self._bytes_per_entry + 0.2 * (screened.size_bytes / count)
+        self._bytes_per_entry = 0.8 * self._bytes_per_entry + 0.2 * (filtered.size_bytes / count)
 
     def _allowance(self) -> tuple[int, int]:
         """Messages and bytes that dispatch rates let pass now. Without any, `run` is called when there are some."""

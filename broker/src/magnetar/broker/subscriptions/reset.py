@@ -36,7 +36,9 @@ class ResettableSubscription(Protocol):
 async def reset_subscription(
     subscription: ResettableSubscription, reader: EntryReader | None, position: Position
 ) -> None:
-    """See `Subscription.reset`."""
+    """Fence a subscription, disconnect its consumers, and store a position from which reading goes on.
+
+    PulsarError(CONSUMER_BUSY) while another reset runs; MagnetarError when the position cannot be stored."""
     if subscription.state is not SubscriptionState.OPEN:
         raise PulsarError(ServerError.CONSUMER_BUSY, "Failed to fence subscription")
     subscription.fence()

@@ -69,7 +69,7 @@ class ExpirySearch:
         """The entry that keeps all behind it: nobody can tell how old it is."""
 
     async def is_fresh(self, position: Position) -> bool | None:
-        """Of a confirmed entry; None when nobody can tell."""
+        """Whether a confirmed entry was published at or after the time; None when nobody can tell."""
         ledger = self._ledger
         if self._failed_reads < FAILED_READS_MAX:
             try:

@@ -67,7 +67,7 @@ def last_batch_index(entry: Entry) -> int:
 
 
 def sized(entries: Sequence[Entry], count_max: int, size_bytes_max: int) -> list[Entry]:
-    """As many as the bounds allow, at least one."""
+    """The first of these entries, as many as the bounds allow, at least one."""
     taken: list[Entry] = []
     size_bytes = 0
     for entry in entries[:count_max]:

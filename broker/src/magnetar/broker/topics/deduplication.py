@@ -36,7 +36,7 @@ REPLAY_BYTES: Final = 5 * MIB
 NEVER: Final = -1
 
 
-class Verdict(Enum):
+class DuplicateStatus(Enum):
     """What a message is."""
 
     NEW = 0
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 
 class Deduplication:
-    """Of one topic, while it is enabled."""
+    """What is stored of each producer of one topic, while deduplication is enabled there."""
 
     __slots__ = (
         "_clock",
@@ -100,26 +100,26 @@ class Deduplication:
             self._idle_since[name] = self._clock.monotonic_seconds()
         self.stored[name] = max(highest, self.stored.get(name, NEVER))
 
-    def check(self, batch: PublishBatch, refused: Container[int]) -> list[Verdict] | None:
+    def check(self, batch: PublishBatch, refused: Container[int]) -> list[DuplicateStatus] | None:
         """What each SEND of a batch is; None when all are new, as mostly. Those refused already are not looked at."""
         name = batch.producer.name
         last = self.pushed.get(name, NEVER)
         stored = self.stored.get(name, NEVER)
         sequence_ids, highest_ids = batch.sequence_ids, batch.highest_sequence_ids
-        verdicts: list[Verdict] | None = None
+        statuses: list[DuplicateStatus] | None = None
         for index in range(len(sequence_ids)):
             sequence_id = sequence_ids[index]
             if index in refused or (batch.has_chunks and not _ends_message(batch.payloads[index])):
                 continue
             if sequence_id <= last:
-                if verdicts is None:
-                    verdicts = [Verdict.NEW] * len(sequence_ids)
-                verdicts[index] = Verdict.STORED if sequence_id <= stored else Verdict.UNKNOWN
+                if statuses is None:
+                    statuses = [DuplicateStatus.NEW] * len(sequence_ids)
+                statuses[index] = DuplicateStatus.STORED if sequence_id <= stored else DuplicateStatus.UNKNOWN
                 continue
             highest = highest_ids[index]
             last = highest if highest > sequence_id else sequence_id
         self.pushed[name] = last
-        return verdicts
+        return statuses
 
     def batch_stored(self, batch: PublishBatch, position: Position) -> None:
         """What `check` found new is durable; `position` is of its last entry."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.backlog import ExpirySearch
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError
@@ -46,7 +46,7 @@ async def expire_messages(topic: PersistentTopic, ttl_seconds: int) -> int:
     if position is None:
         return 0
     expired = 0
-    turn = Turn()
+    turn = TimeSlice()
     for name, subscription in list(topic.subscriptions.items()):
         if turn.over:
             await turn.pause()

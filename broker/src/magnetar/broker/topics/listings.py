@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.policies.system_topics import is_system_topic
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
 from magnetar.core.limits import MIB
@@ -40,7 +40,7 @@ class _Kept:
 
     def __init__(self, number: int, listed: list[str], names: list[str]) -> None:
         self.number = number
-        """Of the reading."""
+        """Which reading of the store it comes from; they are counted."""
         self.listed = listed
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}
@@ -67,7 +67,7 @@ class Listings:
     ) -> Listing:
         """The topics that clients may see, all or those that a pattern means. `place`: of the answer that they are
         for, if any; others have it while a list is read."""
-        turn = Turn()
+        turn = TimeSlice()
         kept = await self._whole((namespace, domain), ticket, turn, place)
         if pattern is None:
             return kept.whole
@@ -77,7 +77,7 @@ class Listings:
             self._keep_found((namespace, domain), kept, pattern.text, found)
         return found
 
-    async def _whole(self, key: Key, ticket: int, turn: Turn, place: Place | None) -> _Kept:
+    async def _whole(self, key: Key, ticket: int, turn: TimeSlice, place: Place | None) -> _Kept:
         kept = self._since(key, ticket)
         if kept is not None:
             return kept

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.resources import Resources
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.listings import Listing, Listings
 from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.hashing import topics_hash
@@ -61,7 +61,7 @@ class _Watched:
         self.read = False
         """Whether it was, since somebody watches."""
         self.names: list[str] = []
-        """As it was read last."""
+        """The namespace's topics when they were read last."""
         self.watchers: dict[Watcher, None] = {}
 
     def keep(self, names: list[str]) -> list[str]:
@@ -97,7 +97,7 @@ class TopicLists:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the lists that are kept for those who ask next."""
+        """Bytes of the lists that are kept for those who ask next."""
         return self._listings.kept_bytes
 
     def ticket(self) -> int:
@@ -229,7 +229,7 @@ class TopicLists:
 
     async def _tell_all(self, watched: _Watched, names: list[str]) -> None:
         """Tell each watcher what has changed for it since it was told last."""
-        turn = Turn()
+        turn = TimeSlice()
         changes: dict[int, tuple[list[str], list[str], set[str]]] = {}
         """By the list that was known before: that list, what is new since then, and what is gone."""
         told: dict[tuple[int, str], Told | None] = {}
@@ -260,7 +260,7 @@ class TopicLists:
             watcher.changed(told[0], told[1], told[3])
 
 
-async def _what_to_tell(watcher: Watcher, added: list[str], gone: set[str], turn: Turn) -> Told | None:
+async def _what_to_tell(watcher: Watcher, added: list[str], gone: set[str], turn: TimeSlice) -> Told | None:
     """What has changed for those who watch with this pattern; None: nothing."""
     new = await watcher.pattern.filter(added, turn)
     deleted = [name for name in watcher.known if name in gone]

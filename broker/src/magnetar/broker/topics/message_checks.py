@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.topics.deduplication import Verdict
+from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
 from magnetar.wire.pulsar.metadata import skim
 
@@ -87,15 +87,15 @@ def _refusal_by_metadata(payload: bytes, policies: EffectivePolicies, delay_ms_m
 def _add_duplicates(
     batch: PublishBatch, topic_name: str, deduplication: Deduplication, refusals: dict[int, Refusal]
 ) -> None:
-    verdicts = deduplication.check(batch, refusals)
-    if verdicts is None:
+    statuses = deduplication.check(batch, refusals)
+    if statuses is None:
         return
     name = batch.producer.name
     unknown = f"[{topic_name}][{name}]Cannot determine whether the message is a duplicate at this time"
-    for index, verdict in enumerate(verdicts):
-        if verdict is Verdict.STORED:
+    for index, status in enumerate(statuses):
+        if status is DuplicateStatus.STORED:
             refusals[index] = ALREADY_STORED
-        elif verdict is Verdict.UNKNOWN:
+        elif status is DuplicateStatus.UNKNOWN:
             refusals[index] = (ServerError.PERSISTENCE_ERROR, unknown)
 
 

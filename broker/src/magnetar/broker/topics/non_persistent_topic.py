@@ -86,7 +86,7 @@ class NonPersistentTopic:
 
     @property
     def limits(self) -> BrokerLimits:
-        """Of the whole broker."""
+        """The limits that hold for the whole broker."""
         return self._runtime.limits
 
     async def check_producer(self, producer: Producer) -> None:
@@ -198,11 +198,11 @@ class NonPersistentTopic:
         self.subscriptions.clear()
 
     async def abandon(self) -> None:
-        """The same as closing: nothing is stored."""
+        """Disconnect everybody: nothing is stored that another broker could have."""
         await self.close()
 
     async def delete(self) -> None:
-        """The same as closing: nothing is stored."""
+        """Disconnect everybody: there is nothing to remove."""
         await self.close()
 
     def _refuse_when_closing(self) -> None:

@@ -18,7 +18,7 @@ NODES_AT_ONCE: Final = 100
 
 
 class PartitionedCreation:
-    """Of one broker; others may own the partitions."""
+    """Makes partitioned topics and their partitions; other brokers may own these."""
 
     def __init__(self, resources: Resources, ledgers: ManagedLedgerFactory) -> None:
         self._resources = resources

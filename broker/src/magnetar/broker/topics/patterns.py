@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.core.expressions import Expression, ExpressionRefused, compile_expression, is_expression
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -30,10 +30,10 @@ class TopicPattern:
             topic = str(TopicName.parse(topic).partitioned_name())
         return self._expression.fullmatch(without_domain(topic)) is not None
 
-    async def filter(self, topics: list[str], turn: Turn | None = None) -> list[str]:
+    async def filter(self, topics: list[str], turn: TimeSlice | None = None) -> list[str]:
         """Those that are meant, in the same order. Of long lists a part in each turn of the loop; `turn` is the one
         that others have begun."""
-        turn = turn if turn is not None else Turn()
+        turn = turn if turn is not None else TimeSlice()
         found: list[str] = []
         for topic in topics:
             if turn.over:

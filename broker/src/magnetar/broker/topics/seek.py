@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.compacted_topic import Compaction, compaction_of, last_batch_index, last_compacted
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
@@ -52,7 +52,7 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
     compaction = compaction_of(topic.ledger)
     if compacted and compaction is not None and position <= compaction.horizon:
         return await _last_compacted(topic, compaction)
-    turn = Turn()
+    turn = TimeSlice()
     while position[1] != NO_ENTRY and position >= topic.ledger.ledgers.first_position():
         entry = await topic.ledger.read_entry(position)
         try:

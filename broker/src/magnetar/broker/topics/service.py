@@ -96,7 +96,7 @@ class BrokerService:
         self._closing = False
 
     def namespaces_in_use(self) -> set[NamespaceName]:
-        """Of topics that are loaded or being loaded."""
+        """The namespaces of topics that are loaded or being loaded."""
         loading = {TopicName.parse(key).namespace_name for key in self._loading}
         return loading.union(topic.name.namespace_name for topic in self.topics.values())
 
@@ -293,7 +293,7 @@ class BrokerService:
         return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
 
     def partitions_now(self, name: TopicName) -> int | None:
-        """As `partitions`, if memory is enough for it; else None."""
+        """How many partitions a topic has, 0 when it is not partitioned, from memory alone; None: ask `partitions`."""
         known, count = self.resources.peek_partitions(name)
         if not known or count is not None:
             return count

@@ -46,7 +46,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 logger: Final = logging.getLogger(__name__)
 
 BITS_PER_WORD: Final = 64
-"""Of an ack set."""
+"""Bits in one word of an ack set."""
 
 _OPEN: Final = LoadedTopicState.OPEN
 
@@ -140,7 +140,7 @@ class PersistentTopic:
 
     @property
     def limits(self) -> BrokerLimits:
-        """Of the whole broker."""
+        """The limits that hold for the whole broker."""
         return self._runtime.limits
 
     @property

@@ -58,7 +58,7 @@ class LoadedTopics(Protocol):
 
 
 class Upkeep:
-    """One for a broker."""
+    """The periodic work of one broker on its topics."""
 
     def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         self._service = service

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable
 from typing import Final, TypeVar
 
-from magnetar.broker.load.drain import DrainRefused, DrainState, DrainStep
+from magnetar.broker.load.drain import BrokerDrainProgress, BrokerDrainStep, DrainRefused
 from magnetar.broker.load.operations import BrokerOperations, BundleRow, NotOwned, UnknownBroker
 from magnetar.control.errors import ControlRefused, RefusalReason
 from magnetar.control.generated import broker_pb2 as messages
@@ -118,12 +118,12 @@ class BrokerControlService(BrokerServicer):
         if request.interval_ms and request.interval_ms < least:
             raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")
         state = await _answered(self._operations.drain())
-        told: DrainState | None = None
+        told: BrokerDrainProgress | None = None
         while True:
             if state != told:
                 yield broker_drain(self._operations.broker_id, state)
                 told = state
-            if state.step is not DrainStep.RUNNING:
+            if state.step is not BrokerDrainStep.RUNNING:
                 return
             await self._pause((request.interval_ms or usual) / 1000)
             state = self._operations.drain_state()
@@ -240,7 +240,7 @@ def owned_bundle(row: BundleRow) -> messages.OwnedBundle:
     )
 
 
-def broker_drain(broker_id: str, state: DrainState) -> messages.BrokerDrain:
+def broker_drain(broker_id: str, state: BrokerDrainProgress) -> messages.BrokerDrain:
     """A drain; of its blockers the first ones."""
     return messages.BrokerDrain(
         broker_id=broker_id,

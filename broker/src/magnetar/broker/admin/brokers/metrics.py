@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
@@ -53,7 +53,7 @@ SUBSCRIPTION_METRICS: tuple[tuple[str, str, str], ...] = (
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
 
-    gathered = Gathered(context)
+    gathered = CollectedMetrics(context)
 
     async def metrics(_: web.Request) -> web.Response:
         """Everything that is measured, as Prometheus reads it."""
@@ -62,7 +62,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     return [web.get("/metrics", metrics), web.get("/metrics/", metrics)]
 
 
-class Gathered:
+class CollectedMetrics:
     """What is measured, gathered once for all who ask at the same time: they get the same bytes.
 
     Nobody has to say who he is for it, and of ten thousand topics it is megabytes."""
@@ -91,7 +91,7 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
     """The broker's own metrics as Prometheus text, then those of its process; gathered in turns with what clients send.
 
     The text is put together once: of ten thousand topics it is 25 MB, of which each copy takes ten milliseconds."""
-    turn = Turn()
+    turn = TimeSlice()
     topics = list(context.service.topics.values())
     cluster = context.settings.cluster_name
     lines: list[str] = []

@@ -15,7 +15,7 @@ from aiohttp import web
 from magnetar.broker.admin.topics.stats import largest_backlog_bytes, publisher_stats, without_nulls
 from magnetar.broker.admin.web.responses import CONFLICT, NOT_ACCEPTABLE, AdminError, json, namespace_of
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.any_topic import Topic
@@ -104,7 +104,7 @@ class BrokerStatsHandlers:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         await response.write(b"{")
-        turn = Turn()
+        turn = TimeSlice()
         for number, (namespace, topics) in enumerate(self._by_namespace().items()):
             bundles = await self._context.bundles.of_namespace(namespace)
             by_bundle: dict[str, dict[str, dict[str, msgspec.Raw]]] = {}
@@ -194,7 +194,7 @@ class BrokerStatsHandlers:
         return found
 
 
-async def topic_document(topic: Topic, turn: Turn) -> dict[str, Any]:
+async def topic_document(topic: Topic, turn: TimeSlice) -> dict[str, Any]:
     """A topic as the list of all topics has it, gathered in turns with what clients send."""
     subscriptions: dict[str, dict[str, Any]] = {}
     for name in list(topic.subscriptions):
@@ -250,7 +250,7 @@ def subscription_document(subscription: Subscription | NonPersistentSubscription
 
 async def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
     """A namespace's part of the metrics, added up over its topics here."""
-    turn = Turn()
+    turn = TimeSlice()
     documents = [await topic_document(topic, turn) for topic in topics]
     subscriptions = [one for document in documents for one in document["subscriptions"].values()]
     return {

@@ -29,7 +29,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import body_of, list_of, long
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
-from magnetar.broker.slices import Turn, in_slices
+from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
@@ -51,7 +51,7 @@ Work = Callable[[PersistentTopic], Awaitable[None]]
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves. Names of policies come first: other modules' routes must be added before these."""
-    moving, content = MovingHandlers(context), ContentHandlers(context)
+    moving, content = BundleMoveHandlers(context), BundleContentHandlers(context)
     return [
         web.put(ONE + "/unload", moving.unload_all),
         web.put(BUNDLE + "/unload", moving.unload),
@@ -67,7 +67,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class MovingHandlers:
+class BundleMoveHandlers:
     """Who serves a bundle."""
 
     def __init__(self, context: BrokerContext) -> None:
@@ -133,7 +133,7 @@ class MovingHandlers:
         if wanted == LARGEST:
             topics = await self._context.service.resources.persistent_topics(namespace)
             sizes: dict[BundleName, float] = {}
-            turn = Turn()
+            turn = TimeSlice()
             for name in topics:
                 if turn.over:
                     await turn.pause()
@@ -154,7 +154,7 @@ class MovingHandlers:
         return float(recent.get("msgThroughputIn") or 0) + float(recent.get("msgThroughputOut") or 0)
 
 
-class ContentHandlers:
+class BundleContentHandlers:
     """What is in a bundle."""
 
     def __init__(self, context: BrokerContext) -> None:

@@ -212,7 +212,7 @@ class NamespaceHandlers:
 
 
 def described_bundles(boundaries: Any) -> Document:
-    """As the API shows them."""
+    """The bundles of a namespace as the admin API shows them: `boundaries` and `numBundles`."""
     return {"boundaries": list(boundaries), "numBundles": len(boundaries) - 1}
 
 

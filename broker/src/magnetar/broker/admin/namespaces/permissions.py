@@ -23,14 +23,14 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import Shape, body_of, list_of, one_of, set_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName
 
 BASE: Final = "/admin/v2/namespaces"
 
 ACTIONS: Final = set_of(one_of("produce", "consume", "sources", "sinks", "functions", "packages"))
 GRANTS_MAX: Final = 5_000
-"""Of one request: they are put into one document at once."""
+"""Grants that one request may ask for: they are put into one document at once."""
 
 GRANTS: Final = list_of(Shape({"topic": (text, ""), "role": (text, ""), "actions": (ACTIONS, [])}))
 
@@ -149,7 +149,7 @@ class PermissionHandlers:
 
     async def _require_topics(self, grants: list[Document]) -> None:
         service = self._context.service
-        turn = Turn()
+        turn = TimeSlice()
         for topic in dict.fromkeys(TopicName.parse(grant["topic"]) for grant in grants):
             if turn.over:
                 await turn.pause()

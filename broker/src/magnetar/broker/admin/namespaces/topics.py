@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.broker.admin.web.fan_out import on_bundles
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 
@@ -22,7 +22,7 @@ async def topics_of_bundle(context: BrokerContext, bundle: BundleName) -> list[T
     """The topics of a bundle of this broker: the persistent ones, loaded or not, and the others that are loaded."""
     names = await context.service.list_topics(bundle.namespace, "all")
     topics: list[TopicName] = []
-    turn = Turn()
+    turn = TimeSlice()
     for name in names:
         if turn.over:
             await turn.pause()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from magnetar.broker.admin.topics.stats import iso_time, position_text, without_nulls
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
@@ -38,7 +38,7 @@ NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fals
 async def internal_stats(topic: PersistentTopic) -> Document:
     """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
     stats = topic.ledger.internal_stats(with_cursors=False)
-    turn = Turn()
+    turn = TimeSlice()
     cursors: dict[str, Document] = {}
     for name in list(topic.ledger.cursors):
         if turn.over:

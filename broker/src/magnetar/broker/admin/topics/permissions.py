@@ -21,7 +21,7 @@ from magnetar.core.topic_name import TopicName, java_url_decode
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
     """What this file serves."""
-    handlers = PermissionHandlers(context)
+    handlers = TopicPermissionHandlers(context)
     return [
         web.get(ONE + "/permissions", handlers.get),
         web.post(ONE + "/permissions/{role}", handlers.grant),
@@ -29,7 +29,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PermissionHandlers:
+class TopicPermissionHandlers:
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:

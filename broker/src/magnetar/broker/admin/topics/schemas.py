@@ -24,7 +24,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.schema.locator import SchemaPosition
 from magnetar.broker.schema.schema_info import SchemaInfo, StoredSchema, from_rest, rest_text
 from magnetar.broker.schema.strategy import Strategy
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.core.topic_name import TopicName
 
 ACCEPTED = 202
@@ -73,7 +73,7 @@ class SchemaHandlers:
         name = await self._owned(request)
         stored = await self._registry.all_versions(name.schema_name)
         documents: list[dict[str, Any]] = []
-        turn = Turn()
+        turn = TimeSlice()
         for one in stored:
             if turn.over:
                 await turn.pause()

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic
@@ -68,7 +68,7 @@ NOTHING_TO_SAY: Final[dict[str, Any]] = {
     "delayedMessageIndexSizeInBytes": 0,
     "compaction": NOT_COMPACTED,
 }
-"""Of a topic that stores nothing."""
+"""The internal statistics of a topic that stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StatsOptions:
 
     @staticmethod
     def of(request: web.Request) -> StatsOptions:
-        """As the request says. Backlogs are always precise here."""
+        """What the query of a request asks for. Backlogs are always precise here."""
         return StatsOptions(
             backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
             earliest_times=flag(request, "getEarliestTimeInBacklog"),
@@ -146,7 +146,7 @@ def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
         stats[name] = sum(one[name] for one in subscriptions)
 
 
-class Marked(Protocol):
+class PositionedCursor(Protocol):
     """A cursor."""
 
     @property
@@ -155,15 +155,15 @@ class Marked(Protocol):
         ...
 
 
-def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[Marked]) -> int:
-    """Of the cursor that is furthest behind; 0 without any."""
+def largest_backlog_bytes(ledger: ManagedLedger, cursors: Iterable[PositionedCursor]) -> int:
+    """Bytes that the cursor which is furthest behind has before it; 0 without any cursor."""
     furthest = min((cursor.mark_delete for cursor in cursors), default=None)
     return 0 if furthest is None else ledger.ledgers.size_bytes_after(furthest)
 
 
 async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, dict[str, Any]]:
     """Every subscription by name, gathered in turns with what clients send."""
-    turn = Turn()
+    turn = TimeSlice()
     found: dict[str, dict[str, Any]] = {}
     for name in list(topic.subscriptions):
         if turn.over:
@@ -245,7 +245,7 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
 
 
 def without_nulls(document: Any) -> Any:
-    """The same without what is null, at any depth."""
+    """The document without members that are null, at any depth."""
     if isinstance(document, dict):
         return {key: without_nulls(value) for key, value in document.items() if value is not None}
     if isinstance(document, list):

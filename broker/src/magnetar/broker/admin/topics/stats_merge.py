@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.broker.admin.topics.stats import NOTHING_TO_SAY
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 
 NOTHING_PUBLISHED: Final = {
     "msgRateIn": 0.0,
@@ -71,7 +71,7 @@ async def merge_stats(partitions: list[dict[str, Any]]) -> dict[str, Any]:
         "subscriptions": {},
         "replication": {},
     }
-    turn = Turn()
+    turn = TimeSlice()
     for stats in partitions:
         for name, subscription in stats.get("subscriptions", {}).items():
             if turn.over:

@@ -27,8 +27,8 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import Turn
-from magnetar.broker.subscriptions.screening import unacknowledged
+from magnetar.broker.slices import TimeSlice
+from magnetar.broker.subscriptions.filtering import unacknowledged
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -109,12 +109,12 @@ class PositionHandlers:
 
     @takes("authoritative")
     async def expire_all(self, request: web.Request) -> web.Response:
-        """The same, for every subscription."""
+        """Acknowledge what is older than so many seconds, on every subscription of the topic."""
         before_ms = self._expiry_time(request)
 
         async def work(topic: PersistentTopic) -> None:
             refused: AdminError | None = None
-            turn = Turn()
+            turn = TimeSlice()
             last = await last_before(topic, before_ms)
             for subscription in list(topic.subscriptions.values()):
                 if turn.over:

@@ -33,7 +33,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import map_of, text
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.session.command_limits import NOTES_CHARACTERS_MAX
+from magnetar.broker.session.command_limits import PROPERTIES_CHARACTERS_MAX
 from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import LATEST
@@ -192,8 +192,10 @@ class SubscriptionHandlers:
 def _noted(properties: dict[str, str]) -> dict[str, str]:
     """Raises 413 for more than a client may note on a subscription: cursors carry it wherever they are written."""
     characters = sum(len(key) + len(value) for key, value in properties.items())
-    if characters > NOTES_CHARACTERS_MAX:
-        raise AdminError(TOO_LARGE, f"properties of {characters} characters; at most {NOTES_CHARACTERS_MAX} are taken")
+    if characters > PROPERTIES_CHARACTERS_MAX:
+        raise AdminError(
+            TOO_LARGE, f"properties of {characters} characters; at most {PROPERTIES_CHARACTERS_MAX} are taken"
+        )
     return properties
 
 

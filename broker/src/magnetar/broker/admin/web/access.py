@@ -45,17 +45,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def access_middleware(access: AccessControl, broker_id: str) -> Any:
     """The middleware; behind the one that turns errors into answers."""
-    gate = Gate(access, broker_id)
+    guard = RequestGuard(access, broker_id)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        await gate.check(request)
+        await guard.check(request)
         return await handler(request)
 
     return middleware
 
 
-class Gate:
+class RequestGuard:
     """Checks requests of one broker."""
 
     def __init__(self, access: AccessControl, broker_id: str) -> None:

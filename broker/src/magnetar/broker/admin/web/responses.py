@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from magnetar.broker.slices import Turn
+from magnetar.broker.slices import TimeSlice
 from magnetar.core.errors import Misuse, PeerError
 from magnetar.core.topic_name import InvalidTopicName, NamespaceName, TopicName, is_valid_name_part, java_url_decode
 from magnetar.metadata.paths import check_path
@@ -61,7 +61,7 @@ def json(document: object, status: int = 200) -> web.Response:
 
 async def encoded_in_turns(documents: Mapping[str, object]) -> dict[str, msgspec.Raw]:
     """Each as JSON, to be a part of an answer: many at once would hold up what clients send."""
-    turn = Turn()
+    turn = TimeSlice()
     found: dict[str, msgspec.Raw] = {}
     for name, document in documents.items():
         found[name] = msgspec.Raw(msgspec.json.encode(document))

@@ -155,7 +155,7 @@ async def body_of(request: web.Request, kind: Kind) -> Any:
 
 
 async def required_body(request: web.Request, kind: Kind) -> Any:
-    """As `body_of`; raises 400 when there is none."""
+    """The JSON body of a request, checked against its kind. Raises 400 when there is none, or it does not fit."""
     value = await body_of(request, kind)
     if value is None:
         raise AdminError(BAD_REQUEST, "The request entity cannot be empty.")

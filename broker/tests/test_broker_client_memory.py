@@ -1,12 +1,18 @@
-"""What clients note about themselves is counted, bounded, and given back with whatever noted it."""
+"""What the broker keeps of open producers, consumers and watchers is counted, bounded, and freed with them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from magnetar.broker import notes
-from magnetar.broker.notes import ConnectionNotes, KeptNotes
+from magnetar.broker import client_memory
+from magnetar.broker.client_memory import (
+    HASH_RANGE_BYTES,
+    ClientMemory,
+    ConnectionMemory,
+    consumer_bytes,
+    producer_bytes,
+)
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.limits import KIB
 from magnetar.net.testing import until
@@ -21,12 +27,12 @@ WATCHED: dict[str, Any] = {"namespace": "public/default", "topics_pattern": "per
 
 @pytest.fixture
 def small_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "CONNECTION_NOTES_BYTES_MAX", 150 * KIB)
-    monkeypatch.setattr(notes, "CONNECTION_NOTES_MAX", 4)
+    monkeypatch.setattr(client_memory, "CONNECTION_MEMORY_BYTES_MAX", 150 * KIB)
+    monkeypatch.setattr(client_memory, "CONNECTION_RESERVATIONS_MAX", 4)
 
 
 def held_bytes(broker: MemoryBroker) -> int:
-    kept: KeptNotes = broker.service.limits.notes
+    kept: ClientMemory = broker.service.limits.client_memory
     return kept.held_bytes
 
 
@@ -144,7 +150,7 @@ async def test_one_connection_opens_so_many(memory_broker: MemoryBroker, kind: s
 
 
 async def test_all_connections_together(memory_broker: MemoryBroker) -> None:
-    memory_broker.service.limits.notes.bytes_max = 150 * KIB
+    memory_broker.service.limits.client_memory.bytes_max = 150 * KIB
     clients = [await memory_broker.connect() for _ in range(3)]
     for client in clients[:2]:
         assert (await open_one(client, "producer", 1, metadata=LONG)).name == "PRODUCER_SUCCESS"
@@ -157,11 +163,11 @@ async def test_all_connections_together(memory_broker: MemoryBroker) -> None:
 
 
 def test_a_note_is_given_back_once() -> None:
-    kept = KeptNotes(100)
-    connection = ConnectionNotes(kept)
-    first, second = connection.take(40), connection.take(60)
+    kept = ClientMemory(100)
+    connection = ConnectionMemory(kept)
+    first, second = connection.reserve(40), connection.reserve(60)
     with pytest.raises(PulsarError) as refused:
-        connection.take(1)
+        connection.reserve(1)
     assert refused.value.code == ServerError.TOO_MANY_REQUESTS
     first.release()
     first.release()
@@ -174,7 +180,7 @@ def test_a_note_is_given_back_once() -> None:
 
 def test_wide_letters_count_as_what_they_take() -> None:
     narrow, wide = (
-        notes.producer_bytes(pb.CommandProducer(topic="t", producer_id=1, request_id=1, producer_name=letter * 1_000))
+        producer_bytes(pb.CommandProducer(topic="t", producer_id=1, request_id=1, producer_name=letter * 1_000))
         for letter in "x😀"
     )
     assert wide > narrow + 2_900
@@ -189,16 +195,16 @@ def test_hash_ranges_count() -> None:
         subType=pb.CommandSubscribe.Key_Shared,
         keySharedMeta=pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=ranges),
     )
-    assert notes.consumer_bytes(sticky) == notes.consumer_bytes(plain) + 100 * notes.HASH_RANGE_BYTES
+    assert consumer_bytes(sticky) == consumer_bytes(plain) + 100 * HASH_RANGE_BYTES
 
 
 def test_who_notes_something_after_his_connection_is_gone_counts_nothing() -> None:
-    in_all = KeptNotes()
-    connection = ConnectionNotes(in_all)
+    in_all = ClientMemory()
+    connection = ConnectionMemory(in_all)
     connection.close()
-    note = connection.take(KIB)
+    reservation = connection.reserve(KIB)
     assert not in_all.held_bytes
-    note.release()
+    reservation.release()
     assert not in_all.held_bytes
 
 

@@ -1,4 +1,5 @@
-"""The one look at each entry before it is dispatched: markers, entries for later, and what choosers need to know.
+"""The one look at each entry before it is dispatched: markers, entries for later, and what choosers need to know
+(Pulsar `AbstractBaseDispatcher.filterEntriesForConsumer`).
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -27,7 +28,7 @@ class Slots(Protocol):
         ...
 
 
-class Screened:
+class FilteredEntries:
     """`batch` can go out now. `markers` are of no concern to clients. `delayed` are (time in ms, position, key hash).
     `ack_sets` has what is left of those batches of which a part is acknowledged. `unreadable` are among the markers."""
 
@@ -42,25 +43,25 @@ class Screened:
         self.size_bytes = 0
 
 
-def screen(
+def filter_entries(
     entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
-) -> Screened:
-    """Sort entries; those of which nothing is left count as markers. `slots` is for Key_Shared.
+) -> FilteredEntries:
+    """Sort out which entries go out now; those of which nothing is left count as markers. `slots` is for Key_Shared.
 
     `now_ms` below 0 means that nothing is delayed on this subscription. Longer delays than `delay_ms_max`, if it is
     not 0, are cut to it."""
-    screened = Screened()
-    batch = screened.batch
+    filtered = FilteredEntries()
+    batch = filtered.batch
     for entry in entries:
         try:
             metadata = entry.metadata()
         except BadMetadata as error:
             # No client could read it either. Pulsar skips such entries as it skips markers.
-            screened.unreadable.append(((entry.ledger_id, entry.entry_id), error))
-            screened.markers.append((entry.ledger_id, entry.entry_id))
+            filtered.unreadable.append(((entry.ledger_id, entry.entry_id), error))
+            filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
         if metadata.marker_type >= 0:
-            screened.markers.append((entry.ledger_id, entry.entry_id))
+            filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
         key_hash = 0 if slots is None else slots.slot(sticky_key(metadata))
         if metadata.deliver_at_ms > now_ms >= 0:
@@ -68,7 +69,7 @@ def screen(
             if delay_ms_max > 0:
                 deliver_at_ms = min(deliver_at_ms, metadata.publish_time_ms + delay_ms_max)
             if deliver_at_ms > now_ms:
-                screened.delayed.append((deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
+                filtered.delayed.append((deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
                 continue
         count = metadata.num_messages
         if count > 1:
@@ -77,9 +78,9 @@ def screen(
                 ack_set = within_batch(ack_set, count)
                 count = unacknowledged(ack_set)
                 if not count:
-                    screened.markers.append((entry.ledger_id, entry.entry_id))
+                    filtered.markers.append((entry.ledger_id, entry.entry_id))
                     continue
-                screened.ack_sets[entry.ledger_id, entry.entry_id] = ack_set
+                filtered.ack_sets[entry.ledger_id, entry.entry_id] = ack_set
         else:
             count = 1
             if metadata.num_chunks > 1:
@@ -88,8 +89,8 @@ def screen(
         batch.message_counts.append(count)
         if slots is not None:
             batch.key_hashes.append(key_hash)
-        screened.size_bytes += len(entry.data)
-    return screened
+        filtered.size_bytes += len(entry.data)
+    return filtered
 
 
 def within_batch(ack_set: list[int], message_count: int) -> list[int]:
