@@ -7,7 +7,6 @@ has no parents and no times: parents are made as in ZooKeeper, times are 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.errors import Misuse
@@ -22,7 +21,7 @@ from magnetar.metadata.etcd_transactions import (
     put_transaction,
 )
 from magnetar.metadata.generated import etcd_pb2 as pb
-from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.listeners import ListenedStore
 from magnetar.metadata.paths import ROOT, check_node, check_path, parent_of, sequential_path
 from magnetar.metadata.store import (
     ANY_VERSION,
@@ -32,7 +31,6 @@ from magnetar.metadata.store import (
     NodeHasChildren,
     NodeNotFound,
     Notification,
-    SessionEvent,
     Stat,
     StoreUnavailable,
     VersionConflict,
@@ -51,13 +49,12 @@ _ATTEMPTS_MAX: Final = 20
 _ROOT_NODE: Final = Node(b"", Stat(ROOT, 0, 0, 0, ephemeral=False, owned_by_this_session=False))
 
 
-class EtcdMetadataStore:
+class EtcdMetadataStore(ListenedStore):
     """A `MetadataStore` on an etcd cluster. Made by `open`. Listeners hear of every change in the tree, of changes of
     this process twice."""
 
     def __init__(self, url: str, *, session_timeout_ms: int, operation_timeout_ms: int) -> None:
-        self._changes: Listeners[Notification] = Listeners()
-        self._session_events: Listeners[SessionEvent] = Listeners()
+        super().__init__()
         self._client = EtcdClient(parse_endpoints(url), operation_timeout_ms)
         self._session = EtcdSession(self._client, session_timeout_ms, self._take_event, self._take_session_event)
         self._closed = False
@@ -173,14 +170,6 @@ class EtcdMetadataStore:
         await self._client.transact(delete_tree_transaction(path))
         await self._tell_deleted(gone)
 
-    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
-        return self._changes.add(listener)
-
-    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`."""
-        return self._session_events.add(listener)
-
     def limit_waiting(self, seconds: float) -> None:
         """See `MetadataStore.limit_waiting`."""
         self._client.limit_waiting(seconds)
@@ -190,8 +179,7 @@ class EtcdMetadataStore:
         if self._closed:
             return
         self._closed = True
-        self._changes.clear()
-        self._session_events.clear()
+        self._tell_nobody()
         await self._session.close()
         await self._client.close()
 
@@ -235,17 +223,17 @@ class EtcdMetadataStore:
         version = put.prev_kv.version if replaced else 0
         holder = put.prev_kv.lease if replaced else lease
         if replaced:
-            self._changes.tell([Notification(Change.MODIFIED, path)])
+            self.changes.tell([Notification(Change.MODIFIED, path)])
         else:
             parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(Change.CREATED, path), parent])
+            self.changes.tell([Notification(Change.CREATED, path), parent])
         await asyncio.sleep(0)  # Listeners hear of a write before it returns.
         return self._stat(path, version, holder)
 
     async def _tell_deleted(self, paths: list[str]) -> None:
         for path in paths:
             parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(Change.DELETED, path), parent])
+            self.changes.tell([Notification(Change.DELETED, path), parent])
         await asyncio.sleep(0)
 
     def _node(self, path: str, found: pb.KeyValue) -> Node:
@@ -259,11 +247,8 @@ class EtcdMetadataStore:
         path = event.kv.key.decode(errors="replace")
         deleted = event.type == pb.Event.DELETE
         if not deleted and event.kv.version > 1:
-            self._changes.tell([Notification(Change.MODIFIED, path)])
+            self.changes.tell([Notification(Change.MODIFIED, path)])
         elif path != ROOT:
             change = Change.DELETED if deleted else Change.CREATED
             parent = Notification(Change.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(change, path), parent])
-
-    def _take_session_event(self, event: SessionEvent) -> None:
-        self._session_events.tell([event])
+            self.changes.tell([Notification(change, path), parent])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.clock import Clock
-from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.listeners import ListenedStore
 from magnetar.metadata.store import (
     ANY_VERSION,
     Node,
@@ -80,12 +79,11 @@ class LocalTree:
         """Let go of what the tree is kept in."""
 
 
-class LocalStore:
+class LocalStore(ListenedStore):
     """One session on a local tree: a `MetadataStore`."""
 
     def __init__(self, tree: LocalTree) -> None:
-        self.changes: Listeners[Notification] = Listeners()
-        self._session_events: Listeners[SessionEvent] = Listeners()
+        super().__init__()
         self._tree = tree
         self._session = tree.new_session_id()
         self._closed = False
@@ -149,14 +147,6 @@ class LocalStore:
         await self._settled(path)
         return self._tree.rules.children(path)
 
-    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`; here listeners are told of every change in the tree."""
-        return self.changes.add(listener)
-
-    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`; a local session never fares badly by itself."""
-        return self._session_events.add(listener)
-
     def limit_waiting(self, seconds: float) -> None:
         """See `MetadataStore.limit_waiting`; here nobody ever waits for a server."""
 
@@ -191,8 +181,7 @@ class LocalStore:
         if self._closed:
             return
         self._closed = True
-        self.changes.clear()
-        self._session_events.clear()
+        self._tell_nobody()
         try:
             await self._commit(self._tree.rules.end_session(self._session))
         except StoreUnavailable as error:

@@ -7,25 +7,25 @@ import logging
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.core.errors import PeerError, Unavailable
-from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.core.errors import PeerError
+from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.ledger.places import PLACES_PATH, BookiePlaces, decode_places
-from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
+from magnetar.metadata.kept_current import KeptCurrent
+from magnetar.metadata.store import MetadataStore, Notification
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
 
 logger: Final = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 100
 """Registrations of bookies asked for side by side; ZooKeeper answers them in order, without much memory."""
-RETRY_SECONDS: Final = 1.0
-"""Pause before the list of bookies is asked for again after the store failed."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = TcpBookieSettings()
 
 
-class TcpBookieConnections:
+class TcpBookieConnections(AddressedBookies):
     """A `BookieConnections` that keeps itself current. `start` before the first use."""
 
     def __init__(
@@ -34,42 +34,21 @@ class TcpBookieConnections:
         clock: Clock = _SYSTEM_CLOCK,
         settings: TcpBookieSettings = _DEFAULT_SETTINGS,
     ) -> None:
+        super().__init__(clock=clock, settings=settings)
         self._store = store
-        self._clock = clock
-        self._settings = settings
-        # One entry per bookie that was ever spoken to; ensembles name a few dozen at most.
-        self._bookies: dict[str, TcpBookie] = {}
-        self._addresses: dict[str, tuple[str, int]] = {}
         self._writable: list[str] = []
         self._read_only: list[str] = []
         self._places = BookiePlaces()
-        self._changed = asyncio.Event()
-        self._refresher: asyncio.Task[None] | None = None
-        self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
+        self._kept = KeptCurrent(store, "bookies", self._refresh, _concerns)
 
     async def start(self) -> None:
         """Learn which bookies are there and go on watching. Raises `StoreUnavailable`."""
-        await self._refresh()
-        self._refresher = asyncio.get_running_loop().create_task(self._keep_current(), name="bookie discovery")
+        await self._kept.start()
 
     async def close(self) -> None:
         """Stop watching and close all connections."""
-        for stop in self._stop_watching:
-            stop()
-        self._stop_watching = []
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
-        for bookie in self._bookies.values():
-            await bookie.close()
-
-    def connection(self, bookie_id: str) -> TcpBookie:
-        """The connection to a bookie, made on first use and shared."""
-        bookie = self._bookies.get(bookie_id)
-        if bookie is None:
-            bookie = TcpBookie(bookie_id, self.address, self._clock, self._settings)
-            self._bookies[bookie_id] = bookie
-        return bookie
+        await self._kept.stop()
+        await super().close()
 
     def writable_bookies(self) -> list[str]:
         """Ids of the bookies that take writes now, sorted."""
@@ -82,31 +61,6 @@ class TcpBookieConnections:
     def places(self) -> BookiePlaces:
         """Where bookies stand, as an administrator has said."""
         return self._places
-
-    def address(self, bookie_id: str) -> tuple[str, int] | None:
-        """Host and port of a bookie: as registered, else as its id says; None if it is neither."""
-        known = self._addresses.get(bookie_id)
-        return known if known is not None else address_of_id(bookie_id)
-
-    def _notified(self, notification: Notification) -> None:
-        if notification.path.startswith(AVAILABLE_PATH) or notification.path == PLACES_PATH:
-            self._changed.set()
-
-    def _session_changed(self, event: SessionEvent) -> None:
-        # Changes may have been missed while the store was away.
-        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
-            self._changed.set()
-
-    async def _keep_current(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._refresh()
-            except Unavailable as error:
-                logger.warning("the list of bookies cannot be read: %s", error)
-                self._changed.set()
-                await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self) -> None:
         # A bookie that changes its mode makes the new node before it removes the old one: one of three looks sees it.
@@ -150,9 +104,5 @@ class TcpBookieConnections:
         return None
 
 
-def address_of_id(bookie_id: str) -> tuple[str, int] | None:
-    """Host and port of an id that is an address, as BookKeeper's are unless configured otherwise."""
-    host, colon, port = bookie_id.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        return None
-    return host, int(port)
+def _concerns(notification: Notification) -> bool:
+    return notification.path.startswith(AVAILABLE_PATH) or notification.path == PLACES_PATH
