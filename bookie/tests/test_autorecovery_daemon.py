@@ -122,7 +122,7 @@ async def test_replicas_return_after_a_loss(world: World) -> None:
         while (
             await world.cluster.store.children("/ledgers/underreplication/ledgers")
             or await world.cluster.store.children("/ledgers/underreplication/locks")
-            or any(daemon.progress().current for daemon in world.daemons)
+            or any(daemon.progress().worker.current for daemon in world.daemons)
         ):
             await asyncio.sleep(0.005)
     progress = await world.daemons[0].refresh()
@@ -133,8 +133,8 @@ async def test_replicas_return_after_a_loss(world: World) -> None:
     assert progress.is_auditor is not other.is_auditor
     auditor = 0 if progress.is_auditor else 1
     assert progress.auditor_bookie_id == f"recovery-{auditor}:3181"
-    assert progress.ledgers_done + other.ledgers_done > 0
-    assert progress.entries_copied + other.entries_copied > 0
+    assert progress.worker.ledgers_done + other.worker.ledgers_done > 0
+    assert progress.worker.entries_copied + other.worker.entries_copied > 0
 
 
 async def test_the_next_auditor_takes_over(world: World) -> None:

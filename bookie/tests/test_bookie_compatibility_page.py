@@ -10,6 +10,7 @@ from magnetar.bookie.admin.application import make_application
 from magnetar.bookie.admin.metrics import BookieMetrics
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.net.http_connections import HttpConnections
+from magnetar.process.control_settings import CONTROL_NAMES
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.v3 import Operation
@@ -72,7 +73,7 @@ def test_every_setting_with_an_effect_is_on_the_page() -> None:
         setting_names.autorecovery_names(),
     )
     read = {name for part in parts for name in part.fields}
-    read.update(setting_names.NODE_NAMES, setting_names.CONTROL_NAMES, [setting_names.DRAIN_RATE], PROCESS_SETTINGS)
+    read.update(setting_names.NODE_NAMES, CONTROL_NAMES, [setting_names.DRAIN_RATE], PROCESS_SETTINGS)
     assert set(names("Settings", column=1)) == read
     assert setting_names.known_names() >= PROCESS_SETTINGS
 

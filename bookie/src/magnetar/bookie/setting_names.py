@@ -10,6 +10,7 @@ from magnetar.bookie.autorecovery import settings as autorecovery
 from magnetar.bookie.gc import settings as garbage_collection
 from magnetar.bookie.settings import UPSTREAM_NAMES
 from magnetar.core.settings_file import SettingNames, Unit
+from magnetar.process.control_settings import CONTROL_NAMES
 
 UNITS: Final = {
     "auditorPeriodicBookieCheckInterval": Unit.SECONDS,
@@ -52,18 +53,6 @@ NODE_NAMES: Final = (
     "prometheusStatsHttpPort",
 )
 """BookKeeper's names of what stands beside the storage."""
-
-CONTROL_NAMES: Final = (
-    "controlEnabled",
-    "controlHost",
-    "controlPort",
-    "controlTlsCertificateFile",
-    "controlTlsClientAuthorityFile",
-    "controlTlsKeyFile",
-    "controlToken",
-    "controlTokenFile",
-)
-"""Our own: the gRPC control port, which BookKeeper's bookies do not have."""
 
 DRAIN_RATE: Final = "drainRateByBytes"
 """Our own, as BookKeeper's bookies do not drain themselves: bytes per second, as replicationRateByBytes."""

@@ -9,6 +9,18 @@ from magnetar.control.settings import ControlSettings, ServerTls
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 
+CONTROL_NAMES: Final = (
+    "controlEnabled",
+    "controlHost",
+    "controlPort",
+    "controlTlsCertificateFile",
+    "controlTlsClientAuthorityFile",
+    "controlTlsKeyFile",
+    "controlToken",
+    "controlTokenFile",
+)
+"""Our own: Apache's have no such port."""
+
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104  (a server's default)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.auth.settings import AUTHENTICATION_NAMES
 from magnetar.core.settings_file import SettingNames, Unit
+from magnetar.process.control_settings import CONTROL_NAMES
 
 _TLS_FIELDS: Final = {
     "tlsAllowInsecureConnection": "allow_insecure",
@@ -88,18 +89,6 @@ CLIENT_TLS_NAMES: Final = SettingNames(
     },
 )
 """Pulsar's names of the fields of `TlsSettings` towards brokers."""
-
-CONTROL_NAMES: Final = (
-    "controlEnabled",
-    "controlHost",
-    "controlPort",
-    "controlTlsCertificateFile",
-    "controlTlsClientAuthorityFile",
-    "controlTlsKeyFile",
-    "controlToken",
-    "controlTokenFile",
-)
-"""Our own: the gRPC control port."""
 
 
 def known_names() -> frozenset[str]:

@@ -132,20 +132,13 @@ class AutoRecoveryDaemon:
 
     def progress(self) -> RecoveryProgress:
         """This process's part as it is, the cluster's part as of the last `refresh`."""
-        worker = self.worker.progress()
         return RecoveryProgress(
             ledgers_left=self._ledgers_left,
             auditor_bookie_id=self._auditor_bookie_id,
             enabled=self._enabled,
             is_auditor=self.elector.auditor is not None,
             running=self.running,
-            ledgers_done=worker.ledgers_done,
-            ledgers_failed=worker.ledgers_failed,
-            entries_copied=worker.entries_copied,
-            bytes_copied=worker.bytes_copied,
-            bytes_per_second=worker.bytes_per_second,
-            current=worker.current,
-            waiting=worker.waiting,
+            worker=self.worker.progress(),
         )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:

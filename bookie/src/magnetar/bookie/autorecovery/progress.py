@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.bookie.autorecovery.replication.worker import WorkerProgress
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryProgress:
@@ -18,14 +20,4 @@ class RecoveryProgress:
     is_auditor: bool
     running: bool
     """False once a part of it has died, or it was closed."""
-    ledgers_done: int
-    ledgers_failed: int
-    """Attempts that left something to do."""
-    entries_copied: int
-    bytes_copied: int
-    bytes_per_second: float
-    """Over the last seconds."""
-    current: tuple[int, ...]
-    """Ledgers that are copied now, ascending."""
-    waiting: tuple[int, ...]
-    """Ledgers that are kept locked for a later attempt, ascending."""
+    worker: WorkerProgress

@@ -73,11 +73,11 @@ class RecoveryAdmin:
             ledgers_left=progress.ledgers_left,
             running_here=progress.running,
             is_auditor=progress.is_auditor,
-            ledgers_done=progress.ledgers_done,
-            entries_copied=progress.entries_copied,
-            bytes_copied=progress.bytes_copied,
-            bytes_per_second=progress.bytes_per_second,
-            current_ledger_ids=progress.current,
+            ledgers_done=progress.worker.ledgers_done,
+            entries_copied=progress.worker.entries_copied,
+            bytes_copied=progress.worker.bytes_copied,
+            bytes_per_second=progress.worker.bytes_per_second,
+            current_ledger_ids=progress.worker.current,
         )
 
     async def auto_recovery_enabled(self) -> bool:
