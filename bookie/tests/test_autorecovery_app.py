@@ -62,9 +62,9 @@ async def test_replicas_return_after_a_bookie_has_gone(tmp_path: Path) -> None:
         while lost.bookie_id in (await client.metadata.read(writer.ledger_id))[0].ensembles[0][1]:
             await asyncio.sleep(0.01)
         # Its mark goes a moment before it counts as done.
-        while (progress := await running.daemon.refresh()).ledgers_left or not progress.worker.ledgers_done:
+        while (progress := await running.daemon.refresh()).ledgers_left or not progress.ledgers_done:
             await asyncio.sleep(0.01)
-    assert (progress.worker.ledgers_done, progress.auditor_bookie_id) == (1, "recovery")
+    assert (progress.ledgers_done, progress.auditor_bookie_id) == (1, "recovery")
     reader = await client.open(writer.ledger_id, recover=False)
     assert [entry for number in range(100) for entry in await reader.read(number, number)] == PAYLOADS
     await running.close()
