@@ -214,7 +214,7 @@ async def test_negative_ids_are_refused(start: StartBookie) -> None:
             client.writer.write(add_frame(entry))
             with pytest.raises(asyncio.IncompleteReadError):
                 await client.frame()
-    assert running.bookie.added_entries == 0
+    assert running.bookie.counters.add.success.count == 0
 
 
 async def test_a_connection_may_begin_in_version_3_and_go_on_in_version_2(start: StartBookie) -> None:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.metadata.contract import Heard, MetadataStoreContract
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Change, MetadataStore, SessionEvent, StoreUnavailable
+
+from lib.tests.metadata_contract import Heard, MetadataStoreContract
 
 
 @pytest.fixture
