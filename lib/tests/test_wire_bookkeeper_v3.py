@@ -96,7 +96,7 @@ def test_response_round_trip(response: v3.Response) -> None:
 
 @pytest.mark.parametrize("body", [v3.GetBookieInfoRequest(requested=3), v3.ListEntriesRequest(ledger_id=7)])
 def test_what_our_own_clients_ask(body: v3.RequestBody) -> None:
-    operation = dict((type(known), operation) for operation, known in REQUESTS)[type(body)]
+    operation = {type(known): operation for operation, known in REQUESTS}[type(body)]
     request = v3.Request(operation=operation, transaction_id=2**64 - 1, body=body)
     assert v3.encode_request(request) == v3_client.encode_request(request)
     for response in (one for one in RESPONSES if one.operation is operation):
