@@ -12,7 +12,7 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActive
-from magnetar.broker.subscriptions import screening
+from magnetar.broker.subscriptions import filtering
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -61,9 +61,9 @@ def limit_for_one_receiver() -> list[Patch]:
     def limit(self: Consumer, unacked_messages_max: int) -> None:
         self.unacked_messages_max = unacked_messages_max
 
-    def leave(self: Pump, dispatcher: Any, screened: Any, left: EntryBatch, *, replayed: bool) -> None:
+    def leave(self: Pump, dispatcher: Any, filtered: Any, left: EntryBatch, *, replayed: bool) -> None:
         if dispatcher.type.acknowledges_individually or dispatcher.room() <= 0:
-            right(self, dispatcher, screened, left, replayed=replayed)
+            right(self, dispatcher, filtered, left, replayed=replayed)
 
     right = original(Pump, "_leave")
     return [(Consumer, "limit", limit), (Pump, "_leave", leave)]
@@ -71,7 +71,7 @@ def limit_for_one_receiver() -> list[Patch]:
 
 def what_is_left_is_dropped() -> list[Patch]:
     """What was read and has no room is neither kept nor read again."""
-    return [(Pump, "_leave", lambda self, dispatcher, screened, left, *, replayed: None)]
+    return [(Pump, "_leave", lambda self, dispatcher, filtered, left, *, replayed: None)]
 
 
 def shared_sends_to_two() -> list[Patch]:
@@ -223,16 +223,16 @@ def counts_go_with_any_consumer() -> list[Patch]:
 
 def parts_of_batches_come_again() -> list[Patch]:
     """A batch is always sent as if nothing of it was acknowledged."""
-    right = original(screening, "screen")
+    right = original(filtering, "filter_entries")
 
-    def screen(*arguments: Any) -> Any:
-        screened = right(*arguments)
-        screened.ack_sets.clear()
-        return screened
+    def filter_entries(*arguments: Any) -> Any:
+        filtered = right(*arguments)
+        filtered.ack_sets.clear()
+        return filtered
 
     from magnetar.broker.subscriptions import pump
 
-    return [(pump, "screen", screen)]
+    return [(pump, "filter_entries", filter_entries)]
 
 
 def others_acknowledgements_free_nobody() -> list[Patch]:

@@ -11,11 +11,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata import zookeeper_session
-from magnetar.metadata.contract import PATIENCE_SECONDS, MetadataStoreContract, RecordedNotifications, value_of
 from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import TURNS, SessionInput, ZookeeperSession, ZookeeperSessionState
+
+from lib.tests.metadata_contract import PATIENCE_SECONDS, MetadataStoreContract, RecordedNotifications, value_of
 
 pytestmark = pytest.mark.zookeeper
 
