@@ -98,7 +98,7 @@ async def test_no_line_hides_those_behind_it(monkeypatch: pytest.MonkeyPatch) ->
         b"2026-11-21T10:00:00.1Z earlier",
     ]
     follower = Follower(kubernetes, lambda _: None)
-    follower.follow([Source(name="a", options=options("a", follow=True))])
+    follower.follow([LogSource(name="a", options=options("a", follow=True))])
     found: set[str] = set()
     async with asyncio.timeout(30):
         async for lines in follower.lines():

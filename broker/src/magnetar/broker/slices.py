@@ -67,14 +67,14 @@ async def decoded_in_turns(body: bytes) -> Any:
     if len(body) <= LARGE_MEMBER_BYTES:
         return json.loads(body) if body else None
     try:
-        turn = Turn()
+        turn = TimeSlice()
         return {name: await _member(raw, turn) for name, raw in _members.decode(body).items()}
     except msgspec.MsgspecError:
         # It is no object, or no JSON, or a dialect of it: Java's NaN.
         return json.loads(body)
 
 
-async def _member(raw: msgspec.Raw, turn: Turn) -> Any:
+async def _member(raw: msgspec.Raw, turn: TimeSlice) -> Any:
     if turn.over:
         await turn.pause()
     begins = bytes(memoryview(raw)[:1])
@@ -85,7 +85,7 @@ async def _member(raw: msgspec.Raw, turn: Turn) -> Any:
     return {name: await _decoded(each, turn) for name, each in _members.decode(raw).items()}
 
 
-async def _decoded(raw: msgspec.Raw, turn: Turn) -> Any:
+async def _decoded(raw: msgspec.Raw, turn: TimeSlice) -> Any:
     if turn.over:
         await turn.pause()
     return msgspec.json.decode(raw)

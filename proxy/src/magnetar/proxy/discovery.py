@@ -247,7 +247,9 @@ class WatchedBrokers:
 
 def _concerns(notification: Notification) -> bool:
     # Brokers write their load into their nodes all the time; what is asked here does not change with it.
-    return notification.change is not NodeChange.MODIFIED and notification.path.startswith((BROKERS_PATH, DRAINING_PATH))
+    return notification.change is not NodeChange.MODIFIED and notification.path.startswith(
+        (BROKERS_PATH, DRAINING_PATH)
+    )
 
 
 def decode_broker(broker_id: str, value: bytes) -> KnownBroker | None:

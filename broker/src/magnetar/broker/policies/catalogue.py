@@ -311,6 +311,7 @@ POLICIES: Final = (
         name="pause_on_ack_state",
         says="whether sending waits while acknowledgements cannot be stored",
         access="DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
+        kind=Kind.FLAG,
         topic=OfTopic(
             "dispatcherPauseOnAckStatePersistent",
             "dispatcherPauseOnAckStatePersistentEnabled",
