@@ -130,6 +130,7 @@ class Consumer(Attached):
         """See `Attached.leaves`: from now on the broker may give to others what it has."""
         assert self.session is not None
         self._history.events.append(Ended(self.session))
+        self.client.history.on_moment()
 
     def detached(self, *, closed: bool) -> None:
         """See `Attached.detached`."""
@@ -218,6 +219,9 @@ class Consumer(Attached):
         remaining: frozenset[int] | None = None
         if not self.goal.drain and len(held.left) > 1 and chance.random() < parameters.partial_share:
             remaining = frozenset(chance.sample(sorted(held.left), chance.randint(1, len(held.left) - 1)))
+            if chance.random() < 0.5:
+                # As clients that know nothing of what they have acknowledged before.
+                remaining |= frozenset(range(messages)) - held.left
         if remaining is None:
             self._send(link, [held], wire_id(position), cumulative=False)
         else:
@@ -242,6 +246,7 @@ class Consumer(Attached):
         position = position_of(message_id)
         asked = Acknowledged(session, self.client.now(), (position,), cumulative, remaining)
         self._history.events.append(asked)
+        self.client.history.on_moment()
         what = "" if remaining is None else f" but {sorted(remaining)}"
         self.client.note(f"acknowledges {'up to ' if cumulative else ''}{position}{what}")
         if not self.goal.drain and self.chance.random() >= self.parameters.receipt_share:
@@ -306,6 +311,7 @@ class Consumer(Attached):
         sought = Sought(session, self.client.now(), target)
         self._history.events.append(sought)
         self.client.note(f"seeks {target}")
+        self.client.history.on_moment()
         end_id = self.id
         try:
             await link.ask(

@@ -144,6 +144,7 @@ class Producer(Attached):
         attempts[content] = attempts.get(content, 0) + 1
         pending.asked_at = self.client.now()
         self._unanswered.append(pending)
+        self.client.history.on_moment()
         link.write(
             requests.send(
                 self.id,

@@ -70,7 +70,7 @@ class BrokerRun:
         cluster = Cluster(world, parameters)
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
-        faults = Faults(cluster)
+        faults = Faults(cluster, self.history)
         await faults.run()
         faults.heal()
         await cluster.until_bookies_run()
