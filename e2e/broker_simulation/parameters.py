@@ -172,7 +172,7 @@ def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> stora
         tight_limits=False,
         read_batch_bytes_max=4_000_000,
         directories=1,
-        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.5)),
+        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.2)),
         autorecovery=False,
         collection=False,
         deleted_share=0.0,
