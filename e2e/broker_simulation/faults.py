@@ -64,8 +64,8 @@ class Faults(storage_faults.Faults):
     def heal(self) -> None:
         """From here on nothing goes wrong; brokers that are down come back."""
         super().heal()
-        for broker in self._brokers:
-            broker.start()
+        for server in (*self._brokers, *self._all.clients):
+            server.start()
 
     # Brokers.
 
@@ -125,6 +125,14 @@ class Faults(storage_faults.Faults):
                 self._world.network.reset(name, broker)
         else:
             self._later(self._duration(), self._world.network.partition([name], brokers))
+
+    def restart_client(self) -> None:
+        """SIGKILL, and a start after it: it remembers nothing but what it has written down."""
+        alive = [client for client in self._all.clients if client.node.running and not client.done.is_set()]
+        if alive:
+            client = self._chance.choice(alive)
+            client.node.kill()
+            self._later(self._duration(), client.start)
 
     # Help.
 

@@ -33,6 +33,7 @@ BROKER_FAULTS: Final = (
     "pause_client",
     "broker_power_loss",
     "restart_broker",
+    "restart_client",
     "split_bundle",
     "split_broker_from_metadata",
     "transfer_bundle",

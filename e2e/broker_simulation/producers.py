@@ -81,6 +81,10 @@ class Producer(Attached):
                 self.finished = True
                 await self.leave()
 
+    def forget(self) -> None:
+        """See `Attached.forget`: what has no receipt is not sent again, as nobody knows of it any more."""
+        self._pending.clear()
+
     def close_request(self, request_id: int, end_id: int) -> bytes:
         """See `Attached.close_request`."""
         return requests.close_producer(request_id, end_id)
