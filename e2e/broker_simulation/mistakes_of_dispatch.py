@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActive
@@ -16,7 +17,6 @@ from magnetar.broker.subscriptions import filtering
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.core.ids import Position
 
 from e2e.simulation.planting import Mistake, Patch, original
 
@@ -145,14 +145,7 @@ def new_ones_overtake() -> list[Patch]:
 
 def draining_ends_too_early() -> list[Patch]:
     """A key's draining ends with the first acknowledgement."""
-    right = original(KeySharedDispatcher, "acknowledged")
-
-    def acknowledged(self: KeySharedDispatcher, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
-        if consumer is not None and self.draining.get(key_hash) is consumer:
-            consumer.pending.per_hash.pop(key_hash, None)
-        return bool(right(self, consumer, position, key_hash))
-
-    return [(KeySharedDispatcher, "acknowledged", acknowledged)]
+    return [(PendingAcknowledgements, "holds_hash", lambda self, key_hash: False)]
 
 
 def permits_are_not_counted() -> list[Patch]:
