@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from kazoo.client import KazooClient
 from magnetar.core.errors import Misuse, Unavailable
 from magnetar.net.free_ports import free_port
 
@@ -131,6 +132,19 @@ class ZookeeperServer(ServerProcess):
         command += ["-cp", _class_path(), main, str(config)]
         with (self._directory / "zookeeper.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+
+    def end_session(self, client_id: tuple[int, bytes]) -> None:
+        """End a session from the side, as if the server had waited too long for its client.
+
+        That client connects again at once, and may take the session back before it is closed: so it goes on until the
+        server knows the session no more."""
+        ended = False
+        while not ended:
+            client = KazooClient(self.address, client_id=client_id)
+            client.start(timeout=START_SECONDS_MAX)
+            ended = client.client_id[0] != client_id[0]
+            client.stop()
+            client.close()
 
     def mode(self) -> str | None:
         """`standalone`, `leader` or `follower`; None while it serves nobody."""
