@@ -200,6 +200,7 @@ def backlog_quota(value: Any) -> dict[str, Any]:
 
 _READERS: Final[Mapping[policy.Kind, Kind]] = {
     policy.Kind.FLAG: boolean,
+    policy.Kind.SWITCH: boolean,
     policy.Kind.COUNT: integer,
     policy.Kind.SIZE: long,
     policy.Kind.AUTO_SUBSCRIPTION_CREATION: AUTO_SUBSCRIPTION_CREATION,
