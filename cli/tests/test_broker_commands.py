@@ -261,6 +261,9 @@ async def test_where_the_brokers_are(cluster: MemoryCluster, run: Run, tmp_path:
     dead = await run("list", "--admin-url", "http://127.0.0.1:1", code=1)
     assert "--admin-url" in dead.stderr
     assert "is no http://HOST:PORT" in (await run("list", "--admin-url", "localhost:8080", code=2)).stderr
+    told = (await run("list", "--admin-url", "http://admin:hunter2@localhost:1", code=2)).stderr
+    assert "has credentials in it" in told
+    assert "hunter2" not in told
     several = "http://127.0.0.1:1," + cluster[1].admin_url.removeprefix("http://")
     assert len(rows(await run("list", "--json", "--admin-url", several))) == 3
     assert "cannot be read" in (await run("list", "--client-conf", tmp_path / "none", code=2)).stderr

@@ -182,7 +182,7 @@ def test_a_process_without_standard_streams_stops_cleanly(tmp_path: Path, closed
     """The event loop got the number of one of them, and ended the process at its own end."""
     port = free_port()
     settings = {"brokerServiceURL": "pulsar://127.0.0.1:1", "brokerWebServiceURL": "http://127.0.0.1:1"}
-    settings |= {"servicePort": port, "webServicePort": "", "controlEnabled": "false"}
+    settings |= {"servicePort": str(port), "webServicePort": "", "controlEnabled": "false"}
     options = [f"--set {name}={value}" for name, value in settings.items()]
     command = " ".join([sys.executable, "-m magnetar.cli proxy run", *options, closed])
     shell = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=tmp_path)

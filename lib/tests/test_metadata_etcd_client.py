@@ -30,8 +30,8 @@ class Server:
         watch = grpc.stream_stream_rpc_method_handler(
             self._watch, pb.WatchRequest.FromString, pb.WatchResponse.SerializeToString
         )
-        handlers = [("etcdserverpb.KV", {"Txn": txn}), ("etcdserverpb.Watch", {"Watch": watch})]
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(*one) for one in handlers])
+        for service, methods in (("etcdserverpb.KV", {"Txn": txn}), ("etcdserverpb.Watch", {"Watch": watch})):
+            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         return self

@@ -36,7 +36,8 @@ HIDDEN: Final = "…"
 """In the place of a secret."""
 
 _SECRET: Final = re.compile(
-    "token(?!s?Audience|Auth)|password|secret|credential|private|Authentication.*Parameters", re.I
+    "token(?!s?Audience|Auth)|passw|secret|credential|private|Authentication.*Parameters|basicAuthConf|PluginParams",
+    re.I,
 )
 _PLACES: Final = ("file:", "/")
 

@@ -172,22 +172,25 @@ class ResourceLock:
             await give_up(self._store, self._path)
 
     async def _settle(self) -> None:
-        if self.state is LockState.LOST or self._released:
+        if self.state is LockState.LOST or self._is_released():
             return
         doubts = self._keeper.doubts
         try:
             node = await claim(self._store, self._path, self._value)
         finally:
-            if self._released:
+            if self._is_released():
                 # The claim of an update, which began before: it may have made the node anew.
                 await give_up(self._store, self._path)
-        if self._released:
+        if self._is_released():
             return
         if not node.stat.owned_by_this_session:
             self._holder = node.value
             self._become(LockState.LOST)
         elif self._keeper.doubts == doubts:
             self._become(LockState.HELD)
+
+    def _is_released(self) -> bool:
+        return self._released
 
     def _doubt(self) -> None:
         if self.state is LockState.HELD:

@@ -41,6 +41,8 @@ class AdminAccess:
     def urls(self) -> list[str]:
         """One for each host. `SettingError`."""
         scheme, mark, hosts = self.url.strip().partition("://")
+        if "@" in hosts:
+            raise SettingError("--admin-url has credentials in it, and is shown in errors: give them by --auth-params")
         if not mark or scheme not in ("http", "https") or not hosts.strip("/"):
             raise SettingError(f"--admin-url {self.url!r} is no http://HOST:PORT or https://HOST:PORT")
         return [f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(",") if host.strip()]

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import yaml
 from kubernetes.aio.client.configuration import Configuration
@@ -154,7 +154,7 @@ def environment_proxy(server: str) -> str | None:
     where = urlsplit(server)
     found = getproxies_environment()
     proxy, host = found.get(where.scheme), where.hostname or ""
-    if not proxy or host == "localhost" or proxy_bypass_environment(host):
+    if not proxy or host == "localhost" or proxy_bypass(host):
         return None
     with suppress(ValueError):
         address = ip_address(host)
