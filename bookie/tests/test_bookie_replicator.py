@@ -394,14 +394,16 @@ async def test_a_conflict_is_read_again(cluster: MemoryBookieCluster) -> None:
     ops = cluster.client.metadata
     write, conflicts = ops.write, 0
 
-    async def write_second(ledger_id: int, metadata: LedgerMetadata, version: int, _: Sequence[str]) -> int:
+    async def write_second(
+        ledger_id: int, metadata: LedgerMetadata, version: int, registrations: Sequence[str] = ()
+    ) -> int:
         nonlocal conflicts
         if conflicts < 3:
             conflicts += 1
             current, newest = await ops.read(ledger_id)
             touched = {**current.custom_metadata, "touched": b"%d" % conflicts}
             await write(ledger_id, dataclasses.replace(current, custom_metadata=touched), newest)
-        return await write(ledger_id, metadata, version)
+        return await write(ledger_id, metadata, version, registrations)
 
     ops.write = write_second  # type: ignore[method-assign]
     assert (await cluster.replicator().replicate(ledger_id)).complete

@@ -284,7 +284,7 @@ PARTS: Final = (
         "limits",
         f"{_LIB}/net",
         (),
-        _files("lib/tests", "net_http_pace", "net_held_bytes", "net_connection", "net_http_connections"),
+        _files("lib/tests", "net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
     ),
     Part(
         "operator",

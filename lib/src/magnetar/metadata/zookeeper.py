@@ -183,7 +183,8 @@ class ZookeeperMetadataStore(ListenedStore):
                 if isinstance(answer, NoNodeError):
                     raise NodeNotFound(other)
             if isinstance(result, ZnodeStat):
-                return result.version
+                version: int = result.version
+                return version
             if isinstance(result, NoNodeError) and expected_version == MUST_NOT_EXIST:
                 await self._make_node_and_parents(parent_of(full))
             elif isinstance(result, (BadVersionError, NodeExistsError, NoNodeError)):

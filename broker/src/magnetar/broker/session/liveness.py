@@ -61,7 +61,7 @@ class Liveness:
     async def alive(self) -> bool:
         """Whether the client answers a PING soon; when not, the connection is closed."""
         connection = self._connection
-        if connection.throttled:
+        if self._held_back():
             return True  # Its answer would wait with the rest; the keep-alive sees to the dead.
         check: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._checks.append(check)
@@ -70,7 +70,7 @@ class Liveness:
             await asyncio.wait([check], timeout=self._settings.connection_liveness_check_seconds)
             if check.done():
                 return check.result()
-            if connection.throttled:
+            if self._held_back():
                 return True
             if not connection.reading_paused:
                 break
@@ -78,6 +78,9 @@ class Liveness:
         logger.warning("closing connection of %s: no answer to PING while others wait for its place", address)
         connection.abort()
         return await check
+
+    def _held_back(self) -> bool:
+        return self._connection.throttled
 
     def _answer_checks(self, *, alive: bool) -> None:
         checks, self._checks = self._checks, []
