@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess, raise_first
+from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
 from magnetar.broker.admin.topics.stats import REPLICATED_PROPERTY, is_replicated
 from magnetar.broker.admin.topics.subscription_positions import (
     ONE_SUBSCRIPTION,
@@ -57,13 +57,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class SubscriptionHandlers:
+class SubscriptionHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._access = TopicAccess(context)
 
     @takes("authoritative")
     async def names(self, request: web.Request) -> web.Response:
