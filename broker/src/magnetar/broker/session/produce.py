@@ -12,9 +12,8 @@ from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.notes import Note, producer_bytes
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

@@ -19,8 +19,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import Turn
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.process_memory import resident_bytes
 from magnetar.core.topic_name import NamespaceName
 

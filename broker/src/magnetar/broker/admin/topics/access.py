@@ -26,8 +26,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import in_slices
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.topic_name import PERSISTENT, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 

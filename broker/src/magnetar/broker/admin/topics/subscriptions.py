@@ -34,8 +34,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session.command_limits import NOTES_CHARACTERS_MAX
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.managed.cursors.cursor import Cursor
