@@ -21,7 +21,7 @@ from magnetar.broker.peers.addresses import (
 from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import message
-from magnetar.broker.topics.any_topic import Topic
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.core.topic_name import TopicName

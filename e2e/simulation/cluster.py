@@ -27,13 +27,13 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.tree import NO_OWNER, Outcome
 from magnetar.sim.disk import Platter
 from magnetar.sim.loop import SimulatedLoop
-from magnetar.sim.network import Network
-from magnetar.sim.node import SimulatedClock, SimulatedHost
 from magnetar.sim.process import current_process
 
 from bookie.tests.simulated_storage import DiskIndexes, ExecutorJournalWorker
 from e2e.simulation.durable import BookieDisk
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
+from e2e.simulation.network import Network
+from e2e.simulation.node import SimulatedClock, SimulatedHost
 from e2e.simulation.parameters import Parameters
 from e2e.simulation.topic_witness import TopicWitness
 from e2e.simulation.upkeep import Recovery, Upkeep

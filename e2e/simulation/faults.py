@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar.core.limits import KIB
-from magnetar.sim.node import SimulatedHost
 from magnetar.sim.process import Process
 
 from bookie.tests.simulated_storage import INDEX_FILE
@@ -20,6 +19,7 @@ from e2e.simulation.cluster import Cluster, SimulatedBookie
 from e2e.simulation.fault_kinds import AT_TAKEOVER
 from e2e.simulation.history import History
 from e2e.simulation.metadata import METADATA_HOST
+from e2e.simulation.node import SimulatedHost
 
 
 class Faults:

@@ -11,7 +11,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.any_topic import Topic
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import MagnetarError
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages

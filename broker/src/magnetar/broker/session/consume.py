@@ -14,9 +14,8 @@ from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerReque
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
-from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic
+from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.enums import SubscriptionType

@@ -13,9 +13,8 @@ from magnetar.broker.client_memory import MemoryReservation, producer_bytes
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

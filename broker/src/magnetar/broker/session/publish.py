@@ -9,8 +9,8 @@ from typing import Final
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.states import ProducerState
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer, PublishBatch
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.net.connection import Connection

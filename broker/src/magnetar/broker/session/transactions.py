@@ -31,9 +31,11 @@ class TransactionCommands:
             command.addSubscriptionToTxn.request_id
         ),
         pb.BaseCommand.END_TXN: lambda self, command: self._refuse(command.endTxn.request_id),
-        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._on_partition(command.endTxnOnPartition),
-        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._on_subscription(
-            command.endTxnOnSubscription
+        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._refuse_end(
+            command.endTxnOnPartition, pb.CommandEndTxnOnPartitionResponse()
+        ),
+        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._refuse_end(
+            command.endTxnOnSubscription, pb.CommandEndTxnOnSubscriptionResponse()
         ),
     }
     """What this group answers."""
@@ -44,22 +46,12 @@ class TransactionCommands:
     def _refuse(self, request_id: int) -> None:
         self._session.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)
 
-    def _on_partition(self, request: pb.CommandEndTxnOnPartition) -> None:
-        answer = pb.CommandEndTxnOnPartitionResponse(
-            request_id=request.request_id,
-            txnid_least_bits=request.txnid_least_bits,
-            txnid_most_bits=request.txnid_most_bits,
-            error=pb.NotAllowedError,
-            message=NOT_ENABLED,
-        )
-        self._session.write(frame_of(answer))
-
-    def _on_subscription(self, request: pb.CommandEndTxnOnSubscription) -> None:
-        answer = pb.CommandEndTxnOnSubscriptionResponse(
-            request_id=request.request_id,
-            txnid_least_bits=request.txnid_least_bits,
-            txnid_most_bits=request.txnid_most_bits,
-            error=pb.NotAllowedError,
-            message=NOT_ENABLED,
-        )
+    def _refuse_end(
+        self,
+        request: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription,
+        answer: pb.CommandEndTxnOnPartitionResponse | pb.CommandEndTxnOnSubscriptionResponse,
+    ) -> None:
+        answer.request_id = request.request_id
+        answer.txnid_least_bits, answer.txnid_most_bits = request.txnid_least_bits, request.txnid_most_bits
+        answer.error, answer.message = pb.NotAllowedError, NOT_ENABLED
         self._session.write(frame_of(answer))

@@ -8,7 +8,7 @@ from magnetar.broker.settings.policies import InactiveTopicDeleteMode
 from magnetar.broker.topics.topic import PersistentTopic
 
 if TYPE_CHECKING:
-    from magnetar.broker.topics.any_topic import Topic
+    from magnetar.broker.topics.topic import Topic
 
 
 def is_active(topic: Topic) -> bool:

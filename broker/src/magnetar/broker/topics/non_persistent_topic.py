@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.dispatch.consumer import Consumer
-from magnetar.broker.policies.broker_limits import BrokerLimits
-from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
+from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.topics.limits import (
     check_consumer,
-    check_new_subscription,
-    check_producer,
     check_subscription_type,
 )
 from magnetar.broker.topics.message_checks import publish_checked
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
-from magnetar.broker.topics.producers import Producers
+from magnetar.broker.topics.topic_base import TopicBase
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
@@ -28,7 +22,7 @@ from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(TopicBase):
     """Owns its producers and subscriptions; lives as long as the broker does or until it is unloaded."""
 
     def __init__(
@@ -37,40 +31,15 @@ class NonPersistentTopic:
         policies: EffectivePolicies,
         runtime: SubscriptionRuntime,
     ) -> None:
-        clock = runtime.clock
-        self.name = name
+        super().__init__(name, policies, runtime, ProducerAdmission(runtime.spawn))
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.admission = ProducerAdmission(runtime.spawn)
-        self.created_ms = clock.now_ms()
-        self.last_active_seconds = clock.monotonic_seconds()
-        self.last_publish_ms = 0
-        self.state = LoadedTopicState.OPEN
-        self.close_notices: CloseNotices | None = None
-        """Set before `close` when the clients are to be told later."""
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.of_broker = belongs_to_brokers(name)
-        """No client's: limits and inactivity do not concern it."""
-        self.policies = policies
-        self.publish_limiter: RateLimiter | None = None
-        self._runtime = runtime
-        self._clock = clock
         self.follow(policies)
 
     def follow(self, policies: EffectivePolicies) -> None:
         """Other policies hold from now on."""
         self.policies = policies
-        self.publish_limiter = limiter_for(
-            policies.publish_rate,
-            self.publish_limiter,
-            self._clock,
-            self._runtime.call_later,
-            f"publish rate of {self.name}",
-        )
-        if policies.encryption_required and not self.of_broker:
-            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
-                producer.disconnect()
-                self.remove_producer(producer)
+        self._follow_publish_rate()
+        self._disconnect_unencrypted()
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
@@ -79,34 +48,14 @@ class NonPersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
 
-    @property
-    def closing(self) -> bool:
-        """Whether it is on its way out: it takes nothing more."""
-        return self.state is not LoadedTopicState.OPEN
-
-    @property
-    def limits(self) -> BrokerLimits:
-        """The limits that hold for the whole broker."""
-        return self._runtime.limits
-
     async def check_producer(self, producer: Producer) -> None:
         """Raises PulsarError when policies keep a producer out."""
         self._check_limits(producer)
-
-    def _check_limits(self, producer: Producer) -> None:
-        if not self.of_broker:
-            present = self.producers.by_name.values()
-            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
 
     def last_sequence_id(self, producer_name: str) -> int:
         """Nothing is stored, so nothing is stored twice."""
         del producer_name
         return -1
-
-    @property
-    def producers(self) -> Producers:
-        """Who publishes."""
-        return self.admission.producers
 
     @property
     def number_of_entries(self) -> int:
@@ -139,11 +88,6 @@ class NonPersistentTopic:
         self._refuse_when_closing()
         return waits
 
-    def remove_producer(self, producer: Producer) -> None:
-        """The producer is gone; the next one that waits may come in."""
-        self.admission.remove(producer)
-        self.last_active_seconds = self._clock.monotonic_seconds()
-
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None
     ) -> NonPersistentSubscription:
@@ -152,8 +96,7 @@ class NonPersistentTopic:
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            if not self.of_broker:
-                check_new_subscription(self.name, self.policies, len(self.subscriptions))
+            self._check_new_subscription(len(self.subscriptions))
             subscription = self.subscriptions[name] = NonPersistentSubscription(
                 str(self.name), name, self.policies.dispatch
             )
@@ -191,7 +134,7 @@ class NonPersistentTopic:
 
     async def close(self) -> None:
         """Disconnect everybody."""
-        self.state = TOPIC_TRANSITIONS.step(self.state, LoadedTopicState.CLOSING)
+        self._become(LoadedTopicState.CLOSING)
         self.admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
@@ -204,7 +147,3 @@ class NonPersistentTopic:
     async def delete(self) -> None:
         """Disconnect everybody: there is nothing to remove."""
         await self.close()
-
-    def _refuse_when_closing(self) -> None:
-        if self.closing:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")

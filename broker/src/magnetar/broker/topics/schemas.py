@@ -15,7 +15,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandProducer, Schema
 
 if TYPE_CHECKING:
-    from magnetar.broker.topics.any_topic import Topic
+    from magnetar.broker.topics.topic import Topic
 
 NO_SCHEMA_TYPE = 0
 """`Schema.Type.None` of the wire: bytes without a schema."""

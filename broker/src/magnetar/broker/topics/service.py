@@ -21,11 +21,10 @@ from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
-from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.dispatch.consumer import Consumer
-from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import belongs_to_brokers, is_compacted
+from magnetar.broker.policies.system_topics import is_compacted
 from magnetar.broker.server_errors import server_error_of
-from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
+from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -26,14 +24,13 @@ from magnetar.broker.topics.deduplication import Deduplication, open_deduplicati
 from magnetar.broker.topics.limits import (
     SubscribeLimiter,
     check_consumer,
-    check_new_subscription,
-    check_producer,
     check_subscription_type,
 )
 from magnetar.broker.topics.message_checks import publish_checked
+from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
-from magnetar.broker.topics.producers import Producers
+from magnetar.broker.topics.topic_base import TopicBase
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -54,33 +51,19 @@ RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Cursor names that belong to the broker itself."""
 
 
-class PersistentTopic:
+class PersistentTopic(TopicBase):
     """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
 
     __slots__ = (
         "_checks_messages",
-        "_clock",
         "_deduplication_changes",
         "_dispatch_limiter",
         "_on_lost",
-        "_runtime",
         "_spawn",
         "_subscribe_limiter",
         "_subscribing",
-        "admission",
-        "bytes_in",
-        "close_notices",
-        "created_ms",
         "deduplication",
-        "last_active_seconds",
-        "last_publish_ms",
         "ledger",
-        "messages_in",
-        "name",
-        "of_broker",
-        "policies",
-        "publish_limiter",
-        "state",
         "subscriptions",
     )
 
@@ -92,30 +75,14 @@ class PersistentTopic:
         runtime: SubscriptionRuntime,
         on_lost: Callable[[PersistentTopic, MagnetarError], None],
     ) -> None:
-        clock = runtime.clock
-        self.name = name
+        super().__init__(name, policies, runtime, ProducerAdmission(runtime.spawn, ledger))
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
-        self.admission = ProducerAdmission(runtime.spawn, ledger)
-        self.created_ms = clock.now_ms()
-        self.last_active_seconds = clock.monotonic_seconds()
-        self.state = LoadedTopicState.OPEN
-        self.close_notices: CloseNotices | None = None
-        """Set before `close` when the clients are to be told later."""
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.last_publish_ms = 0
-        self.of_broker = belongs_to_brokers(name)
-        """No client's: limits and inactivity do not concern it."""
-        self.policies = policies
-        self.publish_limiter: RateLimiter | None = None
         self.deduplication: Deduplication | None = None
         self._checks_messages = policies.checks_messages
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
         self._deduplication_changes = False
-        self._runtime = runtime
-        self._clock = clock
         self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
@@ -137,16 +104,6 @@ class PersistentTopic:
     def clock(self) -> Clock:
         """What time it is."""
         return self._clock
-
-    @property
-    def limits(self) -> BrokerLimits:
-        """The limits that hold for the whole broker."""
-        return self._runtime.limits
-
-    @property
-    def producers(self) -> Producers:
-        """Who publishes."""
-        return self.admission.producers
 
     @property
     def number_of_entries(self) -> int:
@@ -212,11 +169,6 @@ class PersistentTopic:
             await check_quotas(self)
             self._check_limits(producer)
 
-    def _check_limits(self, producer: Producer) -> None:
-        if not self.of_broker:
-            present = self.producers.by_name.values()
-            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
-
     async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
         """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
         self._refuse_when_closing()
@@ -239,9 +191,8 @@ class PersistentTopic:
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     def remove_producer(self, producer: Producer) -> None:
-        """The producer is gone; the next one that waits may come in."""
-        self.admission.remove(producer)
-        self.last_active_seconds = self._clock.monotonic_seconds()
+        """See `TopicBase.remove_producer`."""
+        super().remove_producer(producer)
         if self.deduplication is not None:
             self.deduplication.producer_removed(producer.name)
 
@@ -253,7 +204,7 @@ class PersistentTopic:
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
             if subscription is None:
-                self._check_new_subscription()
+                self._check_new_subscription(len(self.subscriptions))
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -280,7 +231,7 @@ class PersistentTopic:
             subscription = await self.create_subscription(name, start, properties)
             self._refuse_when_closing()
         elif subscription is None:
-            self._check_new_subscription()
+            self._check_new_subscription(len(self.subscriptions))
             subscription = self.subscriptions[name] = self._subscription(
                 name, self._reader_cursor(consumer, name, start)
             )
@@ -386,14 +337,6 @@ class PersistentTopic:
             self._on_lost(self, error)
             raise
 
-    @property
-    def closing(self) -> bool:
-        """Whether it is on its way out: it takes nothing more."""
-        return self.state is not _OPEN
-
-    def _become(self, state: LoadedTopicState) -> None:
-        self.state = TOPIC_TRANSITIONS.step(self.state, state)
-
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
             self.ledger.appends.on_appended.remove(self._entries_available)
@@ -414,17 +357,12 @@ class PersistentTopic:
         self._follow_rates()
         for subscription in self.subscriptions.values():
             subscription.follow(policies, self._dispatch_limiter)
-        if policies.encryption_required and not self.of_broker:
-            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
-                producer.disconnect()
-                self.remove_producer(producer)
+        self._disconnect_unencrypted()
         self.maintain_deduplication()
 
     def _follow_rates(self) -> None:
         policies, clock, call_later = self.policies, self._clock, self._runtime.call_later
-        self.publish_limiter = limiter_for(
-            policies.publish_rate, self.publish_limiter, clock, call_later, f"publish rate of {self.name}"
-        )
+        self._follow_publish_rate()
         self._dispatch_limiter = limiter_for(
             policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
         )
@@ -484,15 +422,11 @@ class PersistentTopic:
             subscription.update_rates(seconds)
             subscription.add_publish_rate(messages, size_bytes)
 
-    def _check_new_subscription(self) -> None:
-        if not self.of_broker:
-            check_new_subscription(self.name, self.policies, len(self.subscriptions))
-
-    def _refuse_when_closing(self) -> None:
-        if self.closing:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
-
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
+
+
+Topic: TypeAlias = PersistentTopic | NonPersistentTopic
+"""A topic of either kind."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
-    from magnetar.broker.topics.any_topic import Topic
+    from magnetar.broker.topics.topic import Topic
     from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
 

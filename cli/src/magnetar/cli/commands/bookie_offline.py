@@ -133,14 +133,15 @@ def _journal_row(found: JournalRecord, body_format: BodyFormat) -> EntryRow:
 def _tell_ending(reading: JournalReading) -> None:
     from magnetar.bookie.journal.format import Ending
 
-    what = f"version {reading.version}, {'with' if reading.has_checksums else 'without'} checksums"
+    scan = reading.scan
+    what = f"version {scan.version}, {'with' if scan.has_marks else 'without'} checksums"
     if reading.damage:
-        complain(f"{what}; DAMAGED at {reading.end_offset}: {reading.damage}")
+        complain(f"{what}; DAMAGED at {scan.end_offset}: {reading.damage}")
         raise typer.Exit(EXIT_FAILED)
-    if reading.ending is Ending.CLEAN:
-        note(f"{what}; ends cleanly at {reading.end_offset}")
+    if scan.ending is Ending.CLEAN:
+        note(f"{what}; ends cleanly at {scan.end_offset}")
     else:
-        warn(f"{what}; ends at {reading.end_offset}: {reading.problem}; nobody was told that what follows is safe")
+        warn(f"{what}; ends at {scan.end_offset}: {scan.problem}; nobody was told that what follows is safe")
 
 
 def read_entry_log(

@@ -19,9 +19,6 @@ DEFAULT_URL: Final = "http://localhost:8080"
 LIMITS: Final = AdminLimits(connections_max=64, call_seconds=60.0)
 """As between brokers, which pass on what another is responsible for."""
 
-STATUS_OF_CREDENTIALS: Final = 401
-STATUS_OF_RIGHTS: Final = 403
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminAccess:

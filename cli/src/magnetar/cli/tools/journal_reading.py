@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal import header as journal_header
-from magnetar.bookie.journal.format import Ending, JournalScan
+from magnetar.bookie.journal.format import JournalScan
 from magnetar.bookie.journal.replay import FileReading
 from magnetar.bookie.storage import entry_log_format
 from magnetar.cli.tools.errors import UnreadableFile
@@ -51,18 +51,16 @@ class JournalRecord:
 
 
 class JournalReading:
-    """One pass over a file; `ending`, `problem`, `damage` and `end_offset` are known once `records` is used up."""
+    """One pass over a file; how it ends (`scan`) and `damage` are known once `records` is used up."""
 
     def __init__(self, path: Path, start_offset: int = 0) -> None:
         """`UnreadableFile` when the file is no journal, OSError."""
         self._file = SystemDisk().open(path)
         try:
-            self._scan = JournalScan(lambda at, size: self._file.pread(size, at), start_offset)
+            self.scan = JournalScan(lambda at, size: self._file.pread(size, at), start_offset)
         except journal_header.NotAJournal as error:
             self._file.close()
             raise UnreadableFile(f"{path} is no journal file: {error}") from None
-        self.version = self._scan.version
-        self.has_checksums = self._scan.has_marks
         self.damage = ""
         """What a start would refuse: something behind the last whole group was acknowledged. Empty when nothing was."""
 
@@ -70,29 +68,14 @@ class JournalReading:
         """All records of whole groups, in order."""
         proven = 0
         try:
-            while (records := self._scan.next_group()) is not None:
-                at = proven = self._scan.group_offset
+            while (records := self.scan.next_group()) is not None:
+                at = proven = self.scan.group_offset
                 for record in records:
                     yield _described(at, record)
                     at += 4 + len(record)
-            self.damage = FileReading(self._file).damage_behind(self._scan, proven)
+            self.damage = FileReading(self._file).damage_behind(self.scan, proven)
         finally:
             self._file.close()
-
-    @property
-    def ending(self) -> Ending | None:
-        """How the file ends."""
-        return self._scan.ending
-
-    @property
-    def problem(self) -> str:
-        """What is wrong behind the last whole group; empty when nothing is."""
-        return self._scan.problem
-
-    @property
-    def end_offset(self) -> int:
-        """Behind the last whole group."""
-        return self._scan.end_offset
 
 
 def _described(offset: int, record: bytes) -> JournalRecord:

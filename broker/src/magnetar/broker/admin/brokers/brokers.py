@@ -9,6 +9,7 @@ from aiohttp import web
 from magnetar.balance.isolation import host_of, policy_of
 from magnetar.broker.admin.brokers.health import require_health
 from magnetar.broker.admin.clusters.isolation_policies import policies_path, policy_from
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import redirect, url_for
 from magnetar.broker.admin.web.responses import (
     NOT_FOUND,
@@ -43,13 +44,12 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class BrokerHandlers:
+class BrokerHandlers(Handlers):
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._settings = context.settings
-        self._resources = context.service.resources
 
     async def names(self, _: web.Request) -> web.Response:
         """Ids of the brokers that run; of this cluster, whichever is named, as Apache without authorization."""

@@ -10,8 +10,7 @@ from aiohttp import web
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 from magnetar.broker.admin.topics.stats import largest_backlog_bytes, publisher_stats, without_nulls
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import CONFLICT, NOT_ACCEPTABLE, AdminError, json, namespace_of
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.process_memory import resident_bytes
 from magnetar.core.topic_name import NamespaceName
 
@@ -92,12 +92,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class BrokerStatsHandlers:
+class BrokerStatsHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
         """Every topic of this broker with its clients, by namespace and bundle; written as it is gathered."""

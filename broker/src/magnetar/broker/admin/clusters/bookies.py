@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.documents import Change, require_writable
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import NOT_FOUND, PRECONDITION_FAILED, AdminError, json, no_content
 from magnetar.broker.admin.web.shapes import Shape, required_body, text
 from magnetar.broker.context import BrokerContext
@@ -39,28 +40,24 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class BookieHandlers:
+class BookieHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._documents = context.service.resources.local_documents
 
     async def all(self, _: web.Request) -> web.Response:
         """The bookies that run, also those that take no writes."""
-        names = set(await self._documents.children(AVAILABLE_PATH))
+        names = set(await self._local_documents.children(AVAILABLE_PATH))
         names.discard(READ_ONLY_PATH.rpartition("/")[2])
-        names.update(await self._documents.children(READ_ONLY_PATH))
+        names.update(await self._local_documents.children(READ_ONLY_PATH))
         return json({"bookies": [{"bookieId": name} for name in sorted(names)]})
 
     async def racks(self, _: web.Request) -> web.Response:
         """All racks, by group and bookie."""
-        return json(await self._documents.get(PLACES_PATH) or {})
+        return json(await self._local_documents.get(PLACES_PATH) or {})
 
     async def get(self, request: web.Request) -> web.Response:
         """Where one bookie stands."""
         bookie = request.match_info["bookie"]
-        groups: Document = await self._documents.get(PLACES_PATH) or {}
+        groups: Document = await self._local_documents.get(PLACES_PATH) or {}
         for members in groups.values():
             if bookie in members:
                 return json(members[bookie])
@@ -103,9 +100,9 @@ class BookieHandlers:
     async def _change(self, change: Change) -> None:
         await require_writable(self._context)
         try:
-            await self._documents.update(PLACES_PATH, change)
+            await self._local_documents.update(PLACES_PATH, change)
         except NodeNotFound:
-            await self._documents.create(PLACES_PATH, change({}))
+            await self._local_documents.create(PLACES_PATH, change({}))
 
     def _slashes_max(self) -> int:
         return SLASHES_REGION_AWARE if self._context.settings.admin.region_aware_placement else 0

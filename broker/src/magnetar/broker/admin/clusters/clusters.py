@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 from magnetar.broker.admin.web.documents import Change, cluster_data, require_writable, with_value
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     CONFLICT,
@@ -101,13 +102,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class ClusterHandlers:
+class ClusterHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._resources = context.service.resources
-        self._documents = self._resources.documents
 
     async def names(self, _: web.Request) -> web.Response:
         """Names of the clusters."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.documents import require_cluster, require_writable
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import CONFLICT, NOT_FOUND, AdminError, json, no_content, node_name
 from magnetar.broker.admin.web.shapes import Shape, body_of, set_of, text
 from magnetar.broker.context import BrokerContext
@@ -29,12 +30,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class FailureDomainHandlers:
+class FailureDomainHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._documents = context.service.resources.documents
 
     async def all(self, request: web.Request) -> web.Response:
         """All of a cluster, by name; none when there is no such cluster."""

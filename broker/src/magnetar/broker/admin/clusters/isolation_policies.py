@@ -10,6 +10,7 @@ from aiohttp import web
 from magnetar.balance.isolation import IsolationPolicy, host_of, refusal
 from magnetar.broker.admin.web.documents import require_cluster, require_writable
 from magnetar.broker.admin.web.fan_out import call_all
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import BAD_REQUEST, NOT_FOUND, AdminError, json, no_content, node_name
 from magnetar.broker.admin.web.shapes import Shape, list_of, map_of, one_of, required_body, text
 from magnetar.broker.context import BrokerContext
@@ -52,12 +53,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class IsolationPolicyHandlers:
+class IsolationPolicyHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._documents = context.service.resources.documents
 
     async def all(self, request: web.Request) -> web.Response:
         """All of a cluster, by name."""

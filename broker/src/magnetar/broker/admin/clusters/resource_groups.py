@@ -8,6 +8,7 @@ from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE as NAMESPACE
 from magnetar.broker.admin.namespaces.properties import plain_value
 from magnetar.broker.admin.web.documents import NO_POLICIES, change_policies, policies_of, require_writable, with_value
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     NOT_FOUND,
     PRECONDITION_FAILED,
@@ -49,13 +50,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class ResourceGroupHandlers:
+class ResourceGroupHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._resources = context.service.resources
-        self._documents = self._resources.documents
 
     async def names(self, _: web.Request) -> web.Response:
         """Names of all."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.documents import policies_of, require_writable
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import bundle_in
 from magnetar.broker.admin.web.responses import NOT_FOUND, AdminError, json, namespace_of, no_content
 from magnetar.broker.admin.web.shapes import Shape, boolean, number, required_body
@@ -50,34 +51,30 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class ResourceQuotaHandlers:
+class ResourceQuotaHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._documents = context.service.resources.local_documents
 
     async def default(self, _: web.Request) -> web.Response:
         """What a bundle is expected to need."""
-        return json(await self._documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
+        return json(await self._local_documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
 
     async def set_default(self, request: web.Request) -> web.Response:
         """Change it."""
         quota = await required_body(request, RESOURCE_QUOTA)
         await require_writable(self._context)
-        await self._documents.put(DEFAULT_PATH, quota)
+        await self._local_documents.put(DEFAULT_PATH, quota)
         return no_content()
 
     async def get(self, request: web.Request) -> web.Response:
         """What one bundle is expected to need."""
-        found = await self._documents.get(await self._path(request))
-        return json(found or await self._documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
+        found = await self._local_documents.get(await self._path(request))
+        return json(found or await self._local_documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
 
     async def set(self, request: web.Request) -> web.Response:
         """Change it."""
         quota = await required_body(request, RESOURCE_QUOTA)
         await require_writable(self._context)
-        await self._documents.put(await self._path(request), quota)
+        await self._local_documents.put(await self._path(request), quota)
         return no_content()
 
     async def remove(self, request: web.Request) -> web.Response:
@@ -85,7 +82,7 @@ class ResourceQuotaHandlers:
         await require_writable(self._context)
         path = await self._path(request)
         try:
-            await self._documents.delete(path)
+            await self._local_documents.delete(path)
         except NodeNotFound:
             raise AdminError(NOT_FOUND, f"path {path} not found.") from None
         return no_content()

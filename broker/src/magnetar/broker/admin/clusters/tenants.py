@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 from magnetar.broker.admin.web.documents import require_writable
 from magnetar.broker.admin.web.fan_out import call_all
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     CONFLICT,
     METHOD_NOT_ALLOWED,
@@ -44,13 +45,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class TenantHandlers:
+class TenantHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._resources = context.service.resources
-        self._documents = self._resources.documents
 
     async def names(self, _: web.Request) -> web.Response:
         """Names of the tenants."""

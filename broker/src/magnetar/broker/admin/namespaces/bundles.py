@@ -15,6 +15,7 @@ from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.namespaces.topics import topics_of_bundle
 from magnetar.broker.admin.web.documents import policies_of, require_writable
 from magnetar.broker.admin.web.fan_out import on_bundles
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import bundle_in, require_bundle_owner, require_owned_bundle
 from magnetar.broker.admin.web.responses import (
     CONFLICT,
@@ -67,11 +68,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class BundleMoveHandlers:
+class BundleMoveHandlers(Handlers):
     """Who serves a bundle."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def unload_all(self, request: web.Request) -> web.Response:
         """Unload every bundle of a namespace."""
@@ -154,12 +152,8 @@ class BundleMoveHandlers:
         return float(recent.get("msgThroughputIn") or 0) + float(recent.get("msgThroughputOut") or 0)
 
 
-class BundleContentHandlers:
+class BundleContentHandlers(Handlers):
     """What is in a bundle."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
 
     async def positions(self, request: web.Request) -> web.Response:
         """The hashes of the topics of a bundle, all or those that are asked for with `topics`."""

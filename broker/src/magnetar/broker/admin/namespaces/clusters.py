@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web.documents import change_policies, policies_of, require_writable
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import redirect, url_for
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
@@ -35,11 +36,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class NamespaceClusterHandlers:
+class NamespaceClusterHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def replication(self, request: web.Request) -> web.Response:
         """Where its messages are replicated to."""

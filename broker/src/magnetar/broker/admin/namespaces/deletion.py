@@ -11,8 +11,8 @@ from magnetar.broker.admin.namespaces.clusters import clusters_of, deleting_clus
 from magnetar.broker.admin.namespaces.topics import non_persistent_topics
 from magnetar.broker.admin.web.documents import require_writable, with_value
 from magnetar.broker.admin.web.fan_out import call_all
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import CONFLICT, METHOD_NOT_ALLOWED, NOT_FOUND, PRECONDITION_FAILED, AdminError
-from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -26,13 +26,8 @@ ATTEMPTS_MAX: Final = 5
 DOMAINS: Final = ("persistent", "non-persistent")
 
 
-class NamespaceDeletion:
+class NamespaceDeletion(Handlers):
     """Deletes namespaces."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._resources = context.service.resources
 
     async def run(self, request: web.Request, namespace: NamespaceName, *, force: bool) -> None:
         """Raises 404 without the namespace, 405 when `force` is not allowed, 409 when it is not empty, 412 when it is

@@ -12,6 +12,7 @@ from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.namespaces.topics import non_persistent_topics
 from magnetar.broker.admin.web import policy_shapes as shapes
 from magnetar.broker.admin.web.documents import policies_of, require_writable
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     CONFLICT,
@@ -95,13 +96,11 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class NamespaceHandlers:
+class NamespaceHandlers(Handlers):
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._resources = context.service.resources
+        super().__init__(context)
         self._deletion = NamespaceDeletion(context)
 
     async def names(self, request: web.Request) -> web.Response:

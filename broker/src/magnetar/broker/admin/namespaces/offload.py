@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web.documents import change_policies, policies_of, with_value
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
@@ -106,11 +107,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     return table
 
 
-class OffloadHandlers:
+class OffloadHandlers(Handlers):
     """All offload policies at once."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def get(self, request: web.Request) -> web.Response:
         """All of them; an empty body when none is set."""

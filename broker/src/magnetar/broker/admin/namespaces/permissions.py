@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web.documents import NO_NAMESPACE, change_policies, policies_of
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     NOT_FOUND,
@@ -50,11 +51,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PermissionHandlers:
+class PermissionHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def roles(self, request: web.Request) -> web.Response:
         """The actions that each role may take in the namespace."""

@@ -16,6 +16,7 @@ from magnetar.broker.admin.web.documents import (
     require_writable,
     with_value,
 )
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     NOT_FOUND,
@@ -53,11 +54,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PlacementHandlers:
+class PlacementHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def anti_affinity(self, request: web.Request) -> web.Response:
         """The group of namespaces that should not share a broker with this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web.documents import change_policies, policies_of
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import json, namespace_of, no_content
 from magnetar.broker.admin.web.shapes import map_of, required_body, text
 from magnetar.broker.context import BrokerContext
@@ -24,11 +25,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PropertyHandlers:
+class PropertyHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def all(self, request: web.Request) -> web.Response:
         """All of them."""

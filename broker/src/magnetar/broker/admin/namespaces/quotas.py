@@ -6,6 +6,7 @@ from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web import policy_shapes as shapes
 from magnetar.broker.admin.web.documents import NO_POLICIES, change_policies, policies_of, with_value
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     NOT_FOUND,
@@ -35,11 +36,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class QuotaHandlers:
+class QuotaHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     async def set_retention(self, request: web.Request) -> web.Response:
         """Give it a value, which must be above the backlog quotas. Without a body it is removed."""

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from magnetar.admin_client.client import AdminAnswer
 from magnetar.admin_client.errors import AdminRefused
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
     METHOD_NOT_ALLOWED,
@@ -25,8 +26,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import in_slices
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.topic_name import PERSISTENT, NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -36,13 +36,8 @@ Answers: TypeAlias = list[AdminAnswer | AdminError]
 NOT_SUPPORTED_ON_NON_PERSISTENT = "Not supported on a non-persistent topic"
 
 
-class TopicAccess:
+class TopicAccess(Handlers):
     """Finds topics for handlers, and passes work on to partitions."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._resources = context.service.resources
 
     async def policies(self, namespace: NamespaceName) -> Document:
         """The namespace's policies. Raises 404."""
@@ -148,3 +143,11 @@ def raise_first(answers: Answers) -> list[AdminAnswer]:
         if isinstance(answer, AdminError):
             raise answer
     return [answer for answer in answers if isinstance(answer, AdminAnswer)]
+
+
+class HandlersOfTopics(Handlers):
+    """Handlers of what is asked of topics."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
+        self._access = TopicAccess(context)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.topics.internals import (
     NOTHING_STORED,
     add_ledger_metadata,
@@ -45,12 +45,11 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class MeasureHandlers:
+class MeasureHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._access = TopicAccess(context)
+        super().__init__(context)
         self._ledgers = LedgerMetadataOps(context.service.store)
 
     @takes(*STATS_QUERY)

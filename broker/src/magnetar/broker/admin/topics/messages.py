@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.topics.message_response import message_response
 from magnetar.broker.admin.topics.subscription_positions import subscription_name
 from magnetar.broker.admin.topics.topics import ONE
@@ -54,11 +54,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class MessageHandlers:
+class MessageHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._access = TopicAccess(context)
 
     @takes("authoritative")
     async def entry(self, request: web.Request) -> web.Response:

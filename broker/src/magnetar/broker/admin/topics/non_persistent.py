@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.described import takes
+from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import require_bundle_owner
 from magnetar.broker.admin.web.responses import NOT_FOUND, PRECONDITION_FAILED, AdminError, json, namespace_of
 from magnetar.broker.context import BrokerContext
@@ -22,11 +23,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     return [web.get(OF_BUNDLE, NonPersistentHandlers(context).names_of_bundle)]
 
 
-class NonPersistentHandlers:
+class NonPersistentHandlers(Handlers):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
 
     @takes("authoritative")
     async def names_of_bundle(self, request: web.Request) -> web.Response:

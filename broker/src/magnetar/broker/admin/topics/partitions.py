@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.admin_client.errors import AdminRefused
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import (
@@ -58,14 +58,11 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PartitionHandlers:
+class PartitionHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._resources = context.service.resources
-        self._access = TopicAccess(context)
+        super().__init__(context)
         self._partitioned = PartitionedTopics(context.service, context.peers)
 
     @takes("authoritative", "checkAllowAutoCreation")

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from magnetar.broker.admin.namespaces.permissions import ACTIONS
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.documents import change_policies
@@ -29,13 +29,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class TopicPermissionHandlers:
+class TopicPermissionHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._resources = context.service.resources
-        self._access = TopicAccess(context)
 
     async def get(self, request: web.Request) -> web.Response:
         """What each role may do on the topic."""

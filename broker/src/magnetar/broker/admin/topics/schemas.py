@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.documents import policies_of
 from magnetar.broker.admin.web.owners import require_topic_owner
@@ -48,12 +48,11 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class SchemaHandlers:
+class SchemaHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._access = TopicAccess(context)
+        super().__init__(context)
         self._schemas = context.service.topic_schemas
         self._registry = self._schemas.registry
 

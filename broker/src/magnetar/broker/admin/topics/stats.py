@@ -11,9 +11,8 @@ from aiohttp import web
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.topics.any_topic import Topic
 from magnetar.broker.topics.producer import Producer
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerError
 from magnetar.managed.managed_ledger import ManagedLedger

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 from magnetar.admin_client.client import AdminAnswer
-from magnetar.broker.admin.topics.access import TopicAccess, raise_first
+from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
 from magnetar.broker.admin.topics.stats import position_text
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
@@ -76,12 +76,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class PositionHandlers:
+class PositionHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._access = TopicAccess(context)
 
     @takes("authoritative")
     async def skip_all(self, request: web.Request) -> web.Response:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess, raise_first
+from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
 from magnetar.broker.admin.topics.stats import REPLICATED_PROPERTY, is_replicated
 from magnetar.broker.admin.topics.subscription_positions import (
     ONE_SUBSCRIPTION,
@@ -35,8 +35,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session.command_limits import PROPERTIES_CHARACTERS_MAX
-from magnetar.broker.topics.any_topic import Topic
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.managed.cursors.cursor import Cursor
@@ -58,13 +57,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class SubscriptionHandlers:
+class SubscriptionHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._access = TopicAccess(context)
 
     @takes("authoritative")
     async def names(self, request: web.Request) -> web.Response:

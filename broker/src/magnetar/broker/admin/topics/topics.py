@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 from magnetar.broker.admin.namespaces.topics import non_persistent_topics
-from magnetar.broker.admin.topics.access import TopicAccess
+from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
@@ -56,14 +56,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class TopicHandlers:
+class TopicHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._resources = context.service.resources
-        self._access = TopicAccess(context)
 
     @takes("bundle", "includeSystemTopic")
     async def names(self, request: web.Request) -> web.Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiohttp import web
-from magnetar.broker.admin.topics.access import TopicAccess, raise_first
+from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
 from magnetar.broker.admin.topics.partitions import PERSISTENT_WANTED
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
@@ -55,13 +55,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-class UpkeepHandlers:
+class UpkeepHandlers(HandlersOfTopics):
     """The handlers, over one broker."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-        self._service = context.service
-        self._access = TopicAccess(context)
 
     @takes("authoritative")
     async def unload(self, request: web.Request) -> web.Response:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.sim.process import Process
-from magnetar.sim.transport import SimulatedTransport
+
+from e2e.simulation.transport import SimulatedTransport
 
 CONNECT_RETRY_SECONDS: Final = 0.2
 """A connection request that is lost is sent again after this long."""

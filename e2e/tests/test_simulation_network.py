@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from magnetar.sim.disk import Platter
 from magnetar.sim.loop import SimulatedLoop
-from magnetar.sim.network import Network, NetworkSettings
-from magnetar.sim.node import SimulatedHost
 from magnetar.sim.trace import Trace
+
+from e2e.simulation.network import Network, NetworkSettings
+from e2e.simulation.node import SimulatedHost
 
 PORT = 7
 

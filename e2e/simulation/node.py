@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from magnetar.sim.disk import Platter, SimulatedDisk
 from magnetar.sim.loop import SimulatedLoop
-from magnetar.sim.network import Network
 from magnetar.sim.process import Process
+
+from e2e.simulation.network import Network
 
 EPOCH_MS: Final = 1_800_000_000_000
 """What a right clock shows when a run begins."""

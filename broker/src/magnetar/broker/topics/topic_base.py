@@ -1,0 +1,106 @@
+"""What topics of either kind have: who publishes, how much came, and the limits that hold for it."""
+
+from __future__ import annotations
+
+from magnetar.broker.bundles.close_notices import CloseNotices
+from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.limits import check_new_subscription, check_producer
+from magnetar.broker.topics.producer import Producer
+from magnetar.broker.topics.producer_admission import ProducerAdmission
+from magnetar.broker.topics.producers import Producers
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+
+class TopicBase:
+    """Who publishes to one topic, its counters and its state; each kind adds how it stores and delivers."""
+
+    __slots__ = (
+        "_clock",
+        "_runtime",
+        "admission",
+        "bytes_in",
+        "close_notices",
+        "created_ms",
+        "last_active_seconds",
+        "last_publish_ms",
+        "messages_in",
+        "name",
+        "of_broker",
+        "policies",
+        "publish_limiter",
+        "state",
+    )
+
+    def __init__(
+        self, name: TopicName, policies: EffectivePolicies, runtime: SubscriptionRuntime, admission: ProducerAdmission
+    ) -> None:
+        clock = runtime.clock
+        self.name = name
+        self.admission = admission
+        self.created_ms = clock.now_ms()
+        self.last_active_seconds = clock.monotonic_seconds()
+        self.last_publish_ms = 0
+        self.state = LoadedTopicState.OPEN
+        self.close_notices: CloseNotices | None = None
+        """Set before `close` when the clients are to be told later."""
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.of_broker = belongs_to_brokers(name)
+        """No client's: limits and inactivity do not concern it."""
+        self.policies = policies
+        self.publish_limiter: RateLimiter | None = None
+        self._runtime = runtime
+        self._clock = clock
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is on its way out: it takes nothing more."""
+        return self.state is not LoadedTopicState.OPEN
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """The limits that hold for the whole broker."""
+        return self._runtime.limits
+
+    @property
+    def producers(self) -> Producers:
+        """Who publishes."""
+        return self.admission.producers
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The producer is gone; the next one that waits may come in."""
+        self.admission.remove(producer)
+        self.last_active_seconds = self._clock.monotonic_seconds()
+
+    def _follow_publish_rate(self) -> None:
+        rate, call_later = self.policies.publish_rate, self._runtime.call_later
+        text = f"publish rate of {self.name}"
+        self.publish_limiter = limiter_for(rate, self.publish_limiter, self._clock, call_later, text)
+
+    def _disconnect_unencrypted(self) -> None:
+        if self.policies.encryption_required and not self.of_broker:
+            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+                producer.disconnect()
+                self.remove_producer(producer)
+
+    def _check_limits(self, producer: Producer) -> None:
+        if not self.of_broker:
+            present = self.producers.by_name.values()
+            check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
+
+    def _check_new_subscription(self, present: int) -> None:
+        if not self.of_broker:
+            check_new_subscription(self.name, self.policies, present)
+
+    def _become(self, state: LoadedTopicState) -> None:
+        self.state = TOPIC_TRANSITIONS.step(self.state, state)
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is being unloaded, look it up again")
