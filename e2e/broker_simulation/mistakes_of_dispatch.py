@@ -12,7 +12,7 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActive
-from magnetar.broker.subscriptions import screening
+from magnetar.broker.subscriptions import filtering
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -223,16 +223,16 @@ def counts_go_with_any_consumer() -> list[Patch]:
 
 def parts_of_batches_come_again() -> list[Patch]:
     """A batch is always sent as if nothing of it was acknowledged."""
-    right = original(screening, "screen")
+    right = original(filtering, "filter_entries")
 
-    def screen(*arguments: Any) -> Any:
-        screened = right(*arguments)
-        screened.ack_sets.clear()
-        return screened
+    def filter_entries(*arguments: Any) -> Any:
+        filtered = right(*arguments)
+        filtered.ack_sets.clear()
+        return filtered
 
     from magnetar.broker.subscriptions import pump
 
-    return [(pump, "screen", screen)]
+    return [(pump, "filter_entries", filter_entries)]
 
 
 def others_acknowledgements_free_nobody() -> list[Patch]:
