@@ -124,13 +124,13 @@ async def test_replicas_return_after_a_loss(world: World) -> None:
         while (
             await world.cluster.store.children("/ledgers/underreplication/ledgers")
             or await world.cluster.store.children("/ledgers/underreplication/locks")
-            or any(daemon.progress().current for daemon in world.daemons)
+            or any(daemon.progress().current_ledger_ids for daemon in world.daemons)
         ):
             await asyncio.sleep(0.005)
     progress = await world.daemons[0].refresh()
     assert progress.ledgers_left == 0
     assert progress.enabled
-    assert progress.running
+    assert progress.running_here
     other = world.daemons[1].progress()
     assert progress.is_auditor is not other.is_auditor
     auditor = 0 if progress.is_auditor else 1
@@ -146,7 +146,7 @@ async def test_the_next_auditor_takes_over(world: World) -> None:
     leaver = next(daemon for daemon in world.daemons if daemon.progress().is_auditor)
     stayer = next(daemon for daemon in world.daemons if daemon is not leaver)
     await leaver.close()
-    assert not leaver.progress().running
+    assert not leaver.progress().running_here
     await eventually(lambda: stayer.progress().is_auditor)
     lost, ledgers = await world.ledgers_without(3)
     await world.until_whole(lost, ledgers)
@@ -280,7 +280,7 @@ async def test_closing_twice_is_no_error(memory_world: World) -> None:
 async def test_it_brings_its_own_connections() -> None:
     store = MemoryMetadataStore()
     running = await start_autorecovery(SETTINGS, store, SystemClock(), bookie_id="alone:1")
-    await eventually(lambda: running.progress().is_auditor)
+    await eventually(lambda: running.daemon.progress().is_auditor)
     waiter = asyncio.create_task(running.wait_until_died())
     await asyncio.sleep(0)
     assert not waiter.done()

@@ -234,15 +234,16 @@ async def test_too_much_that_waits_is_refused(start: StartBookie) -> None:
 async def test_adds_that_went_on_leave_room_for_others_to_wait(start: StartBookie) -> None:
     """Of what is held back only that counts which still is."""
     running = await start()
-    running.bookie.set_mode(read_only=True, recovery_writes=False)
+    running.bookie.adds.read_only = True
+    running.bookie.adds.recovery_writes = False
     journal = running.parts.journals.all[0]
     for _ in range(4):
         journal.queued_bytes += 2**40
         held = asyncio.ensure_future(add(running.bookie, 1, 0, make(1, 0, 1, MIB) * 25))
         await asyncio.sleep(0)
-        assert running.bookie.holding
+        assert running.bookie.adds.holding
         journal.queued_bytes -= 2**40
-        running.bookie.resume()
+        running.bookie.adds.resume()
         assert await held == BookieCode.EREADONLY
 
 
@@ -251,7 +252,7 @@ async def test_close_answers_what_still_waits(start: StartBookie) -> None:
     batches = [make(1, first, 20, 100_000) for first in range(0, 600, 20)]
     adds = [asyncio.ensure_future(add(running.bookie, 1, at * 20, batch)) for at, batch in enumerate(batches)]
     await asyncio.sleep(0)
-    assert running.bookie.holding
+    assert running.bookie.adds.holding
     await running.close()
     codes = await asyncio.gather(*adds)
     assert set(codes) == {BookieCode.EOK, BookieCode.EREADONLY}
@@ -305,7 +306,7 @@ async def test_a_checkpoint_that_fails_is_repeated(start: StartBookie, settings:
         assert not await checkpointer.checkpoint(journals.marks)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert running.bookie.read_only
+    assert running.bookie.adds.read_only
     assert await running.bookie.read_run(1, 0, 5, MIB) == stored
     assert not (settings.ledger_directories[0] / "current" / "lastMark").exists()
     assert await checkpointer.checkpoint(journals.marks)
@@ -398,9 +399,9 @@ async def test_an_index_that_cannot_be_read_answers_eio(start: StartBookie, monk
     journal = running.parts.journals.all[0]
     journal.queued_bytes += 2**40
     await asyncio.sleep(0)
-    assert bookie.holding
+    assert bookie.adds.holding
     journal.queued_bytes -= 2**40
-    bookie.resume()
+    bookie.adds.resume()
     assert await asyncio.gather(*held) == [BookieCode.EIO, BookieCode.EOK]
 
 

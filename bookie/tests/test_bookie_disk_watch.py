@@ -189,7 +189,7 @@ async def test_a_manual_read_only_mode_outlasts_a_restart(
     assert (running.mode.read_only, running.mode.manual) == (True, True)
     assert await store.children("/ledgers/available/readonly") == ["127.0.0.1:3181"]
     running.mode.check()
-    assert running.bookie.read_only
+    assert running.bookie.adds.read_only
     await running.set_writable()
     assert file.read_text().startswith("1,READ_WRITE,")
     await running.close()
@@ -200,7 +200,7 @@ async def test_a_manual_read_only_mode_outlasts_a_restart(
 async def test_another_read_only_mode_does_not(start: StartBookie) -> None:
     running = await start()
     await running.set_read_only("drain", manual=False)
-    assert running.bookie.read_only
+    assert running.bookie.adds.read_only
     await running.close()
     running = await start()
     assert not running.mode.read_only
@@ -213,6 +213,6 @@ async def test_a_status_need_not_be_stored(start: StartBookie, settings: BookieS
     changes = {"disk": dataclasses.replace(settings.disk, persist_status=False)}
     running = await start(**changes)
     await running.set_read_only("maintenance", manual=True)
-    assert running.bookie.read_only
+    assert running.bookie.adds.read_only
     await running.close()
     assert not (await start(**changes)).mode.read_only

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.storage.index import Index
 from magnetar.bookie.storage.index_api import LedgerIndex
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
+
+from bookie.tests.simulated_storage import DiskIndex
 
 Ids = tuple[int, int]
 

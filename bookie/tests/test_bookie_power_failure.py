@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.app import BookieEnvironment, RunningBookie, start_bookie
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
-from magnetar.bookie.testing import INDEX_FILE, DiskIndexes, ExecutorJournalWorker
 from magnetar.core.limits import MIB
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.disk import Platter, SimulatedFile
@@ -23,6 +22,8 @@ from magnetar.sim.process import Process
 from magnetar.sim.trace import Trace
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
+
+from bookie.tests.simulated_storage import INDEX_FILE, DiskIndexes, ExecutorJournalWorker
 
 LEDGERS = range(1, 8)
 CODECS = {ledger_id: EntryCodec(ledger_id, "CRC32C") for ledger_id in LEDGERS}
@@ -269,10 +270,10 @@ async def full_disk(host: Host) -> None:
         running.parts.checkpointer.request()
         await asyncio.sleep(1)
         running.mode.check()
-        assert [running.bookie.read_only] == [False]
+        assert [running.bookie.adds.read_only] == [False]
         platter.capacity_bytes = platter.used_bytes + 10 * MIB
         running.mode.check()
-        assert running.bookie.read_only
+        assert running.bookie.adds.read_only
         code = await one_add(running, 1, told)
         assert code == BookieCode.EREADONLY
         # The reserve: what is cached can be written, marks and index deletes too.
@@ -287,7 +288,7 @@ async def full_disk(host: Host) -> None:
         platter.capacity_bytes = platter.used_bytes
         codes = [await one_add(running, 2, told, payload_bytes=2 * MIB) for _ in range(2)]
         assert codes[-1] in (BookieCode.EIO, BookieCode.EREADONLY)
-        assert running.bookie.read_only
+        assert running.bookie.adds.read_only
         platter.capacity_bytes = 1 << 40
         running.mode.check()
         assert await one_add(running, 3, told) == BookieCode.EOK

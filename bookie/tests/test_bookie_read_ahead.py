@@ -11,11 +11,12 @@ from magnetar.bookie.settings import StorageSettings
 from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.bookie.storage.read_ahead import ENTRY_OVERHEAD_BYTES, FIRST_BYTES, ReadAheadCache
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
+
+from bookie.tests.simulated_storage import DiskIndex
 
 DISK = SystemDisk()
 

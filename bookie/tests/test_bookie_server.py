@@ -16,6 +16,8 @@ from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
+from lib.tests import v3_client
+
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 CODEC = EntryCodec(1, "CRC32C")
 KEY = CODEC.master_key
@@ -37,8 +39,8 @@ class Client:
     async def ask(self, body: v3.RequestBody, operation: v3.Operation, priority: int = 0) -> v3.Response:
         self.transaction_id += 1
         request = v3.Request(operation=operation, transaction_id=self.transaction_id, priority=priority, body=body)
-        self.writer.write(v3.encode_request(request))
-        response = v3.decode_response(await self.frame())
+        self.writer.write(v3_client.encode_request(request))
+        response = v3_client.decode_response(await self.frame())
         assert (response.operation, response.transaction_id) == (operation, self.transaction_id)
         return response
 
@@ -214,7 +216,7 @@ async def test_negative_ids_are_refused(start: StartBookie) -> None:
             client.writer.write(add_frame(entry))
             with pytest.raises(asyncio.IncompleteReadError):
                 await client.frame()
-    assert running.bookie.added_entries == 0
+    assert running.bookie.counters.add.success.count == 0
 
 
 async def test_a_connection_may_begin_in_version_3_and_go_on_in_version_2(start: StartBookie) -> None:
@@ -225,7 +227,7 @@ async def test_a_connection_may_begin_in_version_3_and_go_on_in_version_2(start:
         assert await client.frame() == struct.pack(">Iiqq", 2 << 24 | 1 << 16, 0, 1, 1)
         assert await client.frame() == struct.pack(">Iiqq", 2 << 24 | 1 << 16, 0, 1, 2)
         request = v3.Request(operation=v3.Operation.READ_LAC, transaction_id=1, body=v3.ReadLacRequest(ledger_id=1))
-        client.writer.write(v3.encode_request(request))
+        client.writer.write(v3_client.encode_request(request))
         with contextlib.suppress(ConnectionError):
             assert await client.reader.read() == b""
 
@@ -299,9 +301,9 @@ async def test_long_polls_end_with_their_connection_and_leave_room_for_others(
         async with connect(running) as many:
             for transaction_id in range(5):
                 request = v3.Request(operation=v3.Operation.READ_ENTRY, transaction_id=transaction_id, body=poll)
-                many.writer.write(v3.encode_request(request))
+                many.writer.write(v3_client.encode_request(request))
             for _ in range(2):  # Those beyond what one may have.
-                assert v3.decode_response(await many.frame()).last_add_confirmed == -1
+                assert v3_client.decode_response(await many.frame()).last_add_confirmed == -1
             await until(lambda: len(state.lac_waiters) == 3)
             waiting = asyncio.ensure_future(reader.ask(poll, v3.Operation.READ_ENTRY))
             await until(lambda: len(state.lac_waiters) == 4)

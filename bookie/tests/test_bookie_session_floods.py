@@ -18,6 +18,8 @@ from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.framing import FrameSplitter
 
+from lib.tests import v3_client
+
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 CODEC = EntryCodec(1, "CRC32C")
 ENTRY_BYTES = 1 * MIB
@@ -32,7 +34,7 @@ READS = {
     "batch reads": v2.encode_batch_read_request(1, 0, 42, 1_000, 5 * MIB) * REQUESTS,
     "reads": struct.pack(">IIqq", 20, 2 << 24 | 2 << 16, 1, 0) * REQUESTS,
     "reads of version 3": b"".join(
-        v3.encode_request(
+        v3_client.encode_request(
             v3.Request(
                 operation=v3.Operation.READ_ENTRY, transaction_id=number, body=v3.ReadRequest(ledger_id=1, entry_id=0)
             )
@@ -40,7 +42,7 @@ READS = {
         for number in range(REQUESTS)
     ),
     "long polls": b"".join(
-        v3.encode_request(
+        v3_client.encode_request(
             v3.Request(
                 operation=v3.Operation.READ_ENTRY,
                 transaction_id=number,
@@ -118,7 +120,7 @@ def busy(connection: Any) -> bool:
     return bool(connection.held_bytes)
 
 
-FORCE = v3.encode_request(
+FORCE = v3_client.encode_request(
     v3.Request(operation=v3.Operation.FORCE_LEDGER, transaction_id=1, body=v3.ForceLedgerRequest(ledger_id=1))
 )
 

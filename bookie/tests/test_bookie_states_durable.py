@@ -165,7 +165,7 @@ async def test_adds_that_come_while_others_are_held_back_go_behind_them(
 
     bookie.add_entries(1, KEY, [0], [entry(1, 0)], 0, done)
     bookie.add_entries(1, KEY, [1], [entry(1, 1)], 0, done)
-    assert bookie.holding
+    assert bookie.adds.holding
     async with asyncio.timeout(30):
         await finished.wait()
     assert order == [0, 1, 2]

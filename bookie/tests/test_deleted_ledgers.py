@@ -13,11 +13,12 @@ from magnetar.bookie.storage.deleted_ledgers import DeletedLedgers
 from magnetar.bookie.storage.index import Index
 from magnetar.bookie.storage.index_api import LedgerIndex
 from magnetar.bookie.storage.index_database import Database, IndexFailed
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
 from magnetar.core.limits import MIB
 from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
 from rocksdict import Options, Rdict, WriteBatch
+
+from bookie.tests.simulated_storage import DiskIndex
 
 
 def rocksdb_index(directory: Path) -> LedgerIndex:

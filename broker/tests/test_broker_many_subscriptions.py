@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -16,7 +17,7 @@ from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
 from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.admin.web.responses import encoded_in_turns
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import TimeSlice
+from magnetar.broker.slices import TimeSlice, decoded_in_turns
 from magnetar.broker.testing.sessions import ProtocolClient
 from magnetar.broker.topics.topic import PersistentTopic
 
@@ -33,6 +34,16 @@ OF_MANY: dict[str, Any] = {
     for number in range(SUBSCRIPTIONS)
 }
 """What a partition tells."""
+
+OF_ONE: dict[str, Any] = {f"number {count}": count for count in range(70)}
+ANSWER = json.dumps(
+    {
+        "msgInCounter": 5,
+        "subscriptions": {f"{number}": OF_ONE for number in range(SUBSCRIPTIONS)},
+        "publishers": [{}] * 50_000,
+    }
+).encode()
+"""Thirteen megabytes."""
 
 
 @pytest.fixture
@@ -82,12 +93,20 @@ async def of_partitions(context: BrokerContext) -> int:
     return len(merged["subscriptions"])
 
 
+async def of_another_broker(context: BrokerContext) -> int:
+    document = await decoded_in_turns(ANSWER)
+    assert document["subscriptions"]["4711"] == OF_ONE
+    assert (document["msgInCounter"], document["publishers"]) == (5, [{}] * 50_000)
+    return len(document["subscriptions"])
+
+
 async def of_the_ledger(context: BrokerContext) -> int:
     return len((await internal_stats(topic_of(context)))["cursors"])
 
 
 @pytest.mark.parametrize(
-    "gather", [of_prometheus, of_the_namespace, of_the_broker, of_the_topic, of_the_ledger, of_partitions]
+    "gather",
+    [of_prometheus, of_the_namespace, of_the_broker, of_the_topic, of_the_ledger, of_partitions, of_another_broker],
 )
 async def test_others_have_their_turn_meanwhile(
     context: BrokerContext, gather: Callable[[BrokerContext], Awaitable[int]]

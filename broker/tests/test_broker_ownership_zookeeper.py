@@ -7,7 +7,6 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from kazoo.client import KazooClient
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, message
 from magnetar.core.topic_name import TopicName
@@ -44,15 +43,7 @@ async def cluster(server: ZookeeperServer) -> AsyncIterator[MemoryCluster]:
 
 async def expire(broker: MemoryBroker, server: ZookeeperServer) -> None:
     """End a broker's session as if the server had waited too long for it."""
-    client_id = broker.store._session._client.client_id
-
-    def end_from_the_side() -> None:
-        client = KazooClient(server.address, client_id=client_id)
-        client.start()
-        client.stop()
-        client.close()
-
-    await asyncio.to_thread(end_from_the_side)
+    await asyncio.to_thread(server.end_session, broker.store._session._client.client_id)
 
 
 async def test_three_brokers_take_bundles_at_once(cluster: MemoryCluster) -> None:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
+from magnetar.broker.admin.namespaces.namespaces import POLICY_MEMBERS
 from magnetar.broker.admin.web.access_table import need_of
 from magnetar.broker.admin.web.policy_shapes import reader_of
 from magnetar.broker.policies.catalogue import POLICIES, UPSTREAM, check
@@ -67,6 +68,12 @@ def test_topics_have_the_members_that_apaches_schema_has() -> None:
     members = {field["name"] for field in named_types()[POLICIES_TYPE]["fields"]}
     assert {name.partition(".")[2] for name in UPSTREAM if name.startswith("TopicPolicies.")} == members | NEWER_FIELDS
     assert {key for policy in POLICIES for key in policy.topic_keys} | {"isGlobal"} == members | NEWER_FIELDS
+
+
+def test_a_new_namespace_may_bring_every_member_along() -> None:
+    upstream = {name.partition(".")[2] for name in UPSTREAM if name.startswith("Policies.")}
+    assert upstream - set(POLICY_MEMBERS) == {"clusterThatCanDeleteNamespace"}
+    assert set(POLICY_MEMBERS) <= upstream
 
 
 def test_what_is_in_force_has_a_field_of_its_own() -> None:

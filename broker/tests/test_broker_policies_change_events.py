@@ -496,6 +496,70 @@ async def test_namespaces_that_nobody_uses_are_let_go_of(stores: Stores, memory_
     assert store.peek(TOPIC) == {"maxMessageSize": 1}
 
 
+async def policies_in(stores: Stores, client: PulsarClient, namespace: str, count: int) -> TopicName:
+    """A namespace with policies of so many topics; one of these."""
+    resources = Resources(stores.broker.store)
+    bundles = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+    document = {"replication_clusters": ["standalone"], "bundles": bundles}
+    await resources.documents.put(f"/admin/policies/public/{namespace}", document)
+    producer = await client.producer(
+        TopicName.parse(f"persistent://public/{namespace}/__change_events"),
+        ProducerOptions(schema=registered_schema()),
+    )
+    topic = TopicName.parse(f"persistent://public/{namespace}/t")
+    for number in range(count):
+        topic = TopicName.parse(f"persistent://public/{namespace}/t{number}")
+        payload = encode_update(topic, {"maxMessageSize": 5}, is_global=False, cluster="standalone")
+        await producer.send(OutgoingMessage(payload, key=str(topic)))
+    await producer.close()
+    return topic
+
+
+async def test_policies_of_all_namespaces_have_a_limit(stores: Stores, client: PulsarClient) -> None:
+    """No further namespace is read beyond it; those that are read stay as they are."""
+    topics = [await policies_in(stores, client, name, 30) for name in ("n1", "n2", "n3")]
+    settings = dataclasses.replace(QUICK, held_bytes_max=100 * CHANGE_BYTES, crowded_retry_seconds=0.05)
+    used = {topic.namespace_name for topic in topics}
+    store = stores.open(settings, in_use=lambda: used)
+    assert await store.get(topics[0]) == {"maxMessageSize": 5}
+    assert await store.get(topics[1]) == {"maxMessageSize": 5}
+    assert store.held_bytes > 60 * CHANGE_BYTES
+    with pytest.raises(PoliciesUnavailable, match="public/n3 are not read: those of all namespaces take"):
+        await store.get(topics[2])
+    await store.update(topics[0], put(maxMessageSize=7))
+    assert (store.peek(topics[0]), store.peek(topics[1])) == ({"maxMessageSize": 7}, {"maxMessageSize": 5})
+    for number in range(30):
+        await store.delete(TopicName.parse(f"persistent://public/n1/t{number}"))
+    # There is room again.
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                assert await store.get(topics[2]) == {"maxMessageSize": 5}
+                break
+            except PoliciesUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_large_namespaces_that_nobody_uses_make_room(stores: Stores, client: PulsarClient) -> None:
+    topics = [await policies_in(stores, client, name, 30) for name in ("n1", "n2", "n3")]
+    settings = dataclasses.replace(
+        QUICK, held_bytes_max=100 * CHANGE_BYTES, crowded_retry_seconds=0.05, idle_seconds_min=0.5
+    )
+    store = stores.open(settings, in_use=lambda: {topics[1].namespace_name})
+    for topic in topics[:2]:
+        assert await store.get(topic) == {"maxMessageSize": 5}
+    # Whoever loads a topic asks again; the first one is not asked for any more.
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                assert await store.get(topics[2]) == {"maxMessageSize": 5}
+                break
+            except PoliciesUnavailable:
+                await asyncio.sleep(0.01)
+    assert topics[0].namespace_name not in store._open
+    assert store.peek(topics[1]) == {"maxMessageSize": 5}
+
+
 async def test_a_broker_knows_them_again_after_a_restart(memory_broker: MemoryBroker) -> None:
     await memory_broker.running.context.topic_policies.update(TOPIC, put(maxMessageSize=1))
     await memory_broker.stop()

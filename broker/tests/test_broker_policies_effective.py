@@ -213,3 +213,12 @@ def test_encryption_and_schemas_are_required_when_any_level_says_so() -> None:
 def test_a_topics_own_message_size_counts_only_below_the_brokers() -> None:
     assert effective(None, {"maxMessageSize": 10}).message_size_bytes_max == 10
     assert effective(None, {"maxMessageSize": 1 << 40}).message_size_bytes_max == 0
+
+
+@pytest.mark.parametrize("value", [5, True, "Shared", {"Shared": 1}])
+def test_subscription_types_of_the_wrong_type_are_not_set(value: object) -> None:
+    """Other brokers write these documents, too."""
+    set_there = effective({"subscription_types_enabled": value}, {"subscriptionTypesEnabled": value})
+    assert set_there.subscription_types == effective().subscription_types
+    left_to_the_broker = effective({"subscription_types_enabled": value}, subscription_types=("Shared",))
+    assert left_to_the_broker.subscription_types == {"Shared"}

@@ -173,6 +173,17 @@ async def test_encryption(topic: str) -> None:
         assert (await client.expect(Command.SEND_RECEIPT)).body.sequence_id == 1
 
 
+@pytest.mark.parametrize("topic", ["public/default/__change_events", "pulsar/system/load-history"])
+async def test_brokers_write_their_own_topics_without_encryption(topic: str) -> None:
+    """Apache: `ServerCnx.handleProducer` asks system topics for none."""
+    async with broker_with(encryption_required=True) as (_, client):
+        await client.producer(f"persistent://{topic}", 1)
+        client.send(Command.SEND, message(b"open"), producer_id=1, sequence_id=0)
+        while not client.inbox:
+            await client.news()
+        assert [received.name for received in client.inbox] == ["SEND_RECEIPT"]
+
+
 async def test_message_size_and_delay_are_answered_in_their_turn() -> None:
     async with broker_with() as (broker, client):
         await client.producer(TOPIC)

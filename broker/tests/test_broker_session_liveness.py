@@ -14,7 +14,7 @@ from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
-from magnetar.net.held_bytes import BROUGHT_IN_TURN_BYTES_MAX, NOTED_BYTES, HeldBytes
+from magnetar.net.held_bytes import BROUGHT_IN_TURN_BYTES_MAX, NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -280,4 +280,44 @@ async def test_a_client_that_catches_up_between_two_looks_stays(world: World) ->
     world.client.takes, world.client.untaken_bytes = True, 0
     world.connection.resume_writing()
     await asyncio.sleep(3 * KEEP_ALIVE_SECONDS)
+    assert not world.client.aborted
+
+
+async def pause_for_all(world: World, begin_seconds: float, end_seconds: float) -> None:
+    """All connections share the turns of the loop, and this one's is not yet."""
+    loop = asyncio.get_running_loop()
+    loop.call_at(loop.time() + begin_seconds, world.connection.pause_reading, PAUSED_FOR_ALL)
+    loop.call_at(loop.time() + end_seconds, world.connection.resume_reading, PAUSED_FOR_ALL)
+    await asyncio.sleep(begin_seconds)
+
+
+@pytest.mark.parametrize(
+    ("begin_seconds", "end_seconds"),
+    [
+        pytest.param(0, 0.01, id="while it is asked"),
+        pytest.param(CHECK_SECONDS - 0.5, CHECK_SECONDS + 0.5, id="at the first look"),
+        pytest.param(0, 1_000, id="all the while"),
+    ],
+)
+async def test_who_is_dead_loses_its_name_though_all_are_read_in_turns(
+    world: World, begin_seconds: float, end_seconds: float
+) -> None:
+    world.client.answers = False
+    pausing = asyncio.create_task(pause_for_all(world, begin_seconds, end_seconds))
+    await asyncio.sleep(0.001)
+    asking = asyncio.create_task(world.liveness.alive())
+    await asyncio.sleep(2 * CHECK_SECONDS + 1)
+    assert world.client.aborted
+    world.liveness.stop()
+    async with asyncio.timeout(1):
+        assert not await asking
+    await pausing
+
+
+async def test_who_is_read_late_because_all_are_read_in_turns_keeps_its_name(world: World) -> None:
+    pausing = asyncio.create_task(pause_for_all(world, 0, CHECK_SECONDS + 0.5))
+    await asyncio.sleep(0.001)
+    async with asyncio.timeout(2 * CHECK_SECONDS):
+        assert await world.liveness.alive()
+    await pausing
     assert not world.client.aborted

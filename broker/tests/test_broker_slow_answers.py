@@ -12,6 +12,7 @@ from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.auth import ADMIN, broker_settings, connected_as, grants, make_namespace
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
+from magnetar.net import places
 from magnetar.net.connection import Connection
 from magnetar.net.requests import READINGS_IN_ALL, READINGS_OF_ONE, ConnectionRequests, Place
 from magnetar.net.testing import freed, until
@@ -104,8 +105,11 @@ async def test_who_waits_for_the_store_keeps_nobody_from_an_answer(
         await client.answer(request_id)
 
 
-async def test_what_the_store_is_asked_for_is_bounded(memory_broker: MemoryBroker, stuck: Stuck) -> None:
+async def test_what_the_store_is_asked_for_is_bounded(
+    memory_broker: MemoryBroker, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what is in memory needs no store; nor does one kind of answer wait for the other."""
+    monkeypatch.setattr(places, "PATIENT_SECONDS", 3600)
     other = await memory_broker.connect()
     await other.producer(TOPIC, schema=SCHEMA)
     assert await schema_of(other) == pb.Schema.String

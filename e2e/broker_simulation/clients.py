@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from magnetar.core.ids import Position, signed64, unsigned64
@@ -98,7 +97,13 @@ class Client:
         self.history = history
         self.witness = witness
         self.chance = world.chance(f"client {name}")
-        self.links = Links(brokers, history.next_link, self.chance.choice)
+        self._brokers = brokers
+        self.links = self.new_links()
+
+    def new_links(self) -> Links:
+        """Connections of a program that has just begun."""
+        self.links = Links(self._brokers, self.history.next_link, self.chance.choice)
+        return self.links
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -139,6 +144,19 @@ class Attached(ABC):
     @abstractmethod
     def detached(self, *, closed: bool) -> None:
         """It is attached no more; `closed`: as it wanted."""
+
+    def reborn(self) -> None:
+        """The program was killed, and begins anew on its host. It knows no more than what `forget` leaves."""
+        self.client.new_links()
+        self.news = asyncio.Event()
+        self._assigned = ""
+        if self.link is not None:
+            self._detach(closed=False)
+        self.forget()
+
+    @abstractmethod
+    def forget(self) -> None:
+        """What was in the memory of a program that was killed."""
 
     async def run(self) -> None:
         """Until it has finished."""
@@ -227,16 +245,20 @@ class Attached(ABC):
 class Host:
     """A host on which one client program runs, which may be killed and started again."""
 
-    def __init__(self, world: World, name: str, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, world: World, name: str, role: Attached) -> None:
         self.node = world.node(name)
         self.done = asyncio.Event()
-        self._program = program
+        self._role = role
 
     def start(self) -> None:
-        """Run the program; `done` is set when it has come to its end."""
+        """Run the program unless it runs, or has come to its end: then `done` is set."""
+        if self.node.running or self.done.is_set():
+            return
         self.node.start()
+        if self.node.starts > 1:
+            self._role.reborn()
         self.node.run(self._run())
 
     async def _run(self) -> None:
-        await self._program()
+        await self._role.run()
         self.done.set()

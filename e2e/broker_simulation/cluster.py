@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 
 from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
-from e2e.broker_simulation.clients import Host
+from e2e.broker_simulation.clients import Attached, Host
 from e2e.broker_simulation.parameters import Parameters
 from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
 from e2e.simulation_runner.running import Stuck
@@ -61,9 +60,9 @@ class Cluster:
         node = self.world.service.table.load(f"{AVAILABLE_PATH}/{bookie.bookie_id}")
         return bookie.running is not None and node is not None
 
-    def client(self, name: str, program: Callable[[], Coroutine[Any, Any, None]]) -> Host:
+    def client(self, name: str, role: Attached) -> Host:
         """A new host with a client's program, which begins."""
-        host = Host(self.world, name, program)
+        host = Host(self.world, name, role)
         self.clients.append(host)
         host.start()
         return host

@@ -122,6 +122,9 @@ class Consumer(Attached):
                 await self.wait(LOOK_SECONDS * (0.5 + self.chance.random()))
                 self._let_some_go(link)
 
+    def forget(self) -> None:
+        """See `Attached.forget`: what it holds goes with its session."""
+
     def close_request(self, request_id: int, end_id: int) -> bytes:
         """See `Attached.close_request`."""
         return requests.close_consumer(request_id, end_id)
@@ -130,6 +133,7 @@ class Consumer(Attached):
         """See `Attached.leaves`: from now on the broker may give to others what it has."""
         assert self.session is not None
         self._history.events.append(Ended(self.session))
+        self.client.history.on_moment()
 
     def detached(self, *, closed: bool) -> None:
         """See `Attached.detached`."""
@@ -218,6 +222,9 @@ class Consumer(Attached):
         remaining: frozenset[int] | None = None
         if not self.goal.drain and len(held.left) > 1 and chance.random() < parameters.partial_share:
             remaining = frozenset(chance.sample(sorted(held.left), chance.randint(1, len(held.left) - 1)))
+            if chance.random() < 0.5:
+                # As clients that know nothing of what they have acknowledged before.
+                remaining |= frozenset(range(messages)) - held.left
         if remaining is None:
             self._send(link, [held], wire_id(position), cumulative=False)
         else:
@@ -226,7 +233,10 @@ class Consumer(Attached):
     def _acknowledge_up_to(self, link: Link, held: Held) -> None:
         position = held.entry.position
         covered = [other for other in self._held.values() if other.entry.position <= position]
-        self._send(link, covered, wire_id(position), cumulative=True)
+        messages, remaining = held.entry.content.messages, None
+        if messages > 1 and self.chance.random() < self.parameters.partial_share:
+            remaining = frozenset(range(self.chance.randint(1, messages - 1), messages))
+        self._send(link, covered, wire_id(position, messages, remaining), cumulative=True, remaining=remaining)
 
     def _send(
         self,
@@ -242,11 +252,12 @@ class Consumer(Attached):
         position = position_of(message_id)
         asked = Acknowledged(session, self.client.now(), (position,), cumulative, remaining)
         self._history.events.append(asked)
+        self.client.history.on_moment()
         what = "" if remaining is None else f" but {sorted(remaining)}"
         self.client.note(f"acknowledges {'up to ' if cumulative else ''}{position}{what}")
         if not self.goal.drain and self.chance.random() >= self.parameters.receipt_share:
             link.write(requests.ack(self.id, [message_id], cumulative=cumulative))
-            self._done(covered, remaining)
+            self._done(covered, position, remaining)
             return
         for held in covered:
             held.busy = True
@@ -271,16 +282,16 @@ class Consumer(Attached):
             self._history.events.append(Told(asked))
             self.client.witness.acknowledgement_told(self._history, asked)
             if asked.session is self.session:
-                self._done(covered, asked.remaining)
+                self._done(covered, asked.positions[0], asked.remaining)
         self.news.set()
 
-    def _done(self, covered: list[Held], remaining: frozenset[int] | None) -> None:
+    def _done(self, covered: list[Held], position: Position, remaining: frozenset[int] | None) -> None:
+        """These are acknowledged; of a batch at `position` some messages perhaps not."""
         for held in covered:
-            position = held.entry.position
-            if remaining is not None:
-                held.left = held.left & remaining
-            elif self._held.get(position) is held:
-                del self._held[position]
+            its = held.entry.position
+            held.left = held.left & remaining if its == position and remaining is not None else frozenset()
+            if not held.left and self._held.get(its) is held:
+                del self._held[its]
 
     def _ask_again(self, link: Link, held: Held) -> None:
         session = self.session
@@ -306,6 +317,7 @@ class Consumer(Attached):
         sought = Sought(session, self.client.now(), target)
         self._history.events.append(sought)
         self.client.note(f"seeks {target}")
+        self.client.history.on_moment()
         end_id = self.id
         try:
             await link.ask(

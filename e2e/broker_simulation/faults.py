@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from magnetar.core.errors import MagnetarError
 
 from e2e.broker_simulation.brokers import SimulatedBroker
 from e2e.broker_simulation.cluster import Cluster
+from e2e.broker_simulation.history import History
 from e2e.simulation import faults as storage_faults
 from e2e.simulation.cluster import Cluster as StorageCluster
 from e2e.simulation.history import History as StorageHistory
 from e2e.simulation.metadata import METADATA_HOST
 
+ARMED_SHARE: Final = 0.5
+ON_ITS_WAY_SECONDS: Final = 0.003
+"""About what a message takes until its receipt is there."""
+
 
 class Faults(storage_faults.Faults):
     """Makes faults happen, and undoes them at the end."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, history: History) -> None:
         super().__init__(cast(StorageCluster, cluster), StorageHistory(staleness_seconds=0.0))
         self._brokers = cluster.brokers
         self._all = cluster
+        self._armed: list[str] = []
+        """Faults that wait for a client to do something."""
+        history.on_moment = self._moment
+
+    async def run(self) -> None:
+        """All faults of the schedule; returns when the time for them is over. Half of them wait until a client has
+        just sent something: then it is on its way, or its answer is."""
+        parameters, chance, loop = self._parameters, self._chance, self._world.loop
+        begin = loop.time()
+        for moment in sorted(chance.uniform(0, parameters.active_seconds) for _ in range(parameters.faults)):
+            await asyncio.sleep(max(0.0, begin + moment - loop.time()))
+            kind = chance.choice(parameters.fault_kinds)
+            if chance.random() < ARMED_SHARE:
+                self._armed.append(kind)
+            else:
+                self._make(kind)
+        await asyncio.sleep(max(0.0, begin + parameters.active_seconds - loop.time()))
+
+    def _moment(self) -> None:
+        """A client has sent something."""
+        if self._armed and self._running:
+            kind = self._armed.pop(0)
+            # On behalf of the scenario, not of the client.
+            context = self._world.service.context.copy()
+            self._world.loop.call_later(
+                self._chance.uniform(0.0, ON_ITS_WAY_SECONDS), self._make, kind, context=context
+            )
+
+    def _make(self, kind: str) -> None:
+        if self._running:
+            self._world.loop.trace.note("fault", kind)
+            getattr(self, kind)()
 
     def heal(self) -> None:
         """From here on nothing goes wrong; brokers that are down come back."""
         super().heal()
-        for broker in self._brokers:
-            broker.start()
+        for server in (*self._brokers, *self._all.clients):
+            server.start()
 
     # Brokers.
 
@@ -87,6 +125,14 @@ class Faults(storage_faults.Faults):
                 self._world.network.reset(name, broker)
         else:
             self._later(self._duration(), self._world.network.partition([name], brokers))
+
+    def restart_client(self) -> None:
+        """SIGKILL, and a start after it: it remembers nothing but what it has written down."""
+        alive = [client for client in self._all.clients if client.node.running and not client.done.is_set()]
+        if alive:
+            client = self._chance.choice(alive)
+            client.node.kill()
+            self._later(self._duration(), client.start)
 
     # Help.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -201,6 +201,8 @@ class History:
     wrong: list[str] = field(default_factory=list)
     """Answers that the protocol does not allow."""
     links: int = 0
+    on_moment: Callable[[], None] = lambda: None
+    """Told when a client sends something that matters."""
 
     def next_link(self) -> int:
         """A number for a connection."""

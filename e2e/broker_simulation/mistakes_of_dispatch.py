@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActive
@@ -16,7 +17,6 @@ from magnetar.broker.subscriptions import filtering
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.core.ids import Position
 
 from e2e.simulation.planting import Mistake, Patch, original
 
@@ -61,9 +61,9 @@ def limit_for_one_receiver() -> list[Patch]:
     def limit(self: Consumer, unacked_messages_max: int) -> None:
         self.unacked_messages_max = unacked_messages_max
 
-    def leave(self: Pump, dispatcher: Any, screened: Any, left: EntryBatch, *, replayed: bool) -> None:
+    def leave(self: Pump, dispatcher: Any, filtered: Any, left: EntryBatch, *, replayed: bool) -> None:
         if dispatcher.type.acknowledges_individually or dispatcher.room() <= 0:
-            right(self, dispatcher, screened, left, replayed=replayed)
+            right(self, dispatcher, filtered, left, replayed=replayed)
 
     right = original(Pump, "_leave")
     return [(Consumer, "limit", limit), (Pump, "_leave", leave)]
@@ -71,7 +71,7 @@ def limit_for_one_receiver() -> list[Patch]:
 
 def what_is_left_is_dropped() -> list[Patch]:
     """What was read and has no room is neither kept nor read again."""
-    return [(Pump, "_leave", lambda self, dispatcher, screened, left, *, replayed: None)]
+    return [(Pump, "_leave", lambda self, dispatcher, filtered, left, *, replayed: None)]
 
 
 def shared_sends_to_two() -> list[Patch]:
@@ -145,14 +145,7 @@ def new_ones_overtake() -> list[Patch]:
 
 def draining_ends_too_early() -> list[Patch]:
     """A key's draining ends with the first acknowledgement."""
-    right = original(KeySharedDispatcher, "acknowledged")
-
-    def acknowledged(self: KeySharedDispatcher, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
-        if consumer is not None and self.draining.get(key_hash) is consumer:
-            consumer.pending.per_hash.pop(key_hash, None)
-        return bool(right(self, consumer, position, key_hash))
-
-    return [(KeySharedDispatcher, "acknowledged", acknowledged)]
+    return [(PendingAcknowledgements, "holds_hash", lambda self, key_hash: False)]
 
 
 def permits_are_not_counted() -> list[Patch]:

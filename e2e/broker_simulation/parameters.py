@@ -33,6 +33,7 @@ BROKER_FAULTS: Final = (
     "pause_client",
     "broker_power_loss",
     "restart_broker",
+    "restart_client",
     "split_bundle",
     "split_broker_from_metadata",
     "transfer_bundle",
@@ -112,11 +113,11 @@ def draw_parameters(seed: int) -> Parameters:
     producers = rng.choice((1, 1, 2))
     entries = rng.randint(15, 60) // producers
     keys = rng.choice((0, 2, 5))
-    batch_messages_max = rng.choice((1, 1, 4))
+    batch_messages_max = rng.choice((1, 3, 6))
     return Parameters(
         seed=seed,
         storage=_draw_storage(seed, rng, active_seconds),
-        brokers=rng.choice((1, 2, 2, 3)),
+        brokers=rng.choice((1, 2, 3)),
         topics=topics,
         bundles=rng.choice((1, 2, 4)),
         producers=producers,
@@ -130,7 +131,7 @@ def draw_parameters(seed: int) -> Parameters:
             for topic in range(topics)
             for number in range(rng.choice((1, 1, 2)))
         ),
-        deduplication=rng.random() < 0.4,
+        deduplication=rng.random() < 0.5,
         snapshot_entries=rng.choice((3, 10, 1_000)),
         entries_per_ledger=rng.choice((4, 12, 100)),
         cursor_ledger_entries=rng.choice((2, 8, 1_000)),
@@ -149,7 +150,7 @@ def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> stora
     write_quorum = rng.choice((1, 1, 2, 3))
     ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
     # Swarm testing: a run with every fault at once explores less than many runs with some.
-    kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 4)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2)))]
+    kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 5)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
     return storage_parameters.Parameters(
         seed=seed,
         bookies=ensemble_size + rng.choice((0, 0, 1)),
@@ -172,12 +173,12 @@ def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> stora
         tight_limits=False,
         read_batch_bytes_max=4_000_000,
         directories=1,
-        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.5)),
+        metadata_lag_seconds=rng.choice((0.0, 0.02, 0.2)),
         autorecovery=False,
         collection=False,
         deleted_share=0.0,
         fault_kinds=tuple(kinds),
-        faults=rng.choice((rng.randint(1, 4), rng.randint(4, 12))) if kinds else 0,
+        faults=rng.choice((rng.randint(1, 4), rng.randint(4, 12), rng.randint(12, 20))) if kinds else 0,
         losses_max=0,
         topic=storage_parameters.TopicParameters(
             owners=0,
@@ -206,8 +207,8 @@ def _draw_subscription(rng: random.Random, topic: int, number: int, *, batches: 
         cumulative_share=rng.choice((0.0, 0.5, 1.0)) if ordered else 0.0,
         partial_share=rng.choice((0.0, 0.5)) if batches else 0.0,
         receipt_share=rng.choice((0.2, 1.0)),
-        negative_share=rng.choice((0.0, 0.0, 0.1)),
+        negative_share=rng.choice((0.0, 0.05, 0.2)),
         held_share=rng.choice((0.0, 0.1, 0.3)),
         seek_share=rng.choice((0.0, 0.0, 0.0, 0.02)),
-        restart_share=rng.choice((0.0, 0.0, 0.03)),
+        restart_share=rng.choice((0.0, 0.02, 0.08)),
     )

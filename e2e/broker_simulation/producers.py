@@ -16,7 +16,7 @@ from e2e.broker_simulation.history import Content, Receipt
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.protocol import Link
 
-PATIENCE_SECONDS: Final = 3.0
+PATIENCE_SECONDS: Final = 8.0
 """Without any receipt for so long a producer looks for its topic's owner again."""
 NO_POSITION: Final[Position] = (-1, -1)
 
@@ -49,6 +49,8 @@ class Producer(Attached):
         self._parameters = parameters
         self._sequence = sequence
         self._pending: deque[Pending] = deque()
+        self._answered_at = 0.0
+        """When the last receipt came, or it began to wait for one."""
         self._unanswered: deque[Pending] = deque()
         """Those of the pending ones that were sent on this connection, in this order."""
 
@@ -63,6 +65,7 @@ class Producer(Attached):
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""
         self._unanswered.clear()
+        self._answered_at = self.client.now()
         for pending in self._pending:
             self._send(link, pending)
         parameters, sequence = self._parameters, self._sequence
@@ -71,13 +74,16 @@ class Producer(Attached):
                 self._send_next(link)
                 await asyncio.sleep(self.chance.expovariate(1 / parameters.pause_seconds))
             elif self._pending:
-                head = self._pending[0]
                 await self.wait(PATIENCE_SECONDS)
-                if self._pending and self._pending[0] is head and self.client.now() - head.asked_at > PATIENCE_SECONDS:
+                if self._pending and self.client.now() - self._answered_at > PATIENCE_SECONDS:
                     link.abort()
             else:
                 self.finished = True
                 await self.leave()
+
+    def forget(self) -> None:
+        """See `Attached.forget`: what has no receipt is not sent again, as nobody knows of it any more."""
+        self._pending.clear()
 
     def close_request(self, request_id: int, end_id: int) -> bytes:
         """See `Attached.close_request`."""
@@ -112,6 +118,7 @@ class Producer(Attached):
             link.abort()
             return
         pending = self._unanswered.popleft()
+        self._answered_at = self.client.now()
         self._pending.remove(pending)
         self._history.receipts.append(
             Receipt(
@@ -144,6 +151,7 @@ class Producer(Attached):
         attempts[content] = attempts.get(content, 0) + 1
         pending.asked_at = self.client.now()
         self._unanswered.append(pending)
+        self.client.history.on_moment()
         link.write(
             requests.send(
                 self.id,

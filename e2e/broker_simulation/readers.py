@@ -60,6 +60,9 @@ class Reader(Attached):
         last = position_of(answer.last_message_id)
         return last[1] < 0 or bool(self.read and self.read[-1].position >= last)
 
+    def forget(self) -> None:
+        """See `Attached.forget`: it has written down how far it has read."""
+
     def close_request(self, request_id: int, end_id: int) -> bytes:
         """See `Attached.close_request`."""
         return requests.close_consumer(request_id, end_id)

@@ -70,7 +70,7 @@ class BrokerRun:
         cluster = Cluster(world, parameters)
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
-        faults = Faults(cluster)
+        faults = Faults(cluster, self.history)
         await faults.run()
         faults.heal()
         await cluster.until_bookies_run()
@@ -116,13 +116,13 @@ class BrokerRun:
                 name = f"producer{number}.{index}"
                 client = self._client(cluster, name)
                 producer = Producer(client, topic, name, parameters, Sequence())
-                producers.append(cluster.client(name, producer.run))
+                producers.append(cluster.client(name, producer))
             for index in range(parameters.readers):
                 name = f"reader{number}.{index}"
                 history.topics[topic].readings.append([])
                 reader = Reader(self._client(cluster, name), topic, name, history.topics[topic].readings[-1])
                 self._readers.append(reader)
-                readers.append(cluster.client(name, reader.run))
+                readers.append(cluster.client(name, reader))
         for subscription in parameters.subscriptions:
             topic = topic_name(subscription.topic)
             history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
@@ -131,7 +131,7 @@ class BrokerRun:
             for index in range(subscription.consumers):
                 name = f"consumer{subscription.topic}.{subscription.name}.{index}"
                 consumer = Consumer(self._client(cluster, name), topic, name, subscription, self._goal)
-                consumers[consumer] = cluster.client(name, consumer.run)
+                consumers[consumer] = cluster.client(name, consumer)
         return producers, readers, consumers
 
     def _client(self, cluster: Cluster, name: str) -> Client:
@@ -155,7 +155,7 @@ class BrokerRun:
             who = f"{when} reader of {name.rpartition('/')[2]}"
             reader = readings[name] = Reader(self._client(cluster, who), name, who.replace(" ", "-"), [])
             reader.leave_when_done = True
-            hosts.append(cluster.client(who, reader.run))
+            hosts.append(cluster.client(who, reader))
         await self._until_done(hosts, "does not come to an end")
         for name, reader in readings.items():
             if reader.finished:
@@ -191,7 +191,7 @@ class BrokerRun:
             client = self._client(cluster, name)
             consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters, goal)
             consumers.append(consumer)
-            hosts.append(cluster.client(name, consumer.run))
+            hosts.append(cluster.client(name, consumer))
         await self._until_done(hosts, "does not come to an end")
 
 

@@ -15,7 +15,6 @@ from magnetar.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookie.drain.paths import intention_path
 from magnetar.bookie.drain.state import Phase, decode_intention
 from magnetar.bookie.settings import BookieSettings, DiskSettings, JournalSettings, StorageSettings
-from magnetar.bookie.testing import DiskIndexes, ExecutorJournalWorker
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.limits import KIB, MIB
@@ -32,6 +31,7 @@ from magnetar.sim.network import Network
 from magnetar.sim.node import SimulatedClock, SimulatedHost
 from magnetar.sim.process import current_process
 
+from bookie.tests.simulated_storage import DiskIndexes, ExecutorJournalWorker
 from e2e.simulation.durable import BookieDisk
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata, watch_sessions
 from e2e.simulation.parameters import Parameters

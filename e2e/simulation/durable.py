@@ -19,10 +19,11 @@ from magnetar.bookie.ledger_state import decode_state
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.directories import CURRENT, LAST_MARK_FILE
-from magnetar.bookie.testing import INDEX_FILE, IndexContents
 from magnetar.sim.disk import Platter
 from magnetar.sim.inode import Inode
 from magnetar.wire.bookkeeper.entry import HEADER_BYTES
+
+from bookie.tests.simulated_storage import INDEX_FILE, IndexContents
 
 _MARK: Final = struct.Struct(">qq")
 _SIZE: Final = struct.Struct(">I")

@@ -11,11 +11,11 @@ import contextvars
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.bookie.testing import INDEX_FILE
 from magnetar.core.limits import KIB
 from magnetar.sim.node import SimulatedHost
 from magnetar.sim.process import Process
 
+from bookie.tests.simulated_storage import INDEX_FILE
 from e2e.simulation.cluster import Cluster, SimulatedBookie
 from e2e.simulation.fault_kinds import AT_TAKEOVER
 from e2e.simulation.history import History

@@ -114,7 +114,7 @@ class Story:
         if not acknowledged:
             return check(self.history)
         nobody = Session(99, "last", self.subscription.kind, 99, BROKER, self.now)
-        every = Acknowledged(nobody, self.now, tuple(one.position for one in self.log))
+        every = Acknowledged(nobody, self.now, tuple(one.position for one in self.topic.logs[-1]))
         self.subscription.events.append(every)
         try:
             return check(self.history)

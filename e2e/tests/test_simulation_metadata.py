@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.core.clock import SystemClock
-from magnetar.metadata.contract import MetadataStoreContract
 from magnetar.metadata.store import MetadataStore
 
 from e2e.simulation.metadata import MetadataService, SimulatedMetadata
+from lib.tests.metadata_contract import MetadataStoreContract
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal import header as journal_header
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import entry_log_format
-from magnetar.bookie.testing import DiskIndex
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position
 from magnetar.ledger.ledger_paths import ledger_path
@@ -29,6 +28,7 @@ from magnetar.wire.bookkeeper.entry import EntryCodec
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, encode_ledger_metadata
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import LongListMap, ManagedCursorInfo, PositionInfo
 
+from bookie.tests.simulated_storage import DiskIndex
 from e2e.simulation.durable import BookieDisk
 from e2e.simulation.topic_witness import CURSOR, TOPIC, StoredAcknowledgements, TopicWitness
 from e2e.simulation.witness import Witness

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from magnetar.core.errors import Misuse, SettingError
-from magnetar.core.setting import named, part, rows_of, setting
+from magnetar.core.setting import check_ranges, named, part, rows_of, setting
 from magnetar.core.setting_catalogue import Catalogue
 from magnetar.core.settings_file import GivenSettings
 
@@ -80,6 +80,26 @@ def test_ports_words_and_older_names() -> None:
         built(state="on")
     with pytest.raises(SettingError, match="color is 'blue'"):
         built(color="blue", colour="red")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    hits: int = setting("hits", 3, low=1, high=9)
+    share: float = setting("share", 0.5, high=1)
+    inner: Inner = field(default_factory=Inner)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, accepted=self.share > 0)
+
+
+def test_a_number_out_of_its_range_is_named() -> None:
+    assert [Bounded(hits=1).hits, Bounded(hits=9).hits, Bounded(share=1).share] == [1, 9, 1]
+    with pytest.raises(SettingError, match=r"^hits is out of bounds: 0; 1 to 9 are accepted$"):
+        Bounded(hits=0)
+    with pytest.raises(SettingError, match=r"^hits is out of bounds: 10$"):
+        Bounded(hits=10, share=0)
+    with pytest.raises(SettingError, match=r"^share is out of bounds: 1\.5"):
+        Bounded(share=1.5)
 
 
 @dataclass(frozen=True)

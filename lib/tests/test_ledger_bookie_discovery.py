@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.ledger.bookie_client.tcp_connections import READS_AT_ONCE, RETRY_SECONDS, TcpBookieConnections
+from magnetar.ledger.bookie_client.tcp_connections import READS_AT_ONCE, TcpBookieConnections
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.metadata.faulty import FaultyStore, RequestFate
+from magnetar.metadata.kept_current import RETRY_SECONDS
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.wire.bookkeeper.service_info import Endpoint, encode_service_info

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections, address_of_id
+from magnetar.ledger.bookie_client.addressed_bookies import address_of_id
+from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.service_info import Endpoint, decode_service_info, encode_service_info
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from magnetar.metadata.contract import PATIENCE_SECONDS, value_of
 from magnetar.metadata.coordination import (
     LeaderElection,
     LeaderState,
@@ -18,6 +17,8 @@ from magnetar.metadata.coordination import (
 from magnetar.metadata.local import LocalStore
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import Node, Stat, StoreUnavailable
+
+from lib.tests.metadata_contract import PATIENCE_SECONDS, value_of
 
 LEADER = "/loadbalance/leader"
 LOCK = "/namespace/public/default/0x00000000_0xffffffff"

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.metadata.contract import MetadataStoreContract, value_of
 from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
+
+from lib.tests.metadata_contract import MetadataStoreContract, value_of
 
 
 @pytest.fixture

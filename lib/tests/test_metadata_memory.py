@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.metadata.contract import MetadataStoreContract, RecordedNotifications
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, NodeChange, SessionEvent, StoreUnavailable
+
+from lib.tests.metadata_contract import MetadataStoreContract, RecordedNotifications
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from magnetar.core.errors import Misuse
-from magnetar.metadata.contract import MetadataStoreContract, value_of
 from magnetar.metadata.rocksdb import RocksdbMetadataStore, RocksdbTable, StoreInUse
 from magnetar.metadata.store import MetadataStore, SessionEvent, StoreUnavailable
 from magnetar.metadata.tree import NO_OWNER, NodeRecord, Outcome
+
+from lib.tests.metadata_contract import MetadataStoreContract, value_of
 
 WRITER = """
 import asyncio, sys

@@ -11,11 +11,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.metadata import zookeeper_session
-from magnetar.metadata.contract import PATIENCE_SECONDS, MetadataStoreContract, RecordedNotifications, value_of
 from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import TURNS, SessionInput, ZookeeperSession, ZookeeperSessionState
+
+from lib.tests.metadata_contract import PATIENCE_SECONDS, MetadataStoreContract, RecordedNotifications, value_of
 
 pytestmark = pytest.mark.zookeeper
 
@@ -101,15 +102,7 @@ async def test_an_ended_session_is_told_and_a_new_one_stands(
     await store.put("/e", b"", ephemeral=True)
     await store.put("/kept", b"1")
     assert await other_session.exists("/e")
-    client_id = store._session._client.client_id
-
-    def end_from_the_side() -> None:
-        client = KazooClient(server.address, client_id=client_id)
-        client.start()
-        client.stop()
-        client.close()
-
-    await asyncio.to_thread(end_from_the_side)
+    await asyncio.to_thread(server.end_session, store._session._client.client_id)
     await events.until(SessionEvent.SESSION_RESTARTED)
     assert events.seen[-2:] == [SessionEvent.SESSION_LOST, SessionEvent.SESSION_RESTARTED]
     await heard.until(NodeChange.DELETED, "/e")

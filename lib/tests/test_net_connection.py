@@ -17,9 +17,11 @@ from magnetar.net.connection import (
     Connection,
 )
 from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.places import PATIENT_SECONDS
 from magnetar.net.requests import (
     LARGE_ANSWERS_AT_ONCE,
     READINGS_IN_ALL,
+    READINGS_LATE_MAX,
     READINGS_OF_ONE,
     REQUESTS_BYTES_MAX,
     TURN_SECONDS_MAX,
@@ -405,7 +407,7 @@ async def test_what_is_read_from_all_sources_is_bounded_until_it_is_written(answ
     count = 10 * READINGS_IN_ALL
     for number in range(count):
         answers.ask(f"slow {number}")
-    await asyncio.sleep(1)
+    await asyncio.sleep(PATIENT_SECONDS / 2)
     assert len(answers.begun) == READINGS_IN_ALL
     answers.go.set()
     while len(answers.made) < count:
@@ -413,6 +415,20 @@ async def test_what_is_read_from_all_sources_is_bounded_until_it_is_written(answ
         await asyncio.sleep(0)
     await answers.all_made()
     assert not answers._readings._of_sources
+
+
+async def test_sources_that_say_nothing_keep_nobody_for_long_from_the_others(answers: Answers) -> None:
+    for number in range(READINGS_IN_ALL):
+        answers.ask(f"slow {number}")
+    answers.ask("quick", slow=False)
+    await asyncio.sleep(2 * PATIENT_SECONDS)
+    assert answers.made == ["quick"]
+    for number in range(10 * READINGS_LATE_MAX):
+        answers.ask(f"slower {number}")
+    await asyncio.sleep(20 * PATIENT_SECONDS)
+    assert len(answers.begun) - len(answers.made) == READINGS_IN_ALL + READINGS_LATE_MAX
+    await answers.all_made()
+    assert answers._readings.in_all.late == 0
 
 
 async def test_nothing_is_read_for_who_went_while_others_did(answers: Answers) -> None:

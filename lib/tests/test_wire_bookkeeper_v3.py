@@ -8,6 +8,8 @@ from magnetar.wire.bookkeeper import v2, v3
 from magnetar.wire.bookkeeper.codes import CODE_OF_V3_STATUS, V3_STATUS, BookieCode
 from magnetar.wire.bookkeeper.generated import bookkeeper_protocol_pb2 as pb
 
+from lib.tests import v3_client
+
 KEY = bytes(range(20))
 REQUESTS: list[tuple[v3.Operation, v3.RequestBody]] = [
     (v3.Operation.READ_ENTRY, v3.ReadRequest(ledger_id=1, entry_id=-1)),
@@ -81,7 +83,7 @@ RESPONSES = [
 @pytest.mark.parametrize(("operation", "body"), REQUESTS)
 def test_request_round_trip(operation: v3.Operation, body: v3.RequestBody) -> None:
     request = v3.Request(operation=operation, transaction_id=2**64 - 1, priority=v3.HIGH_PRIORITY, body=body)
-    framed = v3.encode_request(request)
+    framed = v3_client.encode_request(request)
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     assert v3.decode_request(framed[4:]) == request
 
@@ -89,7 +91,19 @@ def test_request_round_trip(operation: v3.Operation, body: v3.RequestBody) -> No
 @pytest.mark.parametrize("response", RESPONSES, ids=lambda response: response.operation.name)
 def test_response_round_trip(response: v3.Response) -> None:
     framed = v3.encode_response(response)
-    assert v3.decode_response(framed[4:]) == response
+    assert v3_client.decode_response(framed[4:]) == response
+
+
+@pytest.mark.parametrize("body", [v3.GetBookieInfoRequest(requested=3), v3.ListEntriesRequest(ledger_id=7)])
+def test_what_our_own_clients_ask(body: v3.RequestBody) -> None:
+    operation = {type(known): operation for operation, known in REQUESTS}[type(body)]
+    request = v3.Request(operation=operation, transaction_id=2**64 - 1, body=body)
+    assert v3.encode_request(request) == v3_client.encode_request(request)
+    for response in (one for one in RESPONSES if one.operation is operation):
+        found = v3.decode_response(v3.encode_response(response)[4:])
+        assert (found.operation, found.code, found.body) == (operation, response.code, response.body)
+        assert found.free_disk_space_bytes == response.free_disk_space_bytes
+        assert found.total_disk_capacity_bytes == response.total_disk_capacity_bytes
 
 
 def test_a_request_whose_body_is_missing_is_unknown() -> None:
@@ -122,7 +136,7 @@ def test_every_code_has_its_status_and_back() -> None:
 
 @given(body=st.binary(max_size=60))
 def test_garbage_raises_peer_error_only(body: bytes) -> None:
-    for decode in (v3.decode_request, v3.decode_response):
+    for decode in (v3.decode_request, v3.decode_response, v3_client.decode_response):
         try:
             decode(body)
         except PeerError:
@@ -132,9 +146,9 @@ def test_garbage_raises_peer_error_only(body: bytes) -> None:
 @given(index=st.integers(0, len(REQUESTS) - 1), at=st.integers(0, 100), value=st.integers(0, 255))
 def test_a_changed_byte_raises_peer_error_only(index: int, at: int, value: int) -> None:
     operation, body = REQUESTS[index]
-    damaged = bytearray(v3.encode_request(v3.Request(operation=operation, transaction_id=1, body=body))[4:])
+    damaged = bytearray(v3_client.encode_request(v3.Request(operation=operation, transaction_id=1, body=body))[4:])
     damaged[at % len(damaged)] = value
-    for decode in (v3.decode_request, v3.decode_response):
+    for decode in (v3.decode_request, v3.decode_response, v3_client.decode_response):
         try:
             decode(bytes(damaged))
         except PeerError:

@@ -92,3 +92,13 @@ def test_a_buffer_refuses_what_is_too_large_before_its_body_comes() -> None:
     with pytest.raises(FrameTooLarge):
         frames_received(FrameBuffer(frame_bytes_max=10), [b"\x00\x00\x00\x0b"])
     assert frames_received(FrameBuffer(frame_bytes_max=10), [frame(bytes(10))]) == [bytes(10)]
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 400 Bad Request", b"GET / HTTP/1.1"])
+@pytest.mark.parametrize("of_many", [False, True], ids=["splitter", "buffer"])
+def test_of_http_it_is_said_what_is_true_of_brokers_and_bookies(begin: bytes, *, of_many: bool) -> None:
+    """Bookies have no admin API."""
+    buffer = FrameBuffer(5_000_000)
+    buffer.room()[: len(begin)] = begin
+    with pytest.raises(FrameTooLarge, match=r"speaks HTTP: is it a port for HTTP\?$"):
+        _ = buffer.received(len(begin)) if of_many else FrameSplitter(5_000_000).feed(begin)

@@ -28,6 +28,22 @@ def test_times_of_any_length_sort() -> None:
     assert found[0].time == "2026-11-21T10:00:00.000000000Z"
 
 
+@pytest.mark.parametrize(
+    ("raw", "time", "text"),
+    [
+        (b"2026-11-21T01:30:00.5+02:00 a", "2026-11-20T23:30:00.500000000Z", "a"),
+        (b"2026-11-21T10:00:00-05:30 a b", "2026-11-21T15:30:00.000000000Z", "a b"),
+        (b"unable to retrieve container logs for containerd://1", "before", None),
+        (b"0001-01-01T00:00:00+23:59 a", "before", None),
+        (b"2026-99-21T10:00:00+01:00 a", "before", None),
+        (b"", "before", None),
+    ],
+)
+def test_times_are_utc_and_what_has_none_stays_where_it_is(raw: bytes, time: str, text: str | None) -> None:
+    """Runtimes write their node's own time. A word as a time would stand behind all times that come."""
+    assert parse_line("x", raw, "before") == Line(time, "x", raw.decode() if text is None else text)
+
+
 async def test_logs_are_merged_by_time() -> None:
     kubernetes = FakeKubernetes()
     kubernetes.logs = {
@@ -67,6 +83,30 @@ async def test_a_log_that_ends_is_followed_again_without_its_old_lines(monkeypat
                 break
     await follower.close()
     assert found == ["one", "two"]
+    assert kubernetes.log_options[1].since_time == "2026-11-21T10:00:00.100000000Z"
+
+
+async def test_no_line_hides_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet's own words have no time, and a node's clock may be put back."""
+    monkeypatch.setattr(merge, "WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr(merge, "AGAIN_SECONDS", 0.01)
+    kubernetes = Restarting()
+    kubernetes.logs["a"] = [
+        b"2026-11-21T10:00:00.3Z one",
+        b"unable to retrieve container logs",
+        b"2026-11-21T10:00:00.3Z at once",
+        b"2026-11-21T10:00:00.1Z earlier",
+    ]
+    follower = Follower(kubernetes, lambda _: None)
+    follower.follow([LogSource(name="a", options=options("a", follow=True))])
+    found: set[str] = set()
+    async with asyncio.timeout(30):
+        async for lines in follower.lines():
+            found.update(line.text for line in lines)
+            if "two" in found:
+                break
+    await follower.close()
+    assert found == {"one", "unable to retrieve container logs", "at once", "earlier", "two"}
     assert kubernetes.log_options[1].since_time == "2026-11-21T10:00:00.100000000Z"
 
 

@@ -14,7 +14,7 @@ from magnetar.operator.plugin.drawing import UNICODE, RemainingTime, age, rate_t
 from magnetar.operator.plugin.logs.choice import hurting
 from magnetar.operator.plugin.parse import cluster_view, pod_view, pool_view
 from magnetar.operator.plugin.progress import broker_drain_progress, replacement_progress
-from magnetar.operator.plugin.redaction import REDACTED, redacted
+from magnetar.operator.plugin.redaction import REDACTED, is_secret, redacted, redacted_settings
 from magnetar.operator.plugin.restarts import RESTARTED_ANNOTATION, cluster_patch
 from magnetar.operator.plugin.table_view import TableColumn, draw_table, sorted_rows, words
 from magnetar.operator.plugin.top_rows import bookie_rows
@@ -235,6 +235,40 @@ def test_reports_leave_secrets_out() -> None:
     settings = {"kind": "ConfigMap", "metadata": {}, "data": {"broker.conf": "controlToken=abc\nclusterName=demo\n"}}
     assert redacted(settings)["data"]["broker.conf"] == f"controlToken={REDACTED}\nclusterName=demo\n"
     assert cluster["spec"]["settings"]["brokerClientAuthenticationParameters"] == "token:abc"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "basicAuthConf",
+        "brokerClientTlsKeyStorePassword",
+        "brokerClientSslFactoryPluginParams",
+        "PULSAR_PREFIX_managedLedgerPassword",
+        "SASL_JAAS_CONFIG",
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+    text = f"a=1\n{name}=abc\n  {name} : abc\n# {name}=abc\n{name}=ab\\\n  c\nb=2\n"
+    written = f"a=1\n{name}=X\n  {name} : X\n# {name}=X\n{name}=X\nb=2\n"
+    assert redacted_settings(text) == written.replace("=X", f"={REDACTED}").replace(": X", f": {REDACTED}")
+
+
+@pytest.mark.parametrize("name", ["tlsKeyFilePath", "tokenAuthClaim", "authenticationEnabled", "superUserRoles"])
+def test_names_of_no_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_reports_leave_arguments_out_that_are_secrets() -> None:
+    arguments = ["--set", "tokenSecretKey=YWJj==", "--set=controlToken=abc", "--password", "abc", "--name", "n"]
+    command = ["sh", "-c", "export TOKEN=abc; run --password=abc -v"]
+    found = redacted({"kind": "Pod", "spec": {"containers": [{"args": arguments, "command": command}]}})
+    (container,) = found["spec"]["containers"]
+    assert container["args"] == [
+        *("--set", f"tokenSecretKey={REDACTED}", f"--set=controlToken={REDACTED}"),
+        *("--password", REDACTED, "--name", "n"),
+    ]
+    assert container["command"] == ["sh", "-c", f"export TOKEN={REDACTED} run --password={REDACTED} -v"]
 
 
 # --- restarts

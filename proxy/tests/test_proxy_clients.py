@@ -26,6 +26,7 @@ from magnetar.proxy.settings import BrokerClientSettings, FixedBrokers
 from magnetar.standalone import cluster
 from magnetar.standalone.cluster import RunningCluster, start_cluster
 from magnetar.standalone.settings import StandaloneSettings
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
@@ -89,8 +90,8 @@ async def test_a_stock_client_works_through_the_proxy(
         received = await asyncio.to_thread(talk, proxy.service_url, 300, "parts")
         assert sorted(received) == expected(300)
         counters = proxy.service.counters
-        assert counters.lookup_requests >= 4
-        assert counters.partitions_metadata_requests >= 2
+        assert counters.requests[BaseCommand.LOOKUP] >= 4
+        assert counters.requests[BaseCommand.PARTITIONED_METADATA] >= 2
 
 
 def certificates(folder: Path) -> tuple[TestAuthority, Certificate]:

@@ -161,7 +161,8 @@ async def test_other_requests_and_their_answers_pass_as_they_are(start: StartPro
         listed = (await wire.ask(topics)).getTopicsOfNamespaceResponse
         assert (listed.request_id, list(listed.topics), listed.filtered) == (3, ["a.*"], True)
         counters = proxy.service.counters
-        assert (counters.partitions_metadata_requests, counters.get_schema_requests) == (1, 1)
+        asked = counters.requests
+        assert (asked[pb.BaseCommand.PARTITIONED_METADATA], asked[pb.BaseCommand.GET_SCHEMA]) == (1, 1)
         wire.close()
 
 
@@ -212,7 +213,7 @@ async def test_more_lookups_than_allowed_are_refused(start: StartProxy) -> None:
         response = (await wire.ask(lookup(3))).lookupTopicResponse
         assert (response.request_id, response.error) == (3, pb.ServiceNotReady)
         assert response.message == "Too many concurrent lookup and partitionsMetadata requests"
-        assert proxy.service.counters.rejected_lookup_requests == 1
+        assert proxy.service.counters.rejected_requests[pb.BaseCommand.LOOKUP] == 1
         assert proxy.service.lookups.under_way == 2
         wire.close()
 

@@ -57,8 +57,6 @@ class BookieAdds:
         """Ordinary adds are refused."""
         self.recovery_writes = True
         """In read-only mode: whether there is room for high priority adds (recoveries)."""
-        self.added_entries = 0
-        self.added_bytes = 0
         # What `counters` is told of once per journal group.
         self._entries_in_progress = 0
         self._entries_answered = 0
@@ -140,8 +138,6 @@ class BookieAdds:
         if not timed:
             self._entries_in_progress += len(entry_ids)
             self._bytes_taken += size
-        self.added_entries += len(entry_ids)
-        self.added_bytes += size
         if cache.half_full:
             self._checkpointer.request()
         if last_add_confirmed > state.last_add_confirmed:

@@ -188,7 +188,7 @@ class BookieParts:
         if self._closed:
             return
         self._closed = True
-        self.bookie.stop()
+        self.bookie.adds.stop()
         await self.journals.close()
         # Twice: the first may only finish a half that was being written, or that failed before.
         for _ in range(2):
@@ -277,7 +277,7 @@ class _Opening:
             else:
                 # A fast writer fills the reserve between two looks of the watch; half a cache written is time for one.
                 mode.check()
-            bookie.resume()
+            bookie.adds.resume()
 
         checkpointer = Checkpointer(storage, states, directories, settings.journal.backups_max, checkpoint_done)
         counters = checkpointer.counters = BookieCounters(self._clock, len(directories.journals))
@@ -291,11 +291,12 @@ class _Opening:
             raise
         for journal, counted in zip(journals.all, counters.journals, strict=True):
             journal.count(counted, self._clock)
-        journals.start(bookie.group_written, mode.write_failed)
-        bookie.start(journals.all)
+        journals.start(bookie.adds.group_written, mode.write_failed)
+        bookie.adds.start(journals.all)
 
         def mode_changed(read_only: bool) -> None:
-            bookie.set_mode(read_only=read_only, recovery_writes=mode.recovery_writes)
+            bookie.adds.read_only = read_only
+            bookie.adds.recovery_writes = mode.recovery_writes
 
         mode.watch(mode_changed)
         self._limbo.damage = self._losses.told

@@ -11,7 +11,6 @@ from magnetar.bookie.adds import BookieAdds
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.journal import format as journal_format
-from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledger_state import BookieLedgerState, LedgerStates, explicit_lac, unreadable_state
 from magnetar.bookie.storage.directory_storage import NOT_READ, READ_BYTES_UNBOUNDED, ReadResult
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
@@ -41,62 +40,17 @@ class Bookie:
         self._storage = storage
         self._states = states
         self.counters = counters if counters is not None else BookieCounters(SystemClock())
-        self._adds = adds = BookieAdds(storage.caches, states, checkpointer, self.counters)
+        self.adds = adds = BookieAdds(storage.caches, states, checkpointer, self.counters)
         self.add_entries: Callable[[int, bytes, Sequence[int], Sequence[bytes], int, AddCallback], None]
         """`BookieAdds.add_entries`, without a call in between."""
         self.add_entries = adds.add_entries
-        self.group_written = adds.group_written
-        """`BookieAdds.group_written`."""
-
-    def start(self, journals: Sequence[Journal]) -> None:
-        """Take adds from here on; a ledger goes to one of the journals by its id. Their progress must be reported to
-        `group_written`."""
-        self._adds.start(journals)
-
-    def stop(self) -> None:
-        """Take no more: adds that wait and all later ones are answered EREADONLY; what the journal has is finished."""
-        self._adds.stop()
-
-    def set_mode(self, *, read_only: bool, recovery_writes: bool) -> None:
-        """Whether ordinary adds are refused, and if so, whether there is room for those of recoveries."""
-        self._adds.read_only = read_only
-        self._adds.recovery_writes = recovery_writes
-
-    @property
-    def read_only(self) -> bool:
-        """Whether ordinary adds are refused."""
-        return self._adds.read_only
-
-    @property
-    def recovery_writes(self) -> bool:
-        """In read-only mode: whether high priority adds (of recoveries) are taken."""
-        return self._adds.recovery_writes
-
-    @property
-    def added_entries(self) -> int:
-        """Since the start."""
-        return self._adds.added_entries
-
-    @property
-    def added_bytes(self) -> int:
-        """Since the start."""
-        return self._adds.added_bytes
 
     # --- back-pressure
 
-    @property
-    def holding(self) -> bool:
-        """Whether adds are being held back because the disk is behind."""
-        return self._adds.holding
-
     def watch_holding(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Be told when adds begin to be held (True) and when none is any more (False); returns the way to stop."""
-        self._adds.holding_listeners.append(listener)
-        return lambda: self._adds.holding_listeners.remove(listener)
-
-    def resume(self) -> None:
-        """The journal or a checkpoint has made progress: let held adds go on."""
-        self._adds.resume()
+        self.adds.holding_listeners.append(listener)
+        return lambda: self.adds.holding_listeners.remove(listener)
 
     # --- fencing and the last add confirmed
 
@@ -109,7 +63,7 @@ class Bookie:
             return
         records = [journal_format.encode_fence_record(ledger_id)]
         if not state.key_logged:
-            self._adds.claim(state, master_key)
+            self.adds.claim(state, master_key)
             records.insert(0, journal_format.encode_master_key_record(ledger_id, master_key))
         await self._log(state, records, f"ledger {ledger_id} could not be fenced")
         state.key_logged = state.fence_durable = True
@@ -119,14 +73,14 @@ class Bookie:
         state = self._owned(ledger_id, master_key)
         records: list[bytes] = []
         if not state.key_logged:
-            self._adds.claim(state, master_key)
+            self.adds.claim(state, master_key)
             records.append(journal_format.encode_master_key_record(ledger_id, master_key))
-        if self._adds.takes_explicit_lac(ledger_id):
+        if self.adds.takes_explicit_lac(ledger_id):
             records.append(journal_format.encode_explicit_lac_record(ledger_id, packet))
         if state.take_explicit_lac(packet):
             self._states.touch(state)
         if lac > state.last_add_confirmed:
-            self._adds.advance_lac(state, lac)
+            self.adds.advance_lac(state, lac)
         if records:
             await self._log(state, records, f"the LAC of ledger {ledger_id} could not be stored")
             state.key_logged = True
@@ -184,7 +138,7 @@ class Bookie:
         return state
 
     async def _log(self, state: BookieLedgerState, records: list[bytes], problem: str) -> None:
-        if self._adds.stopped:
+        if self.adds.stopped:
             raise BookieError(BookieCode.EREADONLY, "the bookie is stopping")
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -193,7 +147,7 @@ class Bookie:
             if not finished.done():
                 finished.set_result(code)
 
-        self._adds.log(state.ledger_id, records, journaled)
+        self.adds.log(state.ledger_id, records, journaled)
         code = await finished
         if code != BookieCode.EOK:
             raise BookieError(BookieCode(code), problem)

@@ -84,7 +84,7 @@ class LocalBookies:
 
     def writable_bookies(self) -> list[str]:
         """Ids of the bookies that take writes now, sorted."""
-        return sorted(bookie_id for bookie_id, bookie in self._bookies.items() if not bookie.read_only)
+        return sorted(bookie_id for bookie_id, bookie in self._bookies.items() if not bookie.adds.read_only)
 
     def readable_bookies(self) -> list[str]:
         """Ids of all bookies, sorted."""

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
+from magnetar.bookie.gc.status import CollectionStatus
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
@@ -101,24 +102,6 @@ class DiskFiles:
     entry_logs: tuple[str, ...]
     index: tuple[str, ...]
     """Files of BookKeeper's older index (`*.idx`); a bookie with a RocksDB index has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionState:
-    """Garbage collection of one ledger directory. Times are milliseconds since 1970, 0 for never."""
-
-    directory: str = ""
-    force_compacting: bool = False
-    major_compacting: bool = False
-    minor_compacting: bool = False
-    last_major_compaction_ms: int = 0
-    last_minor_compaction_ms: int = 0
-    last_location_compaction_ms: int = 0
-    major_compactions: int = 0
-    minor_compactions: int = 0
-    location_compactions: int = 0
-    major_suspended: bool = False
-    minor_suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +318,7 @@ class StorageOperations(Protocol):
 class CollectionOperations(Protocol):
     """Garbage collection."""
 
-    def collections(self) -> Sequence[CollectionState]:
+    def collections(self) -> Sequence[CollectionStatus]:
         """One of each ledger directory."""
         ...
 

@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.bookie.loss import OnLoss
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
-from magnetar.core.setting import named, setting
+from magnetar.core.setting import check_ranges, named, setting
 
 ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
 """An entry's place in its log is a signed 32-bit number."""
@@ -31,9 +31,9 @@ class JournalSettings:
     """An add is acknowledged only once the disk has it. False: a power failure may lose it."""
     size_bytes_max: int = setting("journalMaxSizeMB", 2 * GIB)
     """A new file is begun beyond this."""
-    backups_max: int = setting("journalMaxBackups", 5)
+    backups_max: int = setting("journalMaxBackups", 5, low=0, high=10_000)
     """How many files that are no longer needed stay for inspection. Standalone keeps none."""
-    preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB)
+    preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB, low=MIB)
     """The file grows in these steps."""
     alignment_bytes: int = setting("journalAlignmentSize", 4096)
     """Every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
@@ -48,10 +48,9 @@ class JournalSettings:
 
     def __post_init__(self) -> None:
         _require(self.size_bytes_max >= self.preallocate_bytes, "journalMaxSizeMB", self.size_bytes_max)
-        _require(0 <= self.backups_max <= 10_000, "journalMaxBackups", self.backups_max)
         _require(self.alignment_bytes in (512, 1024, 2048, 4096), "journalAlignmentSize", self.alignment_bytes)
         _require(self.format_version in (5, 6), "journalFormatVersionToWrite", self.format_version)
-        _require(self.preallocate_bytes >= MIB, "journalPreAllocSizeMB", self.preallocate_bytes)
+        check_ranges(self, accepted=False)
         _require(self.queue_bytes_max >= BOOKKEEPER_FRAME_BYTES_MAX, "journalQueueSize", self.queue_bytes_max)
 
 
@@ -59,42 +58,28 @@ class JournalSettings:
 class StorageSettings:
     """Write cache, entry logs, index, checkpoints."""
 
-    write_cache_bytes_max: int = setting("dbStorage_writeCacheMaxSizeMb", 64 * MIB)
+    write_cache_bytes_max: int = setting("dbStorage_writeCacheMaxSizeMb", 64 * MIB, low=WRITE_CACHE_BYTES_MIN)
     """Both halves of all ledger directories together; a directory gets at least
     `WRITE_CACHE_BYTES_MIN`."""
     block_cache_bytes: int = setting("dbStorage_rocksDB_blockCacheSize", 8 * MIB)
     """Shared by both index databases."""
     flush_interval_seconds: float = setting("flushInterval", 60.0, unit="ms")
     """How much journal there is to replay after a crash, at most."""
-    entry_log_bytes_max: int = setting("logSizeLimit", 1 * GIB)
-    read_ahead_bytes_max: int = setting("dbStorage_readAheadCacheMaxSizeMb", 32 * MIB)
+    entry_log_bytes_max: int = setting(
+        "logSizeLimit", 1 * GIB, low=MIB, high=ENTRY_LOG_BYTES_HARD_MAX - BOOKKEEPER_FRAME_BYTES_MAX
+    )
+    read_ahead_bytes_max: int = setting("dbStorage_readAheadCacheMaxSizeMb", 32 * MIB, low=0)
     """Entries read ahead for readers that catch up; 0 switches it off."""
-    read_ahead_batch_entries: int = setting("dbStorage_readAheadCacheBatchSize", 1_000)
+    read_ahead_batch_entries: int = setting("dbStorage_readAheadCacheBatchSize", 1_000, low=1, high=100_000)
     """How many at once, at most."""
     read_ahead_batch_bytes: int = setting("dbStorage_readAheadCacheBatchBytesSize", 512 * 1024)
     """How much at once, at most; -1: half the cache."""
-    read_threads: int = setting("numReadWorkerThreads", 2)
+    read_threads: int = setting("numReadWorkerThreads", 2, low=1, high=64)
     """For reads that the write cache cannot answer."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.write_cache_bytes_max >= WRITE_CACHE_BYTES_MIN,
-            "dbStorage_writeCacheMaxSizeMb",
-            self.write_cache_bytes_max,
-        )
         _require(self.flush_interval_seconds > 0, "flushInterval", self.flush_interval_seconds)
-        _require(
-            MIB <= self.entry_log_bytes_max <= ENTRY_LOG_BYTES_HARD_MAX - BOOKKEEPER_FRAME_BYTES_MAX,
-            "logSizeLimit",
-            self.entry_log_bytes_max,
-        )
-        _require(self.read_ahead_bytes_max >= 0, "dbStorage_readAheadCacheMaxSizeMb", self.read_ahead_bytes_max)
-        _require(
-            1 <= self.read_ahead_batch_entries <= 100_000,
-            "dbStorage_readAheadCacheBatchSize",
-            self.read_ahead_batch_entries,
-        )
-        _require(1 <= self.read_threads <= 64, "numReadWorkerThreads", self.read_threads)
+        check_ranges(self, accepted=False)
 
     def write_cache_share_bytes(self, directories_count: int) -> int:
         """What one of so many ledger directories gets of the write cache."""

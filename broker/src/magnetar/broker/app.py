@@ -41,6 +41,7 @@ from magnetar.broker.topics.service import BrokerService
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
+from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -283,6 +284,7 @@ def _assemble(
             cluster=settings.cluster_name,
             holder=settings.broker_id,
             in_use=service.namespaces_in_use,
+            memory_bytes=lambda: load.host_usage().memory.limit * MIB,
         )
     )
     access = _access_control(settings, resources, service)

@@ -207,18 +207,7 @@ def messages_of_entry(
 def entry_of_message(message: OutgoingMessage, metadata: MessageMetadata) -> bytes:
     """Headers and payload of one message. `metadata` has the producer's name, number and time, and is filled up."""
     payload = message.payload if message.payload is not None else b""
-    if message.payload is None:
-        metadata.null_value = True
-    if message.key is not None:
-        metadata.partition_key = message.key
-        if message.key_is_base64:
-            metadata.partition_key_b64_encoded = True
-    if message.ordering_key is not None:
-        metadata.ordering_key = message.ordering_key
-    if message.properties:
-        metadata.properties.extend(_pairs(message.properties))
-    if message.event_time_ms:
-        metadata.event_time = message.event_time_ms
+    _add_own(metadata, message)
     _add_common(metadata, message)
     metadata.uncompressed_size = len(payload)
     return build_message(metadata, payload)
@@ -234,27 +223,33 @@ def entry_of_batch(
     singles: list[tuple[SingleMessageMetadata, bytes]] = []
     for message, sequence_id in zip(messages, sequence_ids, strict=True):
         single = SingleMessageMetadata(payload_size=0, sequence_id=sequence_id)
-        if message.payload is None:
-            single.null_value = True
-        if message.key is not None:
-            single.partition_key = message.key
-            if message.key_is_base64:
-                single.partition_key_b64_encoded = True
-        if message.ordering_key is not None:
-            single.ordering_key = message.ordering_key
-        if message.properties:
-            single.properties.extend(_pairs(message.properties))
-        if message.event_time_ms:
-            single.event_time = message.event_time_ms
+        _add_own(single, message)
         singles.append((single, message.payload if message.payload is not None else b""))
     first = messages[0]
-    if first.key is not None:
-        metadata.partition_key = first.key
-        if first.key_is_base64:
-            metadata.partition_key_b64_encoded = True
+    _add_key(metadata, first)
     _add_common(metadata, first)
     metadata.highest_sequence_id = sequence_ids[-1]
     return build_batch(metadata, singles, compression)
+
+
+def _add_own(metadata: MessageMetadata | SingleMessageMetadata, message: OutgoingMessage) -> None:
+    """What each message of a batch has for itself."""
+    if message.payload is None:
+        metadata.null_value = True
+    _add_key(metadata, message)
+    if message.ordering_key is not None:
+        metadata.ordering_key = message.ordering_key
+    if message.properties:
+        metadata.properties.extend(KeyValue(key=key, value=value) for key, value in message.properties.items())
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+
+
+def _add_key(metadata: MessageMetadata | SingleMessageMetadata, message: OutgoingMessage) -> None:
+    if message.key is not None:
+        metadata.partition_key = message.key
+        if message.key_is_base64:
+            metadata.partition_key_b64_encoded = True
 
 
 def _add_common(metadata: MessageMetadata, message: OutgoingMessage) -> None:
@@ -264,7 +259,3 @@ def _add_common(metadata: MessageMetadata, message: OutgoingMessage) -> None:
         metadata.schema_version = message.schema_version
     if message.deliver_at_ms:
         metadata.deliver_at_time = message.deliver_at_ms
-
-
-def _pairs(properties: Properties) -> list[KeyValue]:
-    return [KeyValue(key=key, value=value) for key, value in properties.items()]

@@ -25,6 +25,9 @@ TRY_AGAIN: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 
+_WITHOUT_PROXY: Final = ("grpc.enable_http_proxy", 0)
+"""gRPC would send calls through the environment's proxy, this machine's own too, and their token can be read there."""
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -37,10 +40,10 @@ class ControlChannel:
         self.address = address
         self.metadata: tuple[tuple[str, str], ...] = ((TOKEN_HEADER, TOKEN_SCHEME + token),) if token else ()
         if tls is None:
-            self.channel = grpc.aio.insecure_channel(address)
+            self.channel = grpc.aio.insecure_channel(address, options=(_WITHOUT_PROXY,))
         else:
-            options = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
-            self.channel = grpc.aio.secure_channel(address, _credentials(tls), options=options)
+            named = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
+            self.channel = grpc.aio.secure_channel(address, _credentials(tls), options=(_WITHOUT_PROXY, *named))
 
     async def healthy(self, service: str = "") -> bool:
         """What the health service says; an unknown service is not healthy. `ControlUnavailable`."""

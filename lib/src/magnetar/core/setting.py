@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from functools import cache
 from typing import Any, Final, Literal, TypeVar
 
-from magnetar.core.errors import Misuse
+from magnetar.core.errors import Misuse, SettingError
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
@@ -40,6 +40,10 @@ class Row:
     """The unit of a name whose end does not tell it. A number of bytes needs none."""
     read: Callable[[str], object] | None = None
     """For a value that is written otherwise than its type; raises ValueError with what was expected."""
+    low: float | None = None
+    """The smallest number that `check_ranges` lets pass."""
+    high: float | None = None
+    """The largest."""
     words: Mapping[str, object] | None = None
     """The values by what they are called, where their type does not tell it."""
     port: bool = False
@@ -90,6 +94,18 @@ def class_named(kind: type[E]) -> Callable[[str], E]:
 def rows_of(kind: type) -> tuple[Row, ...]:
     """All rows of a settings class and its parts. `Misuse` when two of them have one name."""
     return _rows_of(kind)
+
+
+def check_ranges(settings: object, accepted: bool = True) -> None:
+    """`SettingError` names the setting of this class that is out of its range, and with `accepted` the range."""
+    for row in rows_of(type(settings)):
+        low, high = row.low, row.high
+        if "." in row.path or (low is None and high is None):
+            continue
+        value = getattr(settings, row.path)
+        if (low is not None and value < low) or (high is not None and value > high):
+            told = f"; {low} to {high} are accepted" if accepted else ""
+            raise SettingError(f"{row.name} is out of bounds: {value}{told}")
 
 
 @cache

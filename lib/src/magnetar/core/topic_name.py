@@ -33,6 +33,8 @@ apart takes its time for each letter."""
 
 FULL_RANGE: Final = 0xFFFF_FFFF
 
+_NO_NAMES: Final = (".", "..")
+"""No node of a metadata store is called so: in paths they are steps."""
 _NAME_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _UNRESERVED: Final = re.compile(r"[-.*\w]*", re.ASCII)
 _PARTITION: Final = re.compile(r"(.*)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
@@ -45,8 +47,8 @@ class InvalidTopicName(PeerError):
 
 
 def is_valid_name_part(text: str) -> bool:
-    """Whether a tenant or a namespace may be called so (Pulsar `NamedEntity`)."""
-    return _NAME_PART.fullmatch(text) is not None
+    """Whether a tenant or a namespace may be called so (Pulsar `NamedEntity`, without names that fail later there)."""
+    return _NAME_PART.fullmatch(text) is not None and text not in _NO_NAMES
 
 
 def java_url_encode(text: str) -> str:
@@ -76,7 +78,8 @@ class NamespaceName:
     def __init__(self, tenant: str, name: str) -> None:
         for part in (tenant, name):
             if not is_valid_name_part(part):
-                raise InvalidTopicName(f"Invalid namespace name {tenant}/{name}: {part!r} may hold only [-=:.\\w]")
+                allowed = "is no name" if part in _NO_NAMES else "may hold only [-=:.\\w]"
+                raise InvalidTopicName(f"Invalid namespace name {tenant}/{name}: {part!r} {allowed}")
         self.tenant = tenant
         self.name = name
         self._text = f"{tenant}/{name}"
@@ -207,6 +210,8 @@ def _parse(text: str) -> TopicName:
     own_name = name.local_name if name.partition_index < 0 else name.local_name.rpartition("-partition-")[0]
     if not own_name.strip():
         raise InvalidTopicName(f"Invalid topic name: {text}. Topic local name must not be blank.")
+    if own_name in _NO_NAMES:
+        raise InvalidTopicName(f"Invalid topic name: {text}. {own_name!r} is no name.")
     return name
 
 

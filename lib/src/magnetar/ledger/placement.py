@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.errors import SettingError
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
 from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.topology import UNKNOWN_RACK, BookieTopology
 
@@ -53,7 +53,7 @@ class PlacementSettings:
     rack_aware: bool = setting("bookkeeperClientRackawarePolicyEnabled", True)
     region_aware: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
     """The first part of a rack's path is its region."""
-    racks_per_write_quorum_min: int = setting("bookkeeperClientMinNumRacksPerWriteQuorum", 2)
+    racks_per_write_quorum_min: int = setting("bookkeeperClientMinNumRacksPerWriteQuorum", 2, low=1, high=1_000)
     enforce_racks: bool = setting("bookkeeperClientEnforceMinNumRacksPerWriteQuorum", False)
     """Rather no ledger than one in too few racks; bookies of unknown racks are
     not used then."""
@@ -65,12 +65,12 @@ class PlacementSettings:
     """Used as well when the first ones have too few; then those that are in no group."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("bookkeeperClientMinNumRacksPerWriteQuorum", self.racks_per_write_quorum_min),
-            ("reppMinimumRegionsForDurability", self.regions_per_write_quorum_min),
-        ):
-            if not 1 <= value <= 1_000:
-                raise SettingError(f"{name} is out of bounds: {value}; 1 to 1000 are accepted")
+        check_ranges(self)
+        if not 1 <= self.regions_per_write_quorum_min <= 1_000:
+            raise SettingError(
+                f"reppMinimumRegionsForDurability is out of bounds: {self.regions_per_write_quorum_min}; "
+                "1 to 1000 are accepted"
+            )
 
 
 def isolation_of(value: bytes | None, settings: PlacementSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,7 +7,7 @@ has no parents and no times: parents are made as in ZooKeeper, times are 0, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from magnetar.core.errors import Misuse
@@ -23,7 +23,7 @@ from magnetar.metadata.etcd_transactions import (
     put_while_there_transaction,
 )
 from magnetar.metadata.generated import etcd_pb2 as pb
-from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.listeners import ListenedStore
 from magnetar.metadata.paths import ROOT, check_node, check_path, parent_of, sequential_path
 from magnetar.metadata.store import (
     ANY_VERSION,
@@ -33,7 +33,6 @@ from magnetar.metadata.store import (
     NodeHasChildren,
     NodeNotFound,
     Notification,
-    SessionEvent,
     Stat,
     StoreUnavailable,
     VersionConflict,
@@ -52,13 +51,12 @@ _ATTEMPTS_MAX: Final = 20
 _ROOT_NODE: Final = Node(b"", Stat(ROOT, 0, 0, 0, ephemeral=False, owned_by_this_session=False))
 
 
-class EtcdMetadataStore:
+class EtcdMetadataStore(ListenedStore):
     """A `MetadataStore` on an etcd cluster. Made by `open`. Listeners hear of every change in the tree, of changes of
     this process twice."""
 
     def __init__(self, url: str, *, session_timeout_ms: int, operation_timeout_ms: int) -> None:
-        self._changes: Listeners[Notification] = Listeners()
-        self._session_events: Listeners[SessionEvent] = Listeners()
+        super().__init__()
         self._client = EtcdClient(parse_endpoints(url), operation_timeout_ms)
         self._session = EtcdSession(self._client, session_timeout_ms, self._take_event, self._take_session_event)
         self._closed = False
@@ -196,14 +194,6 @@ class EtcdMetadataStore:
         await self._client.transact(delete_tree_transaction(path))
         await self._tell_deleted(gone)
 
-    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """Be told of changes under every path that this store has read or listed; returns the way to stop."""
-        return self._changes.add(listener)
-
-    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Be told how the session fares; returns the way to stop."""
-        return self._session_events.add(listener)
-
     def limit_waiting(self, seconds: float) -> None:
         """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
         process that stops: it waits once, and not in each step."""
@@ -215,8 +205,7 @@ class EtcdMetadataStore:
         if self._closed:
             return
         self._closed = True
-        self._changes.clear()
-        self._session_events.clear()
+        self._tell_nobody()
         await self._session.close()
         await self._client.close()
 
@@ -261,17 +250,17 @@ class EtcdMetadataStore:
         holder = put.prev_kv.lease if replaced else lease
         created = put.prev_kv.create_revision if replaced else revision
         if replaced:
-            self._changes.tell([Notification(NodeChange.MODIFIED, path)])
+            self.changes.tell([Notification(NodeChange.MODIFIED, path)])
         else:
             parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(NodeChange.CREATED, path), parent])
+            self.changes.tell([Notification(NodeChange.CREATED, path), parent])
         await asyncio.sleep(0)  # Listeners hear of a write before it returns.
         return self._stat(path, version, holder, created)
 
     async def _tell_deleted(self, paths: list[str]) -> None:
         for path in paths:
             parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(NodeChange.DELETED, path), parent])
+            self.changes.tell([Notification(NodeChange.DELETED, path), parent])
         await asyncio.sleep(0)
 
     def _node(self, path: str, found: pb.KeyValue) -> Node:
@@ -285,11 +274,8 @@ class EtcdMetadataStore:
         path = event.kv.key.decode(errors="replace")
         deleted = event.type == pb.Event.DELETE
         if not deleted and event.kv.version > 1:
-            self._changes.tell([Notification(NodeChange.MODIFIED, path)])
+            self.changes.tell([Notification(NodeChange.MODIFIED, path)])
         elif path != ROOT:
             change = NodeChange.DELETED if deleted else NodeChange.CREATED
             parent = Notification(NodeChange.CHILDREN_CHANGED, parent_of(path))
-            self._changes.tell([Notification(change, path), parent])
-
-    def _take_session_event(self, event: SessionEvent) -> None:
-        self._session_events.tell([event])
+            self.changes.tell([Notification(change, path), parent])

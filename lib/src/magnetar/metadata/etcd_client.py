@@ -28,6 +28,7 @@ OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),  # A metadata store stands beside its clients, whatever their environment says.
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
+from magnetar.metadata.store import Notification, SessionEvent
+
 logger: Final = logging.getLogger(__name__)
 
 Event = TypeVar("Event")
@@ -47,3 +49,26 @@ class Listeners(Generic[Event]):
                     listener(event)
                 except Exception:
                     logger.exception("a listener failed on %r", event)
+
+
+class ListenedStore:
+    """The half of a `MetadataStore` that tells its listeners."""
+
+    def __init__(self) -> None:
+        self.changes: Listeners[Notification] = Listeners()
+        self._session_events: Listeners[SessionEvent] = Listeners()
+
+    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`."""
+        return self.changes.add(listener)
+
+    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch_session`."""
+        return self._session_events.add(listener)
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        self._session_events.tell([event])
+
+    def _tell_nobody(self) -> None:
+        self.changes.clear()
+        self._session_events.clear()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from magnetar.core.clock import Clock
-from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.listeners import ListenedStore
 from magnetar.metadata.store import (
     ANY_VERSION,
     Node,
@@ -80,12 +80,11 @@ class LocalTree:
         """Let go of what the tree is kept in."""
 
 
-class LocalStore:
+class LocalStore(ListenedStore):
     """One session on a local tree: a `MetadataStore`."""
 
     def __init__(self, tree: LocalTree) -> None:
-        self.changes: Listeners[Notification] = Listeners()
-        self._session_events: Listeners[SessionEvent] = Listeners()
+        super().__init__()
         self._tree = tree
         self._session = tree.new_session_id()
         self._closed = False
@@ -158,14 +157,6 @@ class LocalStore:
         await self._settled(path)
         return self._tree.rules.children(path)
 
-    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """Be told of every change in the tree; returns the way to stop."""
-        return self.changes.add(listener)
-
-    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Be told how the session fares; returns the way to stop. A local session ends by `close` alone."""
-        return self._session_events.add(listener)
-
     def limit_waiting(self, seconds: float) -> None:
         """Do nothing: nobody ever waits for a server here."""
 
@@ -200,8 +191,7 @@ class LocalStore:
         if self._closed:
             return
         self._closed = True
-        self.changes.clear()
-        self._session_events.clear()
+        self._tell_nobody()
         try:
             await self._commit(self._tree.rules.end_session(self._session))
         except StoreUnavailable as error:

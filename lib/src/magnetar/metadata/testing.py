@@ -13,8 +13,9 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import Final, Self
 
+from kazoo.client import KazooClient
 from magnetar.core.errors import Misuse, Unavailable
 from magnetar.net.free_ports import free_port
 
@@ -34,21 +35,11 @@ class Membership:
     """The `server.N=…` lines, the same for all members."""
 
 
-class ZookeeperServer:
-    """One ZooKeeper server on a free port of 127.0.0.1; a context manager that starts and stops it.
+class ServerProcess:
+    """A server that is a process of its own; a context manager that starts and stops it."""
 
-    `Misuse` if Java or PySpark is not installed: a test that needs ZooKeeper fails then, it is not skipped."""
-
-    def __init__(self, directory: Path, *, tick_ms: int = 500, membership: Membership | None = None) -> None:
-        """Data and log go to the directory. Session timeouts are 2 to 20 ticks."""
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.url = f"zk:{self.address}"
-        self._directory = directory
-        self._tick_ms = tick_ms
-        self._membership = membership
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -56,6 +47,61 @@ class ZookeeperServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def start(self) -> None:
+        """Start and wait until the server answers. `Unavailable`."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop in an orderly way; sessions go on when it is started again."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As if the machine had died."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill and start on the same port and data."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop answering without closing a connection, until `resume`."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise Misuse("the server is not running")
+        return self._process
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(how)
+            process.wait()
+
+
+class ZookeeperServer(ServerProcess):
+    """One ZooKeeper server on a free port of 127.0.0.1.
+
+    `Misuse` if Java or PySpark is not installed: a test that needs ZooKeeper fails then, it is not skipped."""
+
+    def __init__(self, directory: Path, *, tick_ms: int = 500, membership: Membership | None = None) -> None:
+        """Data and log go to the directory. Session timeouts are 2 to 20 ticks."""
+        super().__init__()
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"zk:{self.address}"
+        self._directory = directory
+        self._tick_ms = tick_ms
+        self._membership = membership
 
     @property
     def pid(self) -> int | None:
@@ -84,8 +130,21 @@ class ZookeeperServer:
         # It takes what it needs: 100 000 topics are 300 000 nodes.
         command = [_java(), "-Xms64m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-cp", _class_path(), main, str(config)]
-        self._log = (self._directory / "zookeeper.log").open("ab")
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)  # noqa: S603
+        with (self._directory / "zookeeper.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+
+    def end_session(self, client_id: tuple[int, bytes]) -> None:
+        """End a session from the side, as if the server had waited too long for its client.
+
+        That client connects again at once, and may take the session back before it is closed: so it goes on until the
+        server knows the session no more."""
+        ended = False
+        while not ended:
+            client = KazooClient(self.address, client_id=client_id)
+            client.start(timeout=START_SECONDS_MAX)
+            ended = client.client_id[0] != client_id[0]
+            client.stop()
+            client.close()
 
     def mode(self) -> str | None:
         """`standalone`, `leader` or `follower`; None while it serves nobody."""
@@ -97,44 +156,6 @@ class ZookeeperServer:
                 if line.startswith("Mode: "):
                     return line.removeprefix("Mode: ")
         return None
-
-    def stop(self) -> None:
-        """Stop in an orderly way; sessions go on when it is started again."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """As if the machine had died."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill and start on the same port and data."""
-        self.kill()
-        self.start()
-
-    def pause(self) -> None:
-        """Stop answering without closing a connection, until `resume`."""
-        process = self._running()
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._running().send_signal(signal.SIGCONT)
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise Misuse("the ZooKeeper server is not running")
-        return self._process
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(how)
-            process.wait()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     def wait_until_it_answers(self) -> None:
         """`Unavailable` when it does not in time."""
@@ -196,43 +217,30 @@ class ZookeeperEnsemble:
         raise Unavailable("no server of the ensemble leads")
 
 
-class EtcdServer:
-    """One etcd server on free ports of 127.0.0.1; a context manager that starts and stops it."""
+class EtcdServer(ServerProcess):
+    """One etcd server on free ports of 127.0.0.1."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"etcd:http://{self.address}"
         self._peer_port = free_port()
         self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
 
     @staticmethod
     def available() -> bool:
         """Whether the program is installed."""
         return shutil.which("etcd") is not None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
     def start(self) -> None:
-        """Start and wait until the server answers. `Unavailable`."""
+        """See `ServerProcess.start`."""
         self._directory.mkdir(parents=True, exist_ok=True)
         client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         command = ["etcd", "--name", "one", "--data-dir", str(self._directory / "data")]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-        command += [
-            "--listen-peer-urls",
-            peer,
-            "--initial-advertise-peer-urls",
-            peer,
-            "--initial-cluster",
-            f"one={peer}",
-        ]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        command += ["--initial-cluster", f"one={peer}"]
         with (self._directory / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -244,37 +252,6 @@ class EtcdServer:
             time.sleep(0.05)
         self.kill()
         raise Unavailable(f"etcd did not start; see {self._directory / 'etcd.log'}")
-
-    def stop(self) -> None:
-        """Stop in an orderly way."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """As if the machine had died."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(how)
-            process.wait()
-
-    def restart(self) -> None:
-        """Kill and start on the same port and data."""
-        self.kill()
-        self.start()
-
-    def pause(self) -> None:
-        """Stop answering without closing a connection, until `resume`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 def _java() -> str:

@@ -18,7 +18,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import ZnodeStat
 from magnetar.core.errors import Misuse, PeerError, SettingError
-from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.listeners import ListenedStore
 from magnetar.metadata.paths import ROOT, check_node, check_path, join, parent_of
 from magnetar.metadata.store import (
     ANY_VERSION,
@@ -27,7 +27,6 @@ from magnetar.metadata.store import (
     NodeHasChildren,
     NodeNotFound,
     Notification,
-    SessionEvent,
     Stat,
     StoreUnavailable,
     VersionConflict,
@@ -45,7 +44,7 @@ _ATTEMPTS_MAX: Final = 20
 """How often an operation of several requests starts again because others changed the node meanwhile."""
 
 
-class ZookeeperMetadataStore:
+class ZookeeperMetadataStore(ListenedStore):
     """A `MetadataStore` on one ZooKeeper session after the other. Made by `open`.
 
     Reads leave a one-shot watch, unless they say that they want none. After a reconnection, and when there are more
@@ -66,8 +65,7 @@ class ZookeeperMetadataStore:
                 check_path(self._root)
             except Misuse as error:
                 raise SettingError(f"the chroot of metadata URL {url!r} is not a path") from error
-        self._changes: Listeners[Notification] = Listeners()
-        self._session_events: Listeners[SessionEvent] = Listeners()
+        super().__init__()
         self._closed = False
         self._session = ZookeeperSession(
             hosts,
@@ -216,15 +214,6 @@ class ZookeeperMetadataStore:
         _check_not_root(path)
         await self._delete_tree(full)
 
-    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """Be told of changes under every path that this store has read or listed; returns the way to stop. Some changes
-        may be none: see the class."""
-        return self._changes.add(listener)
-
-    def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Be told how the session fares; returns the way to stop."""
-        return self._session_events.add(listener)
-
     def limit_waiting(self, seconds: float) -> None:
         """Once a server that is asked has said nothing for so many seconds, fail all requests with `StoreClosed`. For a
         process that stops: it waits once, and not in each step."""
@@ -236,8 +225,7 @@ class ZookeeperMetadataStore:
         if self._closed:
             return
         self._closed = True
-        self._changes.clear()
-        self._session_events.clear()
+        self._tell_nobody()
         await self._session.close()
 
     async def _create_or_replace(self, path: str, value: bytes, *, ephemeral: bool) -> Stat:
@@ -340,10 +328,7 @@ class ZookeeperMetadataStore:
 
     def _take_notification(self, notification: Notification) -> None:
         path = notification.path.removeprefix(self._root) or ROOT
-        self._changes.tell([Notification(notification.change, path)])
-
-    def _take_session_event(self, event: SessionEvent) -> None:
-        self._session_events.tell([event])
+        self.changes.tell([Notification(notification.change, path)])
 
 
 def _check_not_root(path: str) -> None:

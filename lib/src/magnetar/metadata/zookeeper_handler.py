@@ -14,6 +14,7 @@ import math
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -42,10 +43,17 @@ class Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
 class BufferedSocket:
     """A socket that does not block, and that is read in large pieces; what kazoo needs of one."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(
+        self, connected: socket.socket, now: Callable[[], float] = time.monotonic, began_seconds: float = 0.0
+    ) -> None:
+        """`began_seconds`: when the connection was asked for, by the clock `now`."""
         self._socket = connected
+        self._now = now
+        self._began_seconds = began_seconds
         self._received = b""
         self._start = 0
+        self.greeting_seconds = 0.0
+        """How long it took the other side to accept the connection and to say something, once it has."""
         self.heard = False
         """Whether the other side has ever sent anything. One that only closed said nothing: it is not serving yet."""
 
@@ -57,8 +65,9 @@ class BufferedSocket:
         """At most so many bytes; none when the other side has closed. BlockingIOError when there are none yet."""
         if self._start == len(self._received):
             self._received, self._start = self._socket.recv(RECEIVE_BYTES), 0
-            if self._received:
+            if self._received and not self.heard:
                 self.heard = True
+                self.greeting_seconds = self._now() - self._began_seconds
         piece = self._received[self._start : self._start + count]
         self._start += len(piece)
         return piece
@@ -92,11 +101,21 @@ Pollable = socket.socket | BufferedSocket
 class ZookeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types.
     """kazoo's threads without its two callback threads, which would lose the order between results and watches."""
 
-    def __init__(self, hand_over: Callable[[Result], None], first_reply_seconds: float) -> None:
+    def __init__(
+        self,
+        hand_over: Callable[[Result], None],
+        first_reply_seconds: float,
+        session_kept_seconds: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`first_reply_seconds`: how long a server may take to accept a connection, and to say anything on it. Twice as
-        long after each that did not, up to what kazoo allows: a slow server is not given up for ever."""
+        long after each that did not, up to what kazoo allows: a slow server is not given up for ever. After one that
+        took long twice what that took: else several attempts would be given up, and the session with them."""
         super().__init__()
         self.hand_over = hand_over
+        self.session_kept_seconds = session_kept_seconds
+        """How long a session without a connection counts as ours: more patience is of no use to it."""
+        self._now = now
         self._first_reply_seconds = first_reply_seconds
         self._patience_seconds = first_reply_seconds
         self._hung_up = threading.Event()
@@ -120,15 +139,17 @@ class ZookeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kaz
         """Connect to a server."""
         if self._connection is not None and self._connection.heard:
             # Once: it is still the last one after attempts that led to none, and those count.
+            slow_seconds = min(2 * self._connection.greeting_seconds, self.session_kept_seconds)
             self._connection = None
-            self._patience_seconds = self._first_reply_seconds
+            self._patience_seconds = max(self._first_reply_seconds, slow_seconds)
         timeout = min(timeout, self._patience_seconds)
+        began_seconds = self._now()
         try:
             connected = super().create_connection(*arguments, timeout=timeout, **named)
         except TimeoutError:
             self._patience_seconds = 2 * timeout
             raise
-        connection = self._connection = BufferedSocket(connected)
+        connection = self._connection = BufferedSocket(connected, self._now, began_seconds)
         if self._hung_up.is_set():
             connection.hang_up()
         return connection

@@ -191,7 +191,8 @@ class ZookeeperSession:
         self._watchers = {WatchKind.DATA: self._post_data_event, WatchKind.CHILDREN: self._post_children_event}
         self._patience = SilenceLimit(self._give_up)
         first_reply_seconds = min(FIRST_REPLY_SECONDS_MAX, self._session_timeout_seconds * FIRST_REPLY_SHARE)
-        self._handler = ZookeeperHandler(self._post_result, first_reply_seconds)
+        kept_seconds = self._session_timeout_seconds * LOST_AFTER_SHARE
+        self._handler = ZookeeperHandler(self._post_result, first_reply_seconds, kept_seconds)
         self._client = self._new_client(hosts)
 
     async def open(self) -> None:
@@ -274,6 +275,7 @@ class ZookeeperSession:
         def connect_noting(*server: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = connect(*server)
             self._granted_seconds = min(asked_seconds, read_timeout_ms / 1000 / _NOTICED_AFTER_SHARE)
+            handler.session_kept_seconds = self._granted_seconds * LOST_AFTER_SHARE
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_noting  # noqa: SLF001

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
+from magnetar.net.places import Places
 
 REQUESTS_MAX: Final = 128
 """Requests of one connection, at once. What each waits for takes milliseconds at most, so that is ten thousand a second
@@ -43,6 +44,9 @@ others who did, and nobody else does."""
 READINGS_IN_ALL: Final = 16
 """Reads of one kind, at once from all sources: what was read is in memory until its answer is made. A list of ten
 thousand topics takes 2 MB, a schema 512 KiB at most."""
+
+READINGS_LATE_MAX: Final = 32
+"""Of one kind: those beside them whose sources have not answered for a while. With them it is 100 MB at most."""
 
 TURN_SECONDS_MAX: Final = 0.001
 """In one turn of the loop for what connections have left over from their last one, however many have. As much for large
@@ -114,19 +118,20 @@ class ServerRequests:
 class Readings:
     """What is read for large answers, of one kind: bounded by each source, as any may be slow, and in all."""
 
-    __slots__ = ("_in_all", "_of_sources")
+    __slots__ = ("_of_sources", "in_all")
 
     def __init__(self) -> None:
-        self._in_all = asyncio.Semaphore(READINGS_IN_ALL)
+        self.in_all = Places(READINGS_IN_ALL, READINGS_LATE_MAX)
+        """What a reading needs beside a place of its source, after that: who waits for the source takes nobody's."""
         self._of_sources: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         """The semaphore of each source that somebody reads or waits for."""
 
-    def places(self, source: Hashable) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
-        """What a reading of a source has to have, in this order: who waits for the source takes nobody's place."""
+    def of_source(self, source: Hashable) -> asyncio.Semaphore:
+        """What a reading of a source has to have first."""
         of_source = self._of_sources.get(source)
         if of_source is None:
             of_source = self._of_sources[source] = asyncio.Semaphore(READINGS_OF_ONE)
-        return of_source, self._in_all
+        return of_source
 
 
 class ClientGone(Exception):
@@ -145,8 +150,8 @@ class Place:
         self._requests = requests
         self._in_all = in_all
         self._making = False
-        self._held: list[asyncio.Semaphore] = []
-        """For what was read."""
+        self._held: list[Callable[[], None]] = []
+        """How what was taken for what was read is given back."""
 
     async def take(self) -> None:
         """From now on the answer is made. `ClientGone`."""
@@ -161,11 +166,14 @@ class Place:
         made, as after `take`. Once for each answer. `ClientGone`."""
         assert not self._held
         self._leave_off()
-        for semaphore in readings.places(source):
-            await semaphore.acquire()
-            self._held.append(semaphore)
+        of_source = readings.of_source(source)
+        await of_source.acquire()
+        self._held.append(of_source.release)
+        of_all = await readings.in_all.take()
+        self._held.append(of_all.leave)
         self.require_client()
-        read = await work()
+        with of_all:
+            read = await work()
         await self.take()
         return read
 
@@ -184,7 +192,7 @@ class Place:
         """The answer is written, or there is none."""
         self._leave_off()
         while self._held:
-            self._held.pop().release()
+            self._held.pop()()
 
     def _leave_off(self) -> None:
         if self._making:

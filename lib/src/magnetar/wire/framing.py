@@ -15,7 +15,7 @@ from magnetar.wire.parts import PARTS_MAX, join_newest
 LENGTH_BYTES: Final = 4
 _LENGTH: Final = Struct(">I")
 
-_HTTP: Final = ". The other side speaks HTTP: is it the port of the admin API?"
+_HTTP: Final = ". The other side speaks HTTP: is it a port for HTTP?"
 _TLS: Final = ". The other side speaks TLS: is it a port with TLS?"
 _OTHER_PROTOCOLS: Final = {b"HT": _HTTP, b"GE": _HTTP, b"PO": _HTTP, b"PU": _HTTP, b"\x15\x03": _TLS, b"\x16\x03": _TLS}
 """What may be said of a stream that begins like this: HTTP's answers and requests, TLS's alerts and handshakes."""

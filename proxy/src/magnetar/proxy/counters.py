@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 
 class ProxyCounters:
     """Since the start."""
@@ -11,13 +13,9 @@ class ProxyCounters:
         self.closed_reads = 0
         self.closed_bytes = 0
         """Bytes of data connections that have ended; those that stand count for themselves."""
-        self.lookup_requests = 0
-        self.partitions_metadata_requests = 0
-        self.get_topics_of_namespace_requests = 0
-        self.get_schema_requests = 0
-        self.rejected_lookup_requests = 0
-        self.rejected_partitions_metadata_requests = 0
-        self.rejected_get_topics_of_namespace_requests = 0
+        self.requests: Counter[int] = Counter()
+        """Of lookup connections, by the command's type."""
+        self.rejected_requests: Counter[int] = Counter()
         self.denied_targets = 0
         self.authentication_failures = 0
         self.broker_connection_failures = 0

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from magnetar.core.errors import SettingError, Unavailable
-from magnetar.metadata.store import MetadataStore, NodeChange, Notification, SessionEvent
+from magnetar.metadata.kept_current import KeptCurrent
+from magnetar.metadata.store import MetadataStore, NodeChange, Notification
 from magnetar.proxy.settings import FixedBrokers
 
 logger: Final = logging.getLogger(__name__)
@@ -26,9 +27,6 @@ DRAINING_PATH: Final = "/loadbalance/draining"
 
 REREAD_SECONDS: Final = 1.0
 """Who names a broker that is not known has the list read again, but no more often than this: names cost nothing."""
-
-RETRY_SECONDS: Final = 1.0
-"""Pause before the list is asked for again after the store failed."""
 
 
 class NoBroker(Unavailable):
@@ -194,9 +192,7 @@ class WatchedBrokers:
         self._leaving: Sequence[KnownBroker] = ()
         self._rereading: asyncio.Task[None] | None = None
         self._reread_seconds = float("-inf")
-        self._changed = asyncio.Event()
-        self._refresher: asyncio.Task[None] | None = None
-        self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
+        self._kept = KeptCurrent(store, "brokers", self._refresh, _concerns)
 
     def all(self) -> Sequence[KnownBroker]:
         """As registered. While the store cannot be reached, as it was before."""
@@ -224,41 +220,14 @@ class WatchedBrokers:
 
     async def start(self) -> None:
         """Read the list and go on watching. `StoreUnavailable`."""
-        await self._refresh()
-        self._refresher = asyncio.get_running_loop().create_task(self._keep_current(), name="broker discovery")
+        await self._kept.start()
 
     async def close(self) -> None:
         """Stop watching."""
-        for stop in self._stop_watching:
-            stop()
-        self._stop_watching = []
-        running = [task for task in (self._refresher, self._rereading) if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    def _notified(self, notification: Notification) -> None:
-        # Brokers write their load into their nodes all the time; what is asked here does not change with it.
-        if notification.change is not NodeChange.MODIFIED and notification.path.startswith(
-            (BROKERS_PATH, DRAINING_PATH)
-        ):
-            self._changed.set()
-
-    def _session_changed(self, event: SessionEvent) -> None:
-        # Changes may have been missed while the store was away.
-        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
-            self._changed.set()
-
-    async def _keep_current(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._refresh()
-            except Unavailable as error:
-                logger.warning("the list of brokers cannot be read: %s", error)
-                self._changed.set()
-                await asyncio.sleep(RETRY_SECONDS)
+        await self._kept.stop()
+        if self._rereading is not None:
+            self._rereading.cancel()
+            await asyncio.gather(self._rereading, return_exceptions=True)
 
     async def _refresh(self) -> None:
         # In this order, as brokers go from one list to the other.
@@ -274,6 +243,13 @@ class WatchedBrokers:
             if broker is not None:
                 found.append(broker)
         return found
+
+
+def _concerns(notification: Notification) -> bool:
+    # Brokers write their load into their nodes all the time; what is asked here does not change with it.
+    return notification.change is not NodeChange.MODIFIED and notification.path.startswith(
+        (BROKERS_PATH, DRAINING_PATH)
+    )
 
 
 def decode_broker(broker_id: str, value: bytes) -> KnownBroker | None:

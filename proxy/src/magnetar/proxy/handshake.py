@@ -206,7 +206,7 @@ class _Greeter:
         try:
             greeting = self._greet(self._connection)
             self._client = greeting.client
-            frame = messages.encode_command(BaseCommand(type=BaseCommand.CONNECT, connect=greeting.connect))
+            frame = messages.frame_of(greeting.connect)
         except OSError as error:
             self._fail(BrokerUnreachable(f"the proxy's own credentials cannot be read: {error}"))
             return

@@ -102,7 +102,7 @@ class Lookups:
     async def answer(self, question: Question) -> bytes:
         """The frame that answers a request, whatever happens. `ClientGone`, for one whose answer may be large."""
         command = question.command
-        self._count(command)
+        self._counters.requests[command.type] += 1
         request_id = request_id_of(command)
         kind = command.type
         try:
@@ -121,7 +121,7 @@ class Lookups:
         """`PulsarError` when there are too many."""
         size_bytes = question.size_bytes
         if self.under_way >= self._at_once_max or self._under_way_bytes + size_bytes > UNDER_WAY_BYTES_MAX:
-            self._count_rejected(question.command)
+            self._counters.rejected_requests[question.command.type] += 1
             raise PulsarError(ServerError.SERVICE_NOT_READY, THROTTLED)
         self.under_way += 1
         self._under_way_bytes += size_bytes
@@ -211,26 +211,6 @@ class Lookups:
             with self._counted_as_under_way(question):
                 yield url
 
-    def _count(self, command: BaseCommand) -> None:
-        counters = self._counters
-        if command.type == BaseCommand.LOOKUP:
-            counters.lookup_requests += 1
-        elif command.type == BaseCommand.PARTITIONED_METADATA:
-            counters.partitions_metadata_requests += 1
-        elif command.type == BaseCommand.GET_TOPICS_OF_NAMESPACE:
-            counters.get_topics_of_namespace_requests += 1
-        else:
-            counters.get_schema_requests += 1
-
-    def _count_rejected(self, command: BaseCommand) -> None:
-        counters = self._counters
-        if command.type == BaseCommand.LOOKUP:
-            counters.rejected_lookup_requests += 1
-        elif command.type == BaseCommand.PARTITIONED_METADATA:
-            counters.rejected_partitions_metadata_requests += 1
-        elif command.type == BaseCommand.GET_TOPICS_OF_NAMESPACE:
-            counters.rejected_get_topics_of_namespace_requests += 1
-
 
 def request_id_of(command: BaseCommand) -> int:
     """The client's own."""
@@ -265,16 +245,13 @@ def _forget_claims(command: BaseCommand) -> None:
 def _by_way_of_the_proxy(request_id: int, url: str) -> bytes:
     """Both URLs are the one that the proxy uses, whatever the client has to the proxy: the client sends it back in its
     next CONNECT."""
-    return messages.encode_command(
-        BaseCommand(
-            type=BaseCommand.LOOKUP_RESPONSE,
-            lookupTopicResponse=CommandLookupTopicResponse(
-                request_id=request_id,
-                response=CommandLookupTopicResponse.Connect,
-                brokerServiceUrl=url,
-                brokerServiceUrlTls=url,
-                authoritative=True,
-                proxy_through_service_url=True,
-            ),
+    return messages.frame_of(
+        CommandLookupTopicResponse(
+            request_id=request_id,
+            response=CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=url,
+            brokerServiceUrlTls=url,
+            authoritative=True,
+            proxy_through_service_url=True,
         )
     )

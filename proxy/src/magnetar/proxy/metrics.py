@@ -8,6 +8,7 @@ from typing import Final
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 from magnetar.proxy.service import ProxyService
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -15,10 +16,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _REQUESTS: Final = (
-    ("lookup", "topic lookup"),
-    ("partitions_metadata", "partitions metadata"),
-    ("get_topics_of_namespace", "getTopicsOfNamespace"),
-    ("get_schema", "schema"),
+    (BaseCommand.LOOKUP, "lookup", "topic lookup"),
+    (BaseCommand.PARTITIONED_METADATA, "partitions_metadata", "partitions metadata"),
+    (BaseCommand.GET_TOPICS_OF_NAMESPACE, "get_topics_of_namespace", "getTopicsOfNamespace"),
+    (BaseCommand.GET_SCHEMA, "get_schema", "schema"),
 )
 
 
@@ -87,8 +88,8 @@ class _ProxyCollector(Collector):
             ("http_failures", "HTTP requests that no broker answered", counters.http_failures),
         ):
             yield "counter", name, text, value
-        for name, what in _REQUESTS:
-            yield "counter", f"{name}_requests", f"Counter of {what} requests", getattr(counters, f"{name}_requests")
+        for command, name, what in _REQUESTS:
+            yield "counter", f"{name}_requests", f"Counter of {what} requests", counters.requests[command]
             if name != "get_schema":
                 text = f"Counter of {what} requests rejected due to throttling"
-                yield "counter", f"rejected_{name}_requests", text, getattr(counters, f"rejected_{name}_requests")
+                yield "counter", f"rejected_{name}_requests", text, counters.rejected_requests[command]

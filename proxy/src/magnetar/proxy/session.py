@@ -355,8 +355,7 @@ class ProxySession:
             self._close()
             return
         # The broker's own answer: what it can do is what the client will meet.
-        connected = BaseCommand(type=BaseCommand.CONNECTED, connected=opened.connected)
-        self.connection.write(messages.encode_command(connected) + opened.rest)
+        self.connection.write(messages.frame_of(opened.connected) + opened.rest)
         self._become(ProxySessionState.CLOSED)
         self._access.close()
         self._service.join(self, opened.connection)
@@ -408,17 +407,11 @@ class ProxySession:
 
 def lookup_connected(protocol_version: int) -> bytes:
     """The answer to a CONNECT for lookups: no size of messages, as none pass, and no watchers of topics."""
-    return messages.encode_command(
-        BaseCommand(
-            type=BaseCommand.CONNECTED,
-            connected=CommandConnected(
-                server_version=SERVER_VERSION,
-                protocol_version=protocol_version,
-                feature_flags=FeatureFlags(
-                    supports_topic_watchers=False,
-                    supports_get_partitioned_metadata_without_auto_creation=True,
-                    supports_repl_dedup_by_lid_and_eid=True,
-                ),
-            ),
-        )
+    flags = FeatureFlags(
+        supports_topic_watchers=False,
+        supports_get_partitioned_metadata_without_auto_creation=True,
+        supports_repl_dedup_by_lid_and_eid=True,
+    )
+    return messages.frame_of(
+        CommandConnected(server_version=SERVER_VERSION, protocol_version=protocol_version, feature_flags=flags)
     )

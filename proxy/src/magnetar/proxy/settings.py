@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.auth.settings import AuthenticationSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
-from magnetar.core.setting import part, setting
+from magnetar.core.setting import check_ranges, part, setting
 from magnetar.net.tls import CLIENT_TLS_NAMES, SERVER_TLS_NAMES, TlsSettings
 
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
@@ -143,7 +143,7 @@ class ProxySettings:
     """Lookups, partition counts, topic lists and schemas being asked for."""
     message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX)
     """How long a broker's answer to a lookup command may be."""
-    drain_seconds: float = setting("drainTimeoutSeconds", 5, ours=True)
+    drain_seconds: float = setting("drainTimeoutSeconds", 5, ours=True, low=0, high=86_400)
     """How long connections may go on when the process is told to stop."""
 
     def __post_init__(self) -> None:
@@ -153,8 +153,7 @@ class ProxySettings:
                 raise SettingError(f"{port} is no port: it lies between 0 (any free one) and 65535")
         if self.service_port is None and self.service_port_tls is None:
             raise SettingError("neither servicePort nor servicePortTls is set: nobody could connect")
-        if not 0 <= self.drain_seconds <= 86_400:
-            raise SettingError(f"drainTimeoutSeconds is out of bounds: {self.drain_seconds}")
+        check_ranges(self, accepted=False)
         if self.proxy_protocol_version not in (1, 2):
             raise SettingError(f"magnetarHaProxyProtocolVersion is {self.proxy_protocol_version}; there are 1 and 2")
         if self.keep_alive_seconds <= 0:

@@ -67,9 +67,9 @@ async def details(call: Call) -> web.StreamResponse:
                 "lastMajorCompactionTime": collection.last_major_compaction_ms,
                 "lastMinorCompactionTime": collection.last_minor_compaction_ms,
                 "lastEntryLocationCompactionTime": collection.last_location_compaction_ms,
-                "majorCompactionCounter": collection.major_compactions,
-                "minorCompactionCounter": collection.minor_compactions,
-                "entryLocationCompactionCounter": collection.location_compactions,
+                "majorCompactionCounter": collection.counters.major_compactions,
+                "minorCompactionCounter": collection.counters.minor_compactions,
+                "entryLocationCompactionCounter": collection.counters.location_compactions,
             }
             for collection in call.operations.collection.collections()
         ]

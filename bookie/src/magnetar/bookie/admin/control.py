@@ -202,6 +202,7 @@ def storage_state(operations: BookieOperations) -> messages.StorageState:
     """All that is known of the bookie's storage without waiting."""
     lacks = operations.bookie.limbo()
     problems = [messages.LimboProblem(ledger_id=ledger_id, reason=reason) for ledger_id, reason in lacks.problems]
+    collections = operations.collection.collections()
     return message_of(
         messages.StorageState,
         operations.bookie.state(),
@@ -209,7 +210,7 @@ def storage_state(operations: BookieOperations) -> messages.StorageState:
         bookie_id=operations.bookie.bookie_id,
         directories=[message_of(messages.Directory, usage) for usage in operations.storage.directories()],
         journal_marks=[message_of(messages.JournalMark, mark) for mark in operations.storage.last_marks()],
-        collections=[message_of(messages.Collection, state) for state in operations.collection.collections()],
+        collections=[message_of(messages.Collection, status, status.counters) for status in collections],
         limbo=message_of(messages.Limbo, lacks, problems=problems),
     )
 

@@ -203,10 +203,10 @@ def _add_journals(families: Families, operations: BookieOperations) -> None:
 
 
 def _add_collections(families: Families, operations: BookieOperations) -> None:
-    compactions = {collection.directory: collection for collection in operations.collection.collections()}
+    counters = {status.directory: status.counters for status in operations.collection.collections()}
     for storage in operations.measures.storage_measures():
         labels = _labels(storage)
-        done = compactions.get(storage.ledger_directory)
+        done = counters.get(storage.ledger_directory)
         for name, value, text in (
             ("MINOR_COMPACTION_TOTAL", done.minor_compactions if done else 0, "Minor compactions."),
             ("MAJOR_COMPACTION_TOTAL", done.major_compactions if done else 0, "Major compactions."),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
+from magnetar.bookie.gc.status import CollectionStatus
 from magnetar.bookie.operations import (
     AutoRecoveryState,
     BookieDrainState,
@@ -13,7 +14,6 @@ from magnetar.bookie.operations import (
     BookieOperations,
     BookieSpace,
     BookieState,
-    CollectionState,
     DirectoryUsage,
     DiskFiles,
     JournalMark,
@@ -64,7 +64,7 @@ class FakeOperations:
         self.files = DiskFiles(journal=("1a1fc77ffa0.txn",), entry_logs=("0.log", "1.log"), index=())
         self.stored = [StoredLedger(ledger_id=at, fenced=at == 3, last_entry_id=at) for at in range(2, 7)]
         self.databases = {"/data/ledgers/current/locations": False}
-        self.collection = CollectionState(directory=LEDGERS)
+        self.collection = CollectionStatus(directory=LEDGERS)
         self.collected: list[tuple[bool | None, bool | None]] = []
         self.ledgers: dict[int, LedgerMetadata] = {}
         self.entries: dict[int, list[bytes]] = {}
@@ -157,7 +157,7 @@ class FakeOperations:
 
     # --- garbage collection
 
-    def collections(self) -> Sequence[CollectionState]:
+    def collections(self) -> Sequence[CollectionStatus]:
         return [self.collection]
 
     def trigger_collection(self, *, force_major: bool | None = None, force_minor: bool | None = None) -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 
 from magnetar.bookie.autorecovery.daemon import AutoRecoveryDaemon, AutoRecoveryDied
-from magnetar.bookie.autorecovery.progress import RecoveryProgress
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.counters import RecoveryCounters
 from magnetar.core.clock import Clock
@@ -24,10 +23,6 @@ class RunningAutoRecovery:
         self.daemon = daemon
         self.client = client
         self.connections = connections
-
-    def progress(self) -> RecoveryProgress:
-        """This process's part as it is, the cluster's part as of the last `refresh`."""
-        return self.daemon.progress()
 
     async def wait_until_died(self) -> AutoRecoveryDied:
         """Return when a part of it has died: a bookie reports that and goes on, a process of its own closes and exits

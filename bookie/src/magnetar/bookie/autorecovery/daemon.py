@@ -13,12 +13,12 @@ from magnetar.bookie.autorecovery.auditor.checks import AuditorParts
 from magnetar.bookie.autorecovery.auditor.replicas_check import EntryLists
 from magnetar.bookie.autorecovery.election import current_auditor, election
 from magnetar.bookie.autorecovery.elector import AuditorElector
-from magnetar.bookie.autorecovery.progress import RecoveryProgress
 from magnetar.bookie.autorecovery.replication.replicator import LedgerReplicator
 from magnetar.bookie.autorecovery.replication.worker import ReplicationWorker, WorkerProgress
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.autorecovery.underreplication import UnderreplicatedLedgers
 from magnetar.bookie.counters import RecoveryCounters
+from magnetar.bookie.operations import AutoRecoveryState
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
@@ -90,7 +90,7 @@ class AutoRecoveryDaemon:
         self.worker: Worker = ReplicationWorker(self.underreplicated, self.replicator, clock, paused)
         self._tasks: list[asyncio.Task[None]] = []
         self._ledgers_left = 0
-        self._auditor_bookie_id: str | None = None
+        self._auditor_bookie_id = ""
         self._enabled = True
         self._closed = False
 
@@ -123,29 +123,27 @@ class AutoRecoveryDaemon:
         else:
             await self.underreplicated.request_audit()
 
-    async def refresh(self) -> RecoveryProgress:
+    async def refresh(self) -> AutoRecoveryState:
         """Ask the store for the cluster's part, which walks all marks; then as `progress`."""
         self._ledgers_left = await self.underreplicated.count()
-        self._auditor_bookie_id = await current_auditor(self._store, self._kind)
+        self._auditor_bookie_id = await current_auditor(self._store, self._kind) or ""
         self._enabled = await self.underreplicated.enabled()
         return self.progress()
 
-    def progress(self) -> RecoveryProgress:
+    def progress(self) -> AutoRecoveryState:
         """This process's part as it is, the cluster's part as of the last `refresh`."""
         worker = self.worker.progress()
-        return RecoveryProgress(
-            ledgers_left=self._ledgers_left,
-            auditor_bookie_id=self._auditor_bookie_id,
+        return AutoRecoveryState(
             enabled=self._enabled,
+            auditor_bookie_id=self._auditor_bookie_id,
+            ledgers_left=self._ledgers_left,
+            running_here=self.running,
             is_auditor=self.elector.auditor is not None,
-            running=self.running,
             ledgers_done=worker.ledgers_done,
-            ledgers_failed=worker.ledgers_failed,
             entries_copied=worker.entries_copied,
             bytes_copied=worker.bytes_copied,
             bytes_per_second=worker.bytes_per_second,
-            current=worker.current,
-            waiting=worker.waiting,
+            current_ledger_ids=worker.current,
         )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:

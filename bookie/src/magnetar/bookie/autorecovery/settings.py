@@ -7,15 +7,9 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.election import ElectionKind
 from magnetar.bookie.autorecovery.replication.settings import DEFAULT_REPLICATION_SETTINGS, ReplicationSettings
-from magnetar.core.errors import SettingError
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
 
 YEAR_SECONDS: Final = 366 * 86_400.0
-
-
-def _require(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise SettingError(f"{name} is out of bounds: {value}; {low} to {high} are accepted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,38 +18,38 @@ class AuditorSettings:
 
     election: ElectionKind = ElectionKind.VOTES
     """As Pulsar's distribution comes; see `election_of_uri`."""
-    lost_bookie_recovery_delay_seconds: int = setting("lostBookieRecoveryDelay", 0, unit="seconds")
+    lost_bookie_recovery_delay_seconds: int = setting(
+        "lostBookieRecoveryDelay", 0, unit="seconds", low=0, high=YEAR_SECONDS
+    )
     """What the cluster's delay is set to if nobody has set it; afterwards the one in the metadata counts."""
-    bookie_check_interval_seconds: float = setting("auditorPeriodicBookieCheckInterval", 86_400.0, unit="seconds")
+    bookie_check_interval_seconds: float = setting(
+        "auditorPeriodicBookieCheckInterval", 86_400.0, unit="seconds", low=0, high=YEAR_SECONDS
+    )
     """A look for lost bookies without a sign of a loss. With 0 there is one look by each new auditor."""
-    all_ledgers_check_interval_seconds: float = setting("auditorPeriodicCheckInterval", 604_800.0, unit="seconds")
+    all_ledgers_check_interval_seconds: float = setting(
+        "auditorPeriodicCheckInterval", 604_800.0, unit="seconds", low=0, high=YEAR_SECONDS
+    )
     """Every fragment of every ledger is asked for its first and its last entry."""
     placement_check_interval_seconds: float = setting(
-        "auditorPeriodicPlacementPolicyCheckInterval", 0.0, unit="seconds"
+        "auditorPeriodicPlacementPolicyCheckInterval", 0.0, unit="seconds", low=0, high=YEAR_SECONDS
     )
-    replicas_check_interval_seconds: float = setting("auditorReplicasCheckInterval", 0.0, unit="seconds")
+    replicas_check_interval_seconds: float = setting(
+        "auditorReplicasCheckInterval", 0.0, unit="seconds", low=0, high=YEAR_SECONDS
+    )
     """Every bookie is asked for the list of its entries of every ledger; what is missing is counted and logged."""
     repair_placement: bool = setting("repairedPlacementPolicyNotAdheringBookieEnabled", False)
     """Ledgers that do not adhere to the placement policy are marked, not only counted."""
-    overdue_after_seconds: float = setting("underreplicatedLedgerRecoveryGracePeriod", 0.0, unit="seconds")
+    overdue_after_seconds: float = setting(
+        "underreplicatedLedgerRecoveryGracePeriod", 0.0, unit="seconds", low=0, high=YEAR_SECONDS
+    )
     """Ledgers that are marked for longer than this are counted by the placement check; 0: none."""
-    verification_percentage: int = setting("auditorLedgerVerificationPercentage", 0)
+    verification_percentage: int = setting("auditorLedgerVerificationPercentage", 0, low=0, high=100)
     """How many of a fragment's entries, beside the first and the last one, the check of all ledgers reads."""
-    ledgers_in_flight_max: int = setting("auditorMaxNumberOfConcurrentOpenLedgerOperations", 500)
+    ledgers_in_flight_max: int = setting("auditorMaxNumberOfConcurrentOpenLedgerOperations", 500, low=1, high=100_000)
     """Ledgers that a check works on at a time."""
 
     def __post_init__(self) -> None:
-        for name, value, high in (
-            ("lostBookieRecoveryDelay", self.lost_bookie_recovery_delay_seconds, YEAR_SECONDS),
-            ("auditorPeriodicBookieCheckInterval", self.bookie_check_interval_seconds, YEAR_SECONDS),
-            ("auditorPeriodicCheckInterval", self.all_ledgers_check_interval_seconds, YEAR_SECONDS),
-            ("auditorPeriodicPlacementPolicyCheckInterval", self.placement_check_interval_seconds, YEAR_SECONDS),
-            ("auditorReplicasCheckInterval", self.replicas_check_interval_seconds, YEAR_SECONDS),
-            ("underreplicatedLedgerRecoveryGracePeriod", self.overdue_after_seconds, YEAR_SECONDS),
-            ("auditorLedgerVerificationPercentage", self.verification_percentage, 100),
-        ):
-            _require(name, value, 0, high)
-        _require("auditorMaxNumberOfConcurrentOpenLedgerOperations", self.ledgers_in_flight_max, 1, 100_000)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

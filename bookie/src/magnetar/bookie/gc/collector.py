@@ -15,7 +15,7 @@ import random
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.bookie.gc.background import step
 from magnetar.bookie.gc.ledger_collection import LedgerCollection, without
@@ -28,9 +28,6 @@ from magnetar.bookie.storage.directory_storage import DirectoryStorage
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.text import human_bytes
-
-if TYPE_CHECKING:
-    from magnetar.bookie.operations import CollectionState
 
 logger: Final = logging.getLogger(__name__)
 
@@ -145,12 +142,12 @@ class GarbageCollector:
             await asyncio.wait([self._location_work])
 
     def status(self) -> CollectionStatus:
-        """Everything, for metrics."""
+        """Everything, for metrics and for those who ask by HTTP and gRPC."""
         usages = list(self._logs.usages)
         return CollectionStatus(
             directory=str(self._storage.directory),
             running=self._one_run.locked(),
-            forced=self._request is not None,
+            force_compacting=self._request is not None,
             compaction=self._compaction,
             locations_compacting=self._location_work is not None,
             last_collection_ms=self._last_ms,
@@ -168,25 +165,6 @@ class GarbageCollector:
             usage_buckets=self._logs.usages.buckets(self._logs.full_bytes),
             compact_ratio=self._logs.compact_ratio,
             counters=self.counters,
-        )
-
-    def state(self) -> CollectionState:
-        """What HTTP and gRPC tell."""
-        from magnetar.bookie.operations import CollectionState  # Loaded for those alone.
-
-        return CollectionState(
-            directory=str(self._storage.directory),
-            force_compacting=self._request is not None,
-            major_compacting=self._compaction is CompactionKind.MAJOR,
-            minor_compacting=self._compaction is CompactionKind.MINOR,
-            last_major_compaction_ms=self._last_major_ms,
-            last_minor_compaction_ms=self._last_minor_ms,
-            last_location_compaction_ms=self._last_location_ms,
-            major_compactions=self.counters.major_compactions,
-            minor_compactions=self.counters.minor_compactions,
-            location_compactions=self.counters.location_compactions,
-            major_suspended=self._compactions.major_suspended,
-            minor_suspended=self._compactions.minor_suspended,
         )
 
     async def _collect(self, request: CollectionRequest | None) -> CollectionReport:

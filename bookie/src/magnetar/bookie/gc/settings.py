@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
 
 
 def _require(condition: bool, name: str, value: object) -> None:
@@ -24,22 +24,22 @@ class GarbageCollectionSettings:
 
     wait_seconds: float = setting("gcWaitTime", 900.0, unit="ms")
     """Between two collections."""
-    minor_threshold: float = setting("minorCompactionThreshold", 0.2)
+    minor_threshold: float = setting("minorCompactionThreshold", 0.2, high=1)
     """A log whose live share is below this is compacted; 0 or less: never."""
     minor_interval_seconds: float = setting("minorCompactionInterval", 3_600.0, unit="seconds")
     """0 or less: never."""
     minor_time_max_seconds: float = setting("minorCompactionMaxTimeMillis", -0.001)
     """No further log is begun after this; 0 or less: no limit."""
-    major_threshold: float = setting("majorCompactionThreshold", 0.5)
+    major_threshold: float = setting("majorCompactionThreshold", 0.5, high=1)
     major_interval_seconds: float = setting("majorCompactionInterval", 86_400.0, unit="seconds")
     major_time_max_seconds: float = setting("majorCompactionMaxTimeMillis", -0.001)
     force_allowed: bool = setting("forceAllowCompaction", True)
     """A compaction that somebody asks for is made even where the intervals switch it off."""
     throttle_by_bytes: bool = setting("isThrottleByBytes", False)
     """Which of the two rates holds."""
-    entries_per_second: int = setting("compactionRateByEntries", 1_000, older="compactionRate")
+    entries_per_second: int = setting("compactionRateByEntries", 1_000, older="compactionRate", low=1)
     """Entries copied by a compaction."""
-    bytes_per_second: int = setting("compactionRateByBytes", 1_000_000)
+    bytes_per_second: int = setting("compactionRateByBytes", 1_000_000, low=1)
     """Bytes copied by a compaction."""
     transactional: bool = setting("useTransactionalCompaction", True)
     """Upstream's other way, copying into the log of new entries, is not offered: the
@@ -60,7 +60,7 @@ class GarbageCollectionSettings:
     less: never."""
     over_replicated_requests_max: int = setting("gcOverreplicatedLedgerMaxConcurrentRequests", 1_000)
     """Reads of the metadata store in flight; at most 64 are used."""
-    metadata_reads_per_second: int = setting("gcMetadataOpRateLimit", 1_000)
+    metadata_reads_per_second: int = setting("gcMetadataOpRateLimit", 1_000, low=1)
     verify_metadata: bool = setting("verifyMetadataOnGC", True)
     """Ask once more for each ledger before it is deleted. Upstream's default is False; it costs
     one read for each deleted ledger, once."""
@@ -73,12 +73,8 @@ class GarbageCollectionSettings:
 
     def __post_init__(self) -> None:
         _require(self.wait_seconds > 0, "gcWaitTime", self.wait_seconds)
-        _require(self.minor_threshold <= 1, "minorCompactionThreshold", self.minor_threshold)
-        _require(self.major_threshold <= 1, "majorCompactionThreshold", self.major_threshold)
-        _require(self.entries_per_second >= 1, "compactionRateByEntries", self.entries_per_second)
-        _require(self.bytes_per_second >= 1, "compactionRateByBytes", self.bytes_per_second)
+        check_ranges(self, accepted=False)
         _require(self.over_replicated_requests_max >= 1, "gcOverreplicatedLedgerMaxConcurrentRequests", 0)
-        _require(self.metadata_reads_per_second >= 1, "gcMetadataOpRateLimit", self.metadata_reads_per_second)
         _require(
             0 < self.disk_almost_full_share <= self.disk_full_share <= 1, "diskUsageThreshold", self.disk_full_share
         )

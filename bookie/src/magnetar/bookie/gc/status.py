@@ -61,7 +61,7 @@ class CollectionStatus:
 
     directory: str
     running: bool = False
-    forced: bool = False
+    force_compacting: bool = False
     """The collection that runs or is about to was asked for."""
     compaction: CompactionKind | None = None
     """The one that runs."""
@@ -91,3 +91,13 @@ class CollectionStatus:
     """ENTRY_LOG_COMPACT_RATIO: logs compacted by the last compaction, of all."""
     counters: CollectionCounters = field(default_factory=CollectionCounters)
     """The live object; read it, do not keep it."""
+
+    @property
+    def major_compacting(self) -> bool:
+        """Whether a major compaction runs."""
+        return self.compaction is CompactionKind.MAJOR
+
+    @property
+    def minor_compacting(self) -> bool:
+        """Whether a minor compaction runs."""
+        return self.compaction is CompactionKind.MINOR

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.disk_watch import REASON_MANUAL, DiskState, WriteMode
 from magnetar.bookie.gc.collector import GarbageCollector
+from magnetar.bookie.gc.status import CollectionStatus
 from magnetar.bookie.integrity.limbo import Limbo
 from magnetar.bookie.journal import files as journal_files
 from magnetar.bookie.journal import format as journal_format
@@ -20,7 +21,6 @@ from magnetar.bookie.journals import Journals
 from magnetar.bookie.ledger_state import LedgerStates, decode_state
 from magnetar.bookie.operations import (
     BookieState,
-    CollectionState,
     DirectoryUsage,
     DiskFiles,
     JournalMark,
@@ -272,9 +272,9 @@ class LocalOperations:
 
     # --- CollectionOperations
 
-    def collections(self) -> Sequence[CollectionState]:
+    def collections(self) -> Sequence[CollectionStatus]:
         """One of each ledger directory."""
-        return [collector.state() for collector in self._parts.collectors]
+        return [collector.status() for collector in self._parts.collectors]
 
     def trigger_collection(self, *, force_major: bool | None = None, force_minor: bool | None = None) -> None:
         """Have every directory collected soon; None: compact unless that is suspended."""

@@ -66,19 +66,7 @@ class RecoveryAdmin:
                 auditor_bookie_id=await self.auditor_bookie_id(),
                 ledgers_left=await self._underreplicated.count(),
             )
-        progress = await self._daemon.refresh()
-        return AutoRecoveryState(
-            enabled=progress.enabled,
-            auditor_bookie_id=progress.auditor_bookie_id or "",
-            ledgers_left=progress.ledgers_left,
-            running_here=progress.running,
-            is_auditor=progress.is_auditor,
-            ledgers_done=progress.ledgers_done,
-            entries_copied=progress.entries_copied,
-            bytes_copied=progress.bytes_copied,
-            bytes_per_second=progress.bytes_per_second,
-            current_ledger_ids=progress.current,
-        )
+        return await self._daemon.refresh()
 
     async def auto_recovery_enabled(self) -> bool:
         """In the whole cluster."""

@@ -66,7 +66,7 @@ class BookieSession:
     def connection_made(self) -> None:
         """The connection stands."""
         self._stop_watching = self._bookie.watch_holding(self._holding_changed)
-        if self._bookie.holding:
+        if self._bookie.adds.holding:
             self._connection.pause_reading(PAUSE_HOLDING)
 
     def data_received(self, data: bytes) -> None:

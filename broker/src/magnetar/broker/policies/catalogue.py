@@ -151,7 +151,7 @@ POLICIES: Final = (
         access="MAX_TOPICS",
         kind=Kind.COUNT,
         settings=("maxTopicsPerNamespace",),
-        namespace=OfNamespace("maxTopicsPerNamespace", "max_topics_per_namespace", absent=0, no_policies="change"),
+        namespace=OfNamespace("maxTopicsPerNamespace", "max_topics_per_namespace", unset=0, no_policies="change"),
     ),
     Policy(
         name="dispatch.unacked_messages_per_consumer_max",
@@ -297,7 +297,7 @@ POLICIES: Final = (
         access="SUBSCRIPTION_AUTH_MODE",
         kind=Kind.SUBSCRIPTION_TYPES,
         topic=OfTopic("subscriptionTypesEnabled", applied=False, unset=[], special="set"),
-        namespace=OfNamespace("subscriptionTypesEnabled", "subscription_types_enabled", absent=[], removed=[]),
+        namespace=OfNamespace("subscriptionTypesEnabled", "subscription_types_enabled", unset=[], removed=[]),
     ),
     Policy(
         name="entry_filters",
@@ -311,19 +311,18 @@ POLICIES: Final = (
         name="pause_on_ack_state",
         says="whether sending waits while acknowledgements cannot be stored",
         access="DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
+        kind=Kind.SWITCH,
         topic=OfTopic(
             "dispatcherPauseOnAckStatePersistent",
             "dispatcherPauseOnAckStatePersistentEnabled",
             unset=False,
-            special="set",
         ),
         namespace=OfNamespace(
             "dispatcherPauseOnAckStatePersistent",
             "dispatcherPauseOnAckStatePersistentEnabled",
-            absent=False,
+            unset=False,
             removed=False,
             no_policies="read",
-            special="set",
         ),
     ),
     # What is let in.
@@ -334,7 +333,7 @@ POLICIES: Final = (
         kind=Kind.FLAG,
         settings=("encryptionRequireOnProducer",),
         broker_prevails=True,
-        namespace=OfNamespace("encryptionRequired", "encryption_required", absent=False, removable=False),
+        namespace=OfNamespace("encryptionRequired", "encryption_required", unset=False, removable=False),
     ),
     Policy(
         name="schema_validation_enforced",
@@ -344,7 +343,7 @@ POLICIES: Final = (
         settings=("isSchemaValidationEnforced",),
         broker_prevails=True,
         topic=OfTopic("schemaValidationEnforced", unset=False, null_refusal=EMPTY_BODY, removable=False),
-        namespace=OfNamespace("schemaValidationEnforced", "schema_validation_enforced", absent=False, removable=False),
+        namespace=OfNamespace("schemaValidationEnforced", "schema_validation_enforced", unset=False, removable=False),
     ),
     Policy(
         name="schema_compatibility",
@@ -356,7 +355,7 @@ POLICIES: Final = (
             "schemaCompatibilityStrategy",
             "schema_compatibility_strategy",
             verb="PUT",
-            absent="UNDEFINED",
+            unset="UNDEFINED",
             removable=False,
             body_required=False,
         ),
@@ -370,7 +369,7 @@ POLICIES: Final = (
             "schemaAutoUpdateCompatibilityStrategy",
             "schema_auto_update_compatibility_strategy",
             verb="PUT",
-            absent_status=204,
+            unset_status=204,
             removable=False,
             body_required=False,
         ),
@@ -380,7 +379,7 @@ POLICIES: Final = (
         says="whether producers may bring new schemas",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=Kind.FLAG,
-        namespace=OfNamespace("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", absent=True, removable=False),
+        namespace=OfNamespace("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", unset=True, removable=False),
     ),
     Policy(
         name="subscription_auth_mode",
@@ -388,7 +387,7 @@ POLICIES: Final = (
         access="SUBSCRIPTION_AUTH_MODE",
         kind=Kind.SUBSCRIPTION_AUTH_MODE,
         namespace=OfNamespace(
-            "subscriptionAuthMode", "subscription_auth_mode", absent="None", removable=False, body_required=False
+            "subscriptionAuthMode", "subscription_auth_mode", unset="None", removable=False, body_required=False
         ),
     ),
     # Where it is, and the rest.

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.change_events_parts import ChangeEventsParts
-from magnetar.broker.policies.events_topic import PoliciesUnavailable, existing_events_topics, namespace_of_node
+from magnetar.broker.policies.events_topic import (
+    PoliciesCrowded,
+    PoliciesUnavailable,
+    existing_events_topics,
+    namespace_of_node,
+)
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.change_events_writer import PolicyWriter
 
 logger: Final = logging.getLogger(__name__)
+
+MEMORY_SHARE: Final = 0.25
+"""Of the broker's memory for topic policies: where it is 2 GiB, those of four hundred thousand topics."""
 
 
 class ChangeEvents:
@@ -39,6 +47,10 @@ class ChangeEvents:
         self._looking: dict[NamespaceName, asyncio.Task[None]] = {}
         self._notifications = 0
         self._let_go_at = parts.settings.idle_namespaces_max
+        self._crowded_look_seconds = 0.0
+        """When idle ones are looked for again for want of memory."""
+        self._asked_seconds: dict[NamespaceName, float] = {}
+        """When each open one was asked for last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[TopicName], None]] = []
         self._closed = False
@@ -71,6 +83,7 @@ class ChangeEvents:
         opened = self._open.get(topic.namespace_name)
         if opened is None:
             return None
+        self._asked_seconds[topic.namespace_name] = asyncio.get_running_loop().time()
         await opened[0].wait_until_read()
         return copy.deepcopy(opened[0].state.get(topic.partitioned_name(), is_global=is_global))
 
@@ -148,28 +161,58 @@ class ChangeEvents:
             from magnetar.broker.policies.change_events_namespace import NamespaceChanges
             from magnetar.broker.policies.change_events_writer import PolicyWriter
 
-            changes = NamespaceChanges(namespace, self._parts, self._tell)
+            changes = NamespaceChanges(namespace, self._parts, self._tell, self._require_room)
+            self._asked_seconds[namespace] = asyncio.get_running_loop().time()
             opened = self._open[namespace] = changes, PolicyWriter(changes, self._parts)
             self._absent.pop(namespace, None)
             self._spawn(self._let_go())
         return opened
 
-    async def _let_go(self) -> None:
-        """Forget namespaces without a loaded topic here when there are many, the oldest first."""
-        if len(self._open) + len(self._absent) < self._let_go_at:
+    async def _let_go(self, *, crowded: bool = False) -> None:
+        """Forget namespaces without a loaded topic here when there are many, the oldest first, or when they take the
+        room of others (`crowded`)."""
+        settings = self._parts.settings
+        now = asyncio.get_running_loop().time()
+        crowded = crowded and now >= self._crowded_look_seconds
+        if not crowded and len(self._open) + len(self._absent) < self._let_go_at:
             return
         used = set(self._parts.in_use())
         idle = [namespace for namespace in (*self._absent, *self._open) if namespace not in used]
         closing: list[NamespaceChanges] = []
-        for namespace in idle[: max(0, len(idle) - self._parts.settings.idle_namespaces_max // 2)]:
-            self._absent.pop(namespace, None)
+        oldest = now - settings.idle_seconds_min
+        for place, namespace in enumerate(idle):
+            too_many = place < len(idle) - settings.idle_namespaces_max // 2
             opened = self._open.get(namespace)
+            if too_many:
+                self._absent.pop(namespace, None)
+            elif opened is None or not crowded or self._asked_seconds.get(namespace, 0.0) > oldest:
+                continue
             if opened is not None and not opened[1].busy:
                 del self._open[namespace]
+                self._asked_seconds.pop(namespace, None)
                 closing.append(opened[0])
         # So that the names of all loaded topics are gone through rarely, whatever their number.
-        self._let_go_at = 2 * (len(self._open) + len(self._absent)) + self._parts.settings.idle_namespaces_max
+        self._let_go_at = 2 * (len(self._open) + len(self._absent)) + settings.idle_namespaces_max
+        if crowded:
+            self._crowded_look_seconds = now + settings.idle_seconds_min
         await asyncio.gather(*(changes.close() for changes in closing))
+
+    @property
+    def held_bytes(self) -> int:
+        """About what all policies take of memory."""
+        return sum(changes.held_bytes for changes, _ in self._open.values())
+
+    @property
+    def _held_bytes_max(self) -> int:
+        return max(self._parts.settings.held_bytes_max, int(self._parts.memory_bytes() * MEMORY_SHARE))
+
+    def _require_room(self) -> None:
+        held_bytes, bytes_max = self.held_bytes, self._held_bytes_max
+        if held_bytes <= bytes_max:
+            return
+        if not self._closed:
+            self._spawn(self._let_go(crowded=True))
+        raise PoliciesCrowded(f"those of all namespaces take {held_bytes} bytes of this broker, more than {bytes_max}")
 
     # --- from the metadata store
 

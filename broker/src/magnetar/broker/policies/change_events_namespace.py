@@ -20,7 +20,12 @@ from magnetar.broker.policies.event_codec import (
     read_schema,
 )
 from magnetar.broker.policies.event_shape import schema_text
-from magnetar.broker.policies.events_topic import PoliciesUnavailable, events_topic, existing_events_topics
+from magnetar.broker.policies.events_topic import (
+    PoliciesCrowded,
+    PoliciesUnavailable,
+    events_topic,
+    existing_events_topics,
+)
 from magnetar.broker.policies.system_topics import SYSTEM_READER
 from magnetar.broker.slices import TimeSlice
 from magnetar.client.message import EntryBounds, Message, MessageId
@@ -54,7 +59,14 @@ ChangeId: TypeAlias = tuple[int, int, int]
 class NamespaceChanges:
     """Reads one namespace's changes for as long as it lives."""
 
-    def __init__(self, namespace: NamespaceName, parts: ChangeEventsParts, tell: Callable[[TopicName], None]) -> None:
+    def __init__(
+        self,
+        namespace: NamespaceName,
+        parts: ChangeEventsParts,
+        tell: Callable[[TopicName], None],
+        require_room: Callable[[], None],
+    ) -> None:
+        """`require_room` raises `PoliciesCrowded` when there is no memory for a namespace that was not read before."""
         self.namespace = namespace
         self.system_topic = events_topic(namespace)
         self.topics: list[TopicName] = []
@@ -62,6 +74,10 @@ class NamespaceChanges:
         self.state = ChangeState()
         self._parts = parts
         self._tell = tell
+        self._require_room = require_room
+        self._being_read: ChangeState | None = None
+        self._decided = asyncio.Event()
+        """Set when it is ready, or was not read for want of memory."""
         self._ready = asyncio.Event()
         """Set when `state` holds all that there was, or there is no system topic."""
         self._following = asyncio.Event()
@@ -96,11 +112,18 @@ class NamespaceChanges:
             return
         try:
             async with asyncio.timeout(self._parts.settings.read_timeout_seconds):
-                await self._ready.wait()
+                await self._decided.wait()
         except TimeoutError:
             raise PoliciesUnavailable(
                 f"the topic policies of {self.namespace} are not read yet: {self._failure or 'no answer'}"
             ) from None
+        if not self._ready.is_set():
+            raise PoliciesUnavailable(self._failure)
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes of memory."""
+        return self.state.held_bytes + (0 if self._being_read is None else self._being_read.held_bytes)
 
     # --- reading
 
@@ -108,6 +131,12 @@ class NamespaceChanges:
         while True:
             try:
                 await self._read_once()
+                continue
+            except PoliciesCrowded as error:
+                self._failure = f"the topic policies of {self.namespace} are not read: {error}"
+                self._decided.set()
+                logger.warning("%s", self._failure)
+                await asyncio.sleep(self._parts.settings.crowded_retry_seconds)
                 continue
             except MagnetarError as error:
                 self._failure = str(error)
@@ -142,19 +171,31 @@ class NamespaceChanges:
         return await existing_events_topics(self._parts.store, self._parts.resources, self.namespace)
 
     async def _read_all(self) -> None:
-        state = ChangeState()
+        state = self._being_read = ChangeState()
         turn = TimeSlice()
-        for index, reader in enumerate(self._readers):
-            while (message := await reader.next_or_end()) is not None:
-                await self._apply(state, index, message)
-                if turn.over:
-                    await turn.pause()
+        try:
+            self._require_room_at_first()
+            for index, reader in enumerate(self._readers):
+                while (message := await reader.next_or_end()) is not None:
+                    await self._apply(state, index, message)
+                    if turn.over:
+                        self._require_room_at_first()
+                        await turn.pause()
+            self._require_room_at_first()
+        finally:
+            self._being_read = None
         await self._become(state)
+
+    def _require_room_at_first(self) -> None:
+        # What was in force once stays so: topics are loaded by it.
+        if not self._ready.is_set():
+            self._require_room()
 
     async def _become(self, state: ChangeState) -> None:
         before, self.state = self.state, state
         self._failure = ""
         self._ready.set()
+        self._decided.set()
         turn = TimeSlice()
         for topic in differing(before, state):
             if topic is not None:

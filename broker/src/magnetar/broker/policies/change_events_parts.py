@@ -30,3 +30,5 @@ class ChangeEventsParts:
     settings: ChangeEventsSettings = field(default_factory=ChangeEventsSettings)
     in_use: Callable[[], Iterable[NamespaceName]] = tuple
     """The namespaces of loaded topics."""
+    memory_bytes: Callable[[], float] = float
+    """What this broker may have of memory; 0: nobody knows."""

@@ -241,9 +241,8 @@ def _inactive_topics(broker: BrokerLevel, levels: _Levels) -> InactiveTopics:
 
 def _subscription_types(broker: BrokerLevel, levels: _Levels) -> frozenset[str]:
     for given in (*levels.values("subscription_types"), broker.settings.policies.subscription_types):
-        types = ALL_SUBSCRIPTION_TYPES.intersection(
-            "Key_Shared" if one == "KeyShared" else str(one) for one in given or ()
-        )
+        names = given if isinstance(given, list | tuple) else ()
+        types = ALL_SUBSCRIPTION_TYPES.intersection("Key_Shared" if one == "KeyShared" else str(one) for one in names)
         if types:
             return types
     return ALL_SUBSCRIPTION_TYPES

@@ -23,6 +23,10 @@ class PoliciesUnavailable(Unavailable):
     """Topic policies cannot be read or changed now."""
 
 
+class PoliciesCrowded(PoliciesUnavailable):
+    """Those of other namespaces take all the memory that there is for topic policies."""
+
+
 def events_topic(namespace: NamespaceName) -> TopicName:
     """The system topic of a namespace."""
     return TopicName("persistent", namespace, EVENTS_TOPIC)

@@ -9,12 +9,18 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.broker.policies.api import TopicPolicyStore
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.system_topics import LOAD_HISTORY, is_system_topic, load_history_policies
+from magnetar.broker.policies.system_topics import (
+    LOAD_HISTORY,
+    belongs_to_brokers,
+    is_system_topic,
+    load_history_policies,
+)
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -112,6 +118,13 @@ class Policies:
 
     def of(self, topic: TopicName) -> EffectivePolicies:
         """What is in force for a topic, from memory; the broker's own words while its namespace is not loaded."""
+        found = self._of(topic)
+        if found.encryption_required and belongs_to_brokers(topic):
+            # Brokers have no keys, whatever the clients of the namespace must have.
+            return replace(found, encryption_required=False)
+        return found
+
+    def _of(self, topic: TopicName) -> EffectivePolicies:
         namespace = self._namespaces.get(topic.namespace_name)
         if namespace is None:
             return self.defaults

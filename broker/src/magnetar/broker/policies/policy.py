@@ -16,6 +16,8 @@ class Kind(enum.Enum):
     """What a policy may be; `magnetar.broker.admin.web.policy_shapes` reads it from requests."""
 
     FLAG = enum.auto()
+    SWITCH = enum.auto()
+    """A flag that is set by the verb alone, without a body."""
     COUNT = enum.auto()
     """A whole number that is not negative."""
     SIZE = enum.auto()
@@ -61,6 +63,9 @@ class Level:
     """Further members that are removed with it; namespaces also set them, as old brokers read them."""
     refusal: str = ""
     """What is said of a negative number; empty: "`path` must be 0 or more"."""
+    unset: Any = None
+    """What GET answers when it is not set; None: an empty body."""
+    unset_status: int = 200
     removable: bool = True
     """Whether DELETE is an operation of the API."""
     special: Literal["", "set", "get set", "get set remove"] = ""
@@ -93,9 +98,6 @@ class OfTopic(Level):
     _: KW_ONLY
     applied: bool = True
     """Whether `applied=true` tells what is in force; otherwise it changes nothing."""
-    unset: Any = None
-    """What GET answers when it is not set; None: nothing."""
-    unset_status: int = 200
     null_refusal: str = ""
     """What is said to a body of null, where that does not remove the policy."""
 
@@ -107,9 +109,6 @@ class OfNamespace(Level):
     _: KW_ONLY
     verb: str = "POST"
     """How it is set."""
-    absent: Any = None
-    """What GET answers when it is not set; None: an empty body."""
-    absent_status: int = 200
     removed: Any = None
     """What DELETE leaves in the document; None: nothing."""
     body_required: bool = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.metadata.store import VersionConflict
+from magnetar.net.places import Places
 from magnetar.net.requests import Readings
 from magnetar.wire.pulsar.enums import SchemaType
 
@@ -36,6 +38,9 @@ _ATTEMPTS_MAX: Final = 20
 _HISTORIES_AT_ONCE_MAX: Final = 8
 """Requests that look at all versions of a topic, which they hold in memory meanwhile."""
 
+_HISTORIES_LATE_MAX: Final = 24
+"""Beside them those of topics whose bookies have not answered for a while: 256 MiB with them at the very most."""
+
 _JUDGED_BY_NEWEST: Final = frozenset({Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL})
 """Strategies under which a consumer only needs to read what the newest schema writes."""
 
@@ -49,7 +54,7 @@ class SchemaRegistry:
         self._storage = storage
         self._clock = clock or SystemClock()
         self._judging = SchemaJudging()
-        self._histories = asyncio.Semaphore(_HISTORIES_AT_ONCE_MAX)
+        self._histories = Places(_HISTORIES_AT_ONCE_MAX, _HISTORIES_LATE_MAX)
         self._fingerprints: SchemaFingerprints | None = None
         self.readings = Readings()
         """For clients that ask for a schema."""
@@ -136,10 +141,14 @@ class SchemaRegistry:
         self, schema_id: str, located: Locator | None, schema: SchemaInfo, strategy: Strategy, allow_auto_update: bool
     ) -> int | None:
         """Which version a schema is; None: none yet, but it may be added. `IncompatibleSchema`."""
-        async with self._histories:
-            existing = await self._live(schema_id, located)
+        place = await self._histories.take()
+        try:
+            with place:
+                existing = await self._live(schema_id, located)
             index = await self._judge(schema, [stored.schema for stored in existing], strategy, allow_auto_update)
             return None if index is None else existing[index].version
+        finally:
+            place.leave()
 
     async def _judge(
         self, schema: SchemaInfo, existing: list[SchemaInfo], strategy: Strategy, allow_auto_update: bool
@@ -175,10 +184,7 @@ class SchemaRegistry:
         from magnetar.broker.schema.validation import validate
 
         await self._judging.run(len(schema.data), lambda: validate(schema))
-        async with self._histories:
-            existing = await self._judged_against(schema_id, strategy)
-            size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
-            await self._judging.run(size_bytes, lambda: require_compatible(existing, schema, strategy))
+        await self._judged(schema_id, schema, strategy, require_compatible)
 
     async def is_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> bool:
         """As `check_compatible`, but says no instead of raising `IncompatibleSchema`."""
@@ -204,10 +210,24 @@ class SchemaRegistry:
             size_bytes = 0 if old.same_as(schema) else len(old.data) + len(schema.data)
             await self._judging.run(size_bytes, lambda: check_newest(old, schema, Strategy.BACKWARD))
             return
-        async with self._histories:
-            existing = await self._judged_against(schema_id, strategy)
+        await self._judged(schema_id, schema, strategy, check_all)
+
+    async def _judged(
+        self,
+        schema_id: str,
+        schema: SchemaInfo,
+        strategy: Strategy,
+        judge: Callable[[list[SchemaInfo], SchemaInfo, Strategy], None],
+    ) -> None:
+        """Have a schema judged against those that the strategy looks at. `IncompatibleSchema`."""
+        place = await self._histories.take()
+        try:
+            with place:
+                existing = await self._judged_against(schema_id, strategy)
             size_bytes = len(schema.data) + sum(len(one.data) for one in existing)
-            await self._judging.run(size_bytes, lambda: check_all(existing, schema, strategy))
+            await self._judging.run(size_bytes, lambda: judge(existing, schema, strategy))
+        finally:
+            place.leave()
 
     async def _judged_against(self, schema_id: str, strategy: Strategy) -> list[SchemaInfo]:
         """The schemas that a strategy looks at, oldest first; one that is not transitive looks at the newest."""

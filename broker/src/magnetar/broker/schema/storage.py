@@ -34,6 +34,7 @@ from magnetar.metadata.store import (
     VersionConflict,
 )
 from magnetar.metadata.sure_writes import delete_surely, put_surely
+from magnetar.net.places import Places
 from magnetar.wire.errors import BadProtobuf
 
 SCHEMAS_PATH: Final = "/schemas"
@@ -46,6 +47,8 @@ _SCHEMA_OVERHEAD_BYTES: Final = 512
 """What a cached schema takes beside its data."""
 _READS_AT_ONCE_MAX: Final = 16
 """A topic may have thousands of versions; opening all their ledgers at once would starve the brokers' own traffic."""
+_READS_LATE_MAX: Final = 64
+"""Beside them those whose bookies have not answered for a while: such topics hold up no others' schemas."""
 
 _IN_DOUBT_MAX: Final = 1_000
 """Schemas with ledgers in doubt. Of one that is forgotten the log tells the ledgers."""
@@ -80,7 +83,7 @@ class SchemaStorage:
         self._locators: WeightedCache[str, Locator] = WeightedCache(_CACHED_POSITIONS_MAX)
         self._schemas: WeightedCache[SchemaPosition, StoredSchema] = WeightedCache(_CACHED_SCHEMAS_BYTES_MAX)
         self._reading: dict[SchemaPosition, asyncio.Task[StoredSchema]] = {}
-        self._read_permits = asyncio.Semaphore(_READS_AT_ONCE_MAX)
+        self._read_permits = Places(_READS_AT_ONCE_MAX, _READS_LATE_MAX)
         self._in_doubt: dict[str, set[int]] = {}
         """Ledgers of schemas that only a write without an answer names, or takes away."""
         self._unsure_deletions: set[str] = set()
@@ -184,19 +187,26 @@ class SchemaStorage:
         await asyncio.gather(*reading, return_exceptions=True)
 
     async def _fetch(self, position: SchemaPosition) -> StoredSchema:
-        async with self._read_permits:
-            # Pulsar leaves the ledgers of schemas open, so reading one means recovering it.
-            reader = await self._ledgers.open(position.ledger_id, password=self._options.password, recover=True)
-            try:
-                entries = await reader.read(position.entry_id, position.entry_id)
-            finally:
-                await reader.close()
+        place = await self._read_permits.take()
+        try:
+            with place:
+                entries = await self._entries(position)
+        finally:
+            place.leave()
         try:
             stored = from_storage(position.version, parse_entry(entries[0]))
         except (BadProtobuf, ValueError) as error:
             raise SchemaStoreCorrupt(f"ledger {position.ledger_id} has no SchemaInfo") from error
         self._schemas.put(position, stored, len(entries[0]) + _SCHEMA_OVERHEAD_BYTES)
         return stored
+
+    async def _entries(self, position: SchemaPosition) -> list[bytes]:
+        # Pulsar leaves the ledgers of schemas open, so reading one means recovering it.
+        reader = await self._ledgers.open(position.ledger_id, password=self._options.password, recover=True)
+        try:
+            return await reader.read(position.entry_id, position.entry_id)
+        finally:
+            await reader.close()
 
     def _fetched(self, position: SchemaPosition, done: asyncio.Task[StoredSchema]) -> None:
         del self._reading[position]

@@ -11,6 +11,10 @@ from magnetar.wire.pulsar.command import PING_FRAME
 
 logger: Final = logging.getLogger(__name__)
 
+LOOKS_MAX: Final = 2
+"""For the answer to a PING. A second one if the connection is not read at the first, because all share the turns of the
+loop: some seconds hold hundreds of these, and in a flood one may be paused at any look."""
+
 
 class ConnectingSession(Session, Protocol):
     """A session from its first byte on."""
@@ -56,25 +60,24 @@ class Liveness:
 
     async def alive(self) -> bool:
         """Whether the client answers a PING soon; when not, the connection is closed."""
-        if self._connection.reading_paused:
+        connection = self._connection
+        if connection.throttled:
             return True  # Its answer would wait with the rest; the keep-alive sees to the dead.
-        loop = asyncio.get_running_loop()
-        check: asyncio.Future[bool] = loop.create_future()
+        check: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._checks.append(check)
-        timer = loop.call_later(self._settings.connection_liveness_check_seconds, self._found_dead)
-        self._connection.write(PING_FRAME)
-        try:
-            return await check
-        finally:
-            timer.cancel()
-
-    def _found_dead(self) -> None:
-        if self._connection.reading_paused:
-            self._answer_checks(alive=True)
-            return
+        connection.write(PING_FRAME)
+        for _ in range(LOOKS_MAX):
+            await asyncio.wait([check], timeout=self._settings.connection_liveness_check_seconds)
+            if check.done():
+                return check.result()
+            if connection.throttled:
+                return True
+            if not connection.reading_paused:
+                break
         address = self._session.peer_address
         logger.warning("closing connection of %s: no answer to PING while others wait for its place", address)
-        self._connection.abort()
+        connection.abort()
+        return await check
 
     def _answer_checks(self, *, alive: bool) -> None:
         checks, self._checks = self._checks, []

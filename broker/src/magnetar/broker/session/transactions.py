@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
-from magnetar.wire.pulsar.messages import encode_command
+from magnetar.wire.pulsar.messages import frame_of
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
@@ -52,14 +52,7 @@ class TransactionCommands:
             error=pb.NotAllowedError,
             message=NOT_ENABLED,
         )
-        self._session.write(
-            encode_command(
-                pb.BaseCommand(
-                    type=pb.BaseCommand.END_TXN_ON_PARTITION_RESPONSE,
-                    endTxnOnPartitionResponse=answer,
-                )
-            )
-        )
+        self._session.write(frame_of(answer))
 
     def _on_subscription(self, request: pb.CommandEndTxnOnSubscription) -> None:
         answer = pb.CommandEndTxnOnSubscriptionResponse(
@@ -69,11 +62,4 @@ class TransactionCommands:
             error=pb.NotAllowedError,
             message=NOT_ENABLED,
         )
-        self._session.write(
-            encode_command(
-                pb.BaseCommand(
-                    type=pb.BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE,
-                    endTxnOnSubscriptionResponse=answer,
-                )
-            )
-        )
+        self._session.write(frame_of(answer))

@@ -13,7 +13,7 @@ from typing import Final
 from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import in_slices
+from magnetar.broker.slices import decoded_in_turns, in_slices
 from magnetar.broker.topics.service import BrokerService
 from magnetar.core.topic_name import PERSISTENT, TopicName, java_url_encode
 from magnetar.metadata.store import NodeNotFound
@@ -86,7 +86,8 @@ class PartitionedTopics:
 
     async def _copy_subscriptions(self, name: TopicName, indexes: Iterable[int]) -> None:
         answer = await self._peers.call("GET", admin_path(name.partition(0)) + "/stats", query=CHEAP_STATS)
-        durable = {key: each for key, each in answer.json()["subscriptions"].items() if each.get("isDurable")}
+        subscriptions = (await decoded_in_turns(answer.body))["subscriptions"]
+        durable = {key: each for key, each in subscriptions.items() if each.get("isDurable")}
         calls = [
             (
                 "PUT",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,6 +28,11 @@ class LogLevel(enum.StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def _conf_option(file: str, readers: str, *variables: str) -> Any:
+    told = f"A {file}, as Apache's {readers} read it."
+    return typer.Option("--conf", "-c", metavar="FILE", envvar=list(variables), help=told, rich_help_panel="Settings")
 
 
 LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", "-l", help="How much to log, on standard error.")]
@@ -79,39 +84,10 @@ ClusterStoreOption = Annotated[
 
 BookieConfOption = Annotated[
     Path | None,
-    typer.Option(
-        "--conf",
-        "-c",
-        metavar="FILE",
-        envvar=["BOOKIE_CONF", "PULSAR_BOOKKEEPER_CONF"],
-        help="A bookkeeper.conf, as Apache's bookies read it.",
-        rich_help_panel="Settings",
-    ),
+    _conf_option("bookkeeper.conf", "bookies", "BOOKIE_CONF", "PULSAR_BOOKKEEPER_CONF"),
 ]
-
-BrokerConfOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--conf",
-        "-c",
-        metavar="FILE",
-        envvar=["PULSAR_BROKER_CONF"],
-        help="A broker.conf, as Apache's brokers read it.",
-        rich_help_panel="Settings",
-    ),
-]
-
-ProxyConfOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--conf",
-        "-c",
-        metavar="FILE",
-        envvar=["PULSAR_PROXY_CONF"],
-        help="A proxy.conf, as Apache's proxies read it.",
-        rich_help_panel="Settings",
-    ),
-]
+BrokerConfOption = Annotated[Path | None, _conf_option("broker.conf", "brokers", "PULSAR_BROKER_CONF")]
+ProxyConfOption = Annotated[Path | None, _conf_option("proxy.conf", "proxies", "PULSAR_PROXY_CONF")]
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

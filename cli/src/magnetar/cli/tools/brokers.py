@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.cli.tools.admin_api import AdminCaller
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import PeerError, SettingError
 from magnetar.core.topic_name import InvalidTopicName, TopicName, java_url_encode
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 BROKERS: Final = "/admin/v2/brokers"
 NOT_FOUND: Final = 404
@@ -95,7 +100,10 @@ class LeaderDecisions:
 
 async def list_brokers(api: AdminCaller) -> list[BrokerRow]:
     """All brokers that are alive or drain, by id. `AdminRefused`, `AdminUnreachable`."""
-    return [_broker_row(one) for one in await _reports(api)]
+    return [
+        _row(BrokerRow, one, service_url=one["serviceUrl"] or "", web_service_url=one["webServiceUrl"] or "")
+        for one in await _reports(api)
+    ]
 
 
 async def list_bundles(api: AdminCaller) -> list[str]:
@@ -117,30 +125,14 @@ async def _reports(api: AdminCaller, **query: str) -> list[dict[str, Any]]:
     return found
 
 
-def _broker_row(document: dict[str, Any]) -> BrokerRow:
-    return BrokerRow(
-        broker=document["broker"],
-        state=document["state"],
-        leader=document["leader"],
-        magnetar=document["magnetar"],
-        version=document["version"],
-        service_url=document["serviceUrl"] or "",
-        web_service_url=document["webServiceUrl"] or "",
-        cpu=document["cpu"],
-        memory=document["memory"],
-        bandwidth_in=document["bandwidthIn"],
-        bandwidth_out=document["bandwidthOut"],
-        msg_rate_in=document["msgRateIn"],
-        msg_rate_out=document["msgRateOut"],
-        msg_throughput_in=document["msgThroughputIn"],
-        msg_throughput_out=document["msgThroughputOut"],
-        topics=document["topics"],
-        producers=document["producers"],
-        consumers=document["consumers"],
-        bundles=document["bundles"],
-        started_ms=document["startedMillis"],
-        updated_ms=document["updatedMillis"],
-    )
+def _row(kind: type[T], document: dict[str, Any], **given: object) -> T:
+    """A row: each of its fields is given, or what the admin API calls by its name: `started_ms` is `startedMillis`."""
+    for one in fields(kind):
+        first, *rest = one.name.removesuffix("_ms").split("_")
+        name = first + "".join(map(str.capitalize, rest)) + ("Millis" if one.name.endswith("_ms") else "")
+        if one.name not in given:
+            given[one.name] = document[name]
+    return kind(**given)
 
 
 # --- drains
@@ -151,13 +143,8 @@ async def drain_state(api: AdminCaller, broker: str, method: str = "GET") -> Bro
     found = await api.call(method, f"{BROKERS}/{broker}/drain")
     if not isinstance(found, dict):
         raise AdminRefused(NOT_FOUND, NOT_OURS.format(url=api.url))
-    return BrokerDrainState(
-        broker=found["broker"],
-        step=found["step"],
-        bundles_total=found["bundlesTotal"],
-        bundles_left=found["bundlesLeft"],
-        blockers=tuple((one["bundle"], one["reason"]) for one in found["blockers"]),
-    )
+    blockers = tuple((one["bundle"], one["reason"]) for one in found["blockers"])
+    return _row(BrokerDrainState, found, blockers=blockers)
 
 
 async def follow_drain(api: AdminCaller, broker: str) -> AsyncIterator[BrokerDrainState]:
@@ -258,24 +245,10 @@ async def decisions(api: AdminCaller, *, placements: bool) -> LeaderDecisions:
         found = None
     if not isinstance(found, dict):
         raise AdminRefused(NOT_FOUND, NOT_OURS.format(url=api.url))
-    rows = [_decision_row(one) for one in (*found["decisions"], *(found["placements"] if placements else ()))]
+    rows = [_row(DecisionRow, one) for one in (*found["decisions"], *(found["placements"] if placements else ()))]
     rows.sort(key=lambda row: row.decided_ms)
     return LeaderDecisions(
         leader=found["leader"], driver=found["driver"], outlook=tuple(found["outlook"]), decisions=tuple(rows)
-    )
-
-
-def _decision_row(document: dict[str, Any]) -> DecisionRow:
-    return DecisionRow(
-        decided_ms=document["decidedMillis"],
-        kind=document["kind"],
-        bundle=document["bundle"],
-        broker=document["broker"],
-        destination=document["destination"],
-        outcome=document["outcome"],
-        took_ms=document["tookMillis"],
-        reason=document["reason"],
-        error=document["error"],
     )
 
 

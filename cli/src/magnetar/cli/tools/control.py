@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
+from magnetar.bookie.operations import BookieDrainState, BookieDrainStep, DirectoryUsage
 from magnetar.control.client import BookieControl
 from magnetar.control.filling import value_of
 from magnetar.control.generated.bookie_pb2 import Drain, StorageState
@@ -16,17 +16,6 @@ from magnetar.control.generated.bookie_pb2 import DrainStep as DrainStepMessage
 BEGIN_ATTEMPTS_MAX: Final = 20
 BEGIN_PAUSE_SECONDS: Final = 0.25
 """Together five seconds for a drain to begin: it reads all ledgers' metadata only after that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningDirectory:
-    """One directory of a running bookie."""
-
-    directory: str
-    kind: str
-    total_bytes: int
-    free_bytes: int
-    writable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +56,7 @@ class RunningState:
     write_cache_bytes_max: int
     journal_queue_bytes: int
     entry_log_bytes: int
-    directories: tuple[RunningDirectory, ...]
+    directories: tuple[DirectoryUsage, ...]
     limbo: RunningLimbo
 
 
@@ -77,7 +66,7 @@ def running_state(message: StorageState) -> RunningState:
     return value_of(
         RunningState,
         message,
-        directories=tuple(value_of(RunningDirectory, each) for each in message.directories),
+        directories=tuple(value_of(DirectoryUsage, each) for each in message.directories),
         limbo=value_of(RunningLimbo, message.limbo, problems=problems),
     )
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
-from magnetar.ledger.bookie_client.tcp_connections import address_of_id
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = TcpBookieSettings()
@@ -18,12 +17,12 @@ class AddressedBookies:
 
     def __init__(
         self,
-        addresses: Mapping[str, tuple[str, int]],
+        addresses: Mapping[str, tuple[str, int]] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         settings: TcpBookieSettings = _DEFAULT_SETTINGS,
     ) -> None:
         """`addresses`: bookie id → (host, port); bookies that it leaves out are where their ids say."""
-        self._addresses = dict(addresses)
+        self._addresses = dict(addresses or {})
         self._clock = clock
         self._settings = settings
         # One entry per bookie that was ever spoken to; ensembles name a few dozen at most.
@@ -42,7 +41,7 @@ class AddressedBookies:
         return bookie
 
     def address(self, bookie_id: str) -> tuple[str, int] | None:
-        """Host and port of a bookie; None if nobody has said and the id is no address."""
+        """Host and port of a bookie: as somebody has said, else as its id says; None if it is no address."""
         known = self._addresses.get(bookie_id)
         return known if known is not None else address_of_id(bookie_id)
 
@@ -51,3 +50,11 @@ class AddressedBookies:
         bookies, self._bookies = self._bookies, {}
         for bookie in bookies.values():
             await bookie.close()
+
+
+def address_of_id(bookie_id: str) -> tuple[str, int] | None:
+    """Host and port of an id that is an address, as BookKeeper's are unless configured otherwise."""
+    host, colon, port = bookie_id.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+        return None
+    return host, int(port)

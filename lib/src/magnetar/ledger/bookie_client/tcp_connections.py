@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.core.errors import PeerError, Unavailable
-from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.core.errors import PeerError
+from magnetar.ledger.bookie_client.addressed_bookies import AddressedBookies
+from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.ledger.topology import PLACES_PATH, BookieTopology, decode_places
-from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
+from magnetar.metadata.kept_current import KeptCurrent
+from magnetar.metadata.store import MetadataStore, Notification
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
 
 logger: Final = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 100
 """Registrations of bookies asked for side by side; ZooKeeper answers them in order, without much memory."""
-RETRY_SECONDS: Final = 1.0
-"""Pause before the list of bookies is asked for again after the store failed."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = TcpBookieSettings()
 
 
-class TcpBookieConnections:
+class TcpBookieConnections(AddressedBookies):
     """A `BookieConnections` that keeps itself current. `start` before the first use."""
 
     def __init__(
@@ -36,46 +35,25 @@ class TcpBookieConnections:
         clock: Clock = _SYSTEM_CLOCK,
         settings: TcpBookieSettings = _DEFAULT_SETTINGS,
     ) -> None:
+        super().__init__(clock=clock, settings=settings)
         self._store = store
-        self._clock = clock
-        self._settings = settings
-        # One entry per bookie that was ever spoken to; ensembles name a few dozen at most.
-        self._bookies: dict[str, TcpBookie] = {}
-        self._addresses: dict[str, tuple[str, int]] = {}
         self._writable: list[str] = []
         self._read_only: list[str] = []
         self._places = BookieTopology()
-        self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks_begun = 0
         self._newest_look = 0
         """The number of the last look that came to its end."""
-        self._refresher: asyncio.Task[None] | None = None
-        self._stop_watching = [store.watch(self._notified), store.watch_session(self._session_changed)]
+        self._kept = KeptCurrent(store, "bookies", self.look_again, _concerns)
 
     async def start(self) -> None:
         """Learn which bookies are there and go on watching. Raises `StoreUnavailable`."""
-        await self.look_again()
-        self._refresher = asyncio.get_running_loop().create_task(self._keep_current(), name="bookie discovery")
+        await self._kept.start()
 
     async def close(self) -> None:
         """Stop watching and close all connections."""
-        for stop in self._stop_watching:
-            stop()
-        self._stop_watching = []
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
-        for bookie in self._bookies.values():
-            await bookie.close()
-
-    def connection(self, bookie_id: str) -> TcpBookie:
-        """The connection to a bookie, made on first use and shared."""
-        bookie = self._bookies.get(bookie_id)
-        if bookie is None:
-            bookie = TcpBookie(bookie_id, self.address, self._clock, self._settings)
-            self._bookies[bookie_id] = bookie
-        return bookie
+        await self._kept.stop()
+        await super().close()
 
     def writable_bookies(self) -> list[str]:
         """Ids of the bookies that take writes now, sorted."""
@@ -103,33 +81,6 @@ class TcpBookieConnections:
     def places(self) -> BookieTopology:
         """Where bookies stand, as an administrator has said."""
         return self._places
-
-    def address(self, bookie_id: str) -> tuple[str, int] | None:
-        """Host and port of a bookie: as registered, else as its id says; None if it is neither."""
-        known = self._addresses.get(bookie_id)
-        return known if known is not None else address_of_id(bookie_id)
-
-    def _notified(self, notification: Notification) -> None:
-        if notification.path.startswith(AVAILABLE_PATH) or notification.path == PLACES_PATH:
-            self._changed.set()
-
-    def _session_changed(self, event: SessionEvent) -> None:
-        # Changes may have been missed while the store was away.
-        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
-            self._changed.set()
-
-    async def _keep_current(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self.look_again()
-            except Unavailable as error:
-                logger.warning("the list of bookies cannot be read: %s", error)
-                # News end the pause: they come when the store is back.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), RETRY_SECONDS)
-                self._changed.set()
 
     async def _refresh(self) -> None:
         # A bookie that changes its mode makes the new node before it removes the old one: one of three looks sees it.
@@ -173,9 +124,5 @@ class TcpBookieConnections:
         return None
 
 
-def address_of_id(bookie_id: str) -> tuple[str, int] | None:
-    """Host and port of an id that is an address, as BookKeeper's are unless configured otherwise."""
-    host, colon, port = bookie_id.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        return None
-    return host, int(port)
+def _concerns(notification: Notification) -> bool:
+    return notification.path.startswith(AVAILABLE_PATH) or notification.path == PLACES_PATH

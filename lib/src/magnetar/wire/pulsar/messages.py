@@ -100,17 +100,17 @@ def encode_command(command: pb.BaseCommand) -> bytes:
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
 
-def _fields_of_types() -> dict[int, str]:
-    """Each command stands at the field number that equals its type."""
-    fields = pb.BaseCommand.DESCRIPTOR.fields_by_number
-    return {number: fields[number].name for number in pb.BaseCommand.Type.values() if number in fields}
+_FIELDS: Final = pb.BaseCommand.DESCRIPTOR.fields_by_number
+_FIELD_OF_TYPE: Final = {kind: _FIELDS[kind].name for kind in pb.BaseCommand.Type.values() if kind in _FIELDS}
+"""Each command stands at the field number that equals its type."""
+_TYPE_OF_BODY: Final = {_FIELDS[kind].message_type: kind for kind in _FIELD_OF_TYPE}
 
 
-_FIELD_OF_TYPE: Final = _fields_of_types()
-
-
-def _frame(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
-    return encode_command(pb.BaseCommand(type=kind, **body))
+def frame_of(body: Message) -> bytes:
+    """The frame of the command that has this body."""
+    kind = _TYPE_OF_BODY[body.DESCRIPTOR]
+    fields: dict[str, Any] = {"type": kind, _FIELD_OF_TYPE[kind]: body}
+    return encode_command(pb.BaseCommand(**fields))
 
 
 def _code(code: ServerError) -> pb.ServerError:
@@ -137,14 +137,13 @@ def connected(*, server_version: str, protocol_version: int, max_message_size: i
         supports_topic_watcher_reconcile=topic_watchers,
         supports_get_partitioned_metadata_without_auto_creation=True,
     )
-    return _frame(
-        pb.BaseCommand.CONNECTED,
-        connected=pb.CommandConnected(
+    return frame_of(
+        pb.CommandConnected(
             server_version=server_version,
             protocol_version=protocol_version,
             max_message_size=max_message_size,
             feature_flags=flags,
-        ),
+        )
     )
 
 
@@ -159,25 +158,21 @@ def auth_method_of(connect: pb.CommandConnect) -> str:
 
 def auth_challenge(method: str, data: bytes, protocol_version: int) -> bytes:
     """Ask a client for credentials."""
-    return _frame(
-        pb.BaseCommand.AUTH_CHALLENGE,
-        authChallenge=pb.CommandAuthChallenge(
+    return frame_of(
+        pb.CommandAuthChallenge(
             challenge=pb.AuthData(auth_method_name=method, auth_data=data), protocol_version=protocol_version
-        ),
+        )
     )
 
 
 def success(request_id: int) -> bytes:
     """A request was carried out."""
-    return _frame(pb.BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
+    return frame_of(pb.CommandSuccess(request_id=request_id))
 
 
 def error(request_id: int, code: ServerError, message: str) -> bytes:
     """A request was not."""
-    return _frame(
-        pb.BaseCommand.ERROR,
-        error=pb.CommandError(request_id=request_id, error=_code(code), message=_told(message)),
-    )
+    return frame_of(pb.CommandError(request_id=request_id, error=_code(code), message=_told(message)))
 
 
 # --- lookup
@@ -207,44 +202,39 @@ def _lookup(
     )
     if service_url_tls:
         response.brokerServiceUrlTls = service_url_tls
-    return _frame(pb.BaseCommand.LOOKUP_RESPONSE, lookupTopicResponse=response)
+    return frame_of(response)
 
 
 def lookup_failed(request_id: int, code: ServerError, message: str) -> bytes:
     """No broker can be named."""
-    return _frame(
-        pb.BaseCommand.LOOKUP_RESPONSE,
-        lookupTopicResponse=pb.CommandLookupTopicResponse(
+    return frame_of(
+        pb.CommandLookupTopicResponse(
             request_id=request_id,
             response=pb.CommandLookupTopicResponse.Failed,
             error=_code(code),
             message=_told(message),
-        ),
+        )
     )
 
 
 def partitioned_metadata(request_id: int, partitions: int) -> bytes:
     """So many partitions; 0 is a topic that is not partitioned."""
-    return _frame(
-        pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
-        partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
-            request_id=request_id,
-            partitions=partitions,
-            response=pb.CommandPartitionedTopicMetadataResponse.Success,
-        ),
+    return frame_of(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=request_id, partitions=partitions, response=pb.CommandPartitionedTopicMetadataResponse.Success
+        )
     )
 
 
 def partitioned_metadata_failed(request_id: int, code: ServerError, message: str) -> bytes:
     """The number of partitions cannot be told."""
-    return _frame(
-        pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
-        partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
+    return frame_of(
+        pb.CommandPartitionedTopicMetadataResponse(
             request_id=request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Failed,
             error=_code(code),
             message=_told(message),
-        ),
+        )
     )
 
 
@@ -270,27 +260,30 @@ def producer_success(
     )
     if topic_epoch is not None:
         response.topic_epoch = topic_epoch
-    return _frame(pb.BaseCommand.PRODUCER_SUCCESS, producer_success=response)
+    return frame_of(response)
 
 
 def send_error(producer_id: int, sequence_id: int, code: ServerError, message: str) -> bytes:
     """One message is not stored."""
-    return _frame(
-        pb.BaseCommand.SEND_ERROR,
-        send_error=pb.CommandSendError(
-            producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=_told(message)
-        ),
+    return frame_of(
+        pb.CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=_told(message))
     )
 
 
 def close_producer(producer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> bytes:
     """The client must look the topic up again, or go to the broker that is said to have it."""
     command = pb.CommandCloseProducer(producer_id=producer_id, request_id=SERVER_REQUEST_ID)
+    return _close(command, assigned_url, assigned_url_tls)
+
+
+def _close(
+    command: pb.CommandCloseProducer | pb.CommandCloseConsumer, assigned_url: str, assigned_url_tls: str
+) -> bytes:
     if assigned_url:
         command.assignedBrokerServiceUrl = assigned_url
     if assigned_url_tls:
         command.assignedBrokerServiceUrlTls = assigned_url_tls
-    return _frame(pb.BaseCommand.CLOSE_PRODUCER, close_producer=command)
+    return frame_of(command)
 
 
 # --- consume
@@ -299,11 +292,7 @@ def close_producer(producer_id: int, assigned_url: str = "", assigned_url_tls: s
 def close_consumer(consumer_id: int, assigned_url: str = "", assigned_url_tls: str = "") -> bytes:
     """The client must look the topic up again, or go to the broker that is said to have it."""
     command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID)
-    if assigned_url:
-        command.assignedBrokerServiceUrl = assigned_url
-    if assigned_url_tls:
-        command.assignedBrokerServiceUrlTls = assigned_url_tls
-    return _frame(pb.BaseCommand.CLOSE_CONSUMER, close_consumer=command)
+    return _close(command, assigned_url, assigned_url_tls)
 
 
 def ack_response(consumer_id: int, request_id: int, code: ServerError | None = None, message: str = "") -> bytes:
@@ -312,44 +301,36 @@ def ack_response(consumer_id: int, request_id: int, code: ServerError | None = N
     if code is not None:
         response.error = _code(code)
         response.message = message
-    return _frame(pb.BaseCommand.ACK_RESPONSE, ackResponse=response)
+    return frame_of(response)
 
 
 def active_consumer_change(consumer_id: int, active: bool) -> bytes:
     """Failover: whether this consumer receives."""
-    return _frame(
-        pb.BaseCommand.ACTIVE_CONSUMER_CHANGE,
-        active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active),
-    )
+    return frame_of(pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active))
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
     """Nothing will come any more."""
-    return _frame(
-        pb.BaseCommand.REACHED_END_OF_TOPIC,
-        reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id),
-    )
+    return frame_of(pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
 
 
 def get_last_message_id_response(
     request_id: int, position: Position, partition: int, batch_index: int, mark_delete: Position
 ) -> bytes:
     """The last message of a topic, and how far the asking subscription has acknowledged."""
-    return _frame(
-        pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
-        getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+    return frame_of(
+        pb.CommandGetLastMessageIdResponse(
             request_id=request_id,
             last_message_id=_message_id(position, partition, batch_index),
             consumer_mark_delete_position=_message_id(mark_delete),
-        ),
+        )
     )
 
 
 def consumer_stats_response(request_id: int, stats: Mapping[str, Any]) -> bytes:
     """A consumer's figures, from the admin API's ConsumerStats with `type` and `msgBacklog` beside it."""
-    return _frame(
-        pb.BaseCommand.CONSUMER_STATS_RESPONSE,
-        consumerStatsResponse=pb.CommandConsumerStatsResponse(
+    return frame_of(
+        pb.CommandConsumerStatsResponse(
             request_id=request_id,
             msgRateOut=stats["msgRateOut"],
             msgThroughputOut=stats["msgThroughputOut"],
@@ -364,17 +345,14 @@ def consumer_stats_response(request_id: int, stats: Mapping[str, Any]) -> bytes:
             msgRateExpired=stats["msgRateExpired"],
             msgBacklog=stats["msgBacklog"],
             messageAckRate=stats["messageAckRate"],
-        ),
+        )
     )
 
 
 def consumer_stats_error(request_id: int, code: ServerError, message: str) -> bytes:
     """There is no such consumer."""
-    return _frame(
-        pb.BaseCommand.CONSUMER_STATS_RESPONSE,
-        consumerStatsResponse=pb.CommandConsumerStatsResponse(
-            request_id=request_id, error_code=_code(code), error_message=_told(message)
-        ),
+    return frame_of(
+        pb.CommandConsumerStatsResponse(request_id=request_id, error_code=_code(code), error_message=_told(message))
     )
 
 
@@ -385,31 +363,28 @@ def topics_of_namespace_response(
     request_id: int, topics: list[str], topics_hash: str, *, filtered: bool, changed: bool
 ) -> bytes:
     """The topics; none when the client's hash says that it has them."""
-    return _frame(
-        pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
-        getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
+    return frame_of(
+        pb.CommandGetTopicsOfNamespaceResponse(
             request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
-        ),
+        )
     )
 
 
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: list[str], topics_hash: str) -> bytes:
     """The watch stands; this is the list to start from."""
-    return _frame(
-        pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
-        watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
+    return frame_of(
+        pb.CommandWatchTopicListSuccess(
             request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
-        ),
+        )
     )
 
 
 def watch_topic_update(watcher_id: int, new_topics: list[str], deleted_topics: list[str], topics_hash: str) -> bytes:
     """What came and went since."""
-    return _frame(
-        pb.BaseCommand.WATCH_TOPIC_UPDATE,
-        watchTopicUpdate=pb.CommandWatchTopicUpdate(
+    return frame_of(
+        pb.CommandWatchTopicUpdate(
             watcher_id=watcher_id, new_topics=new_topics, deleted_topics=deleted_topics, topics_hash=topics_hash
-        ),
+        )
     )
 
 
@@ -418,41 +393,25 @@ def watch_topic_update(watcher_id: int, new_topics: list[str], deleted_topics: l
 
 def get_schema_response(request_id: int, schema: pb.Schema, schema_version: bytes) -> bytes:
     """A schema."""
-    return _frame(
-        pb.BaseCommand.GET_SCHEMA_RESPONSE,
-        getSchemaResponse=pb.CommandGetSchemaResponse(
-            request_id=request_id, schema=schema, schema_version=schema_version
-        ),
-    )
+    return frame_of(pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=schema_version))
 
 
 def get_schema_error(request_id: int, code: ServerError, message: str) -> bytes:
     """There is no such schema."""
-    return _frame(
-        pb.BaseCommand.GET_SCHEMA_RESPONSE,
-        getSchemaResponse=pb.CommandGetSchemaResponse(
-            request_id=request_id, error_code=_code(code), error_message=_told(message)
-        ),
+    return frame_of(
+        pb.CommandGetSchemaResponse(request_id=request_id, error_code=_code(code), error_message=_told(message))
     )
 
 
 def get_or_create_schema_response(request_id: int, schema_version: bytes) -> bytes:
     """The schema's version, new or not."""
-    return _frame(
-        pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
-        getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
-            request_id=request_id, schema_version=schema_version
-        ),
-    )
+    return frame_of(pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=schema_version))
 
 
 def get_or_create_schema_error(request_id: int, code: ServerError, message: str) -> bytes:
     """The schema was refused."""
-    return _frame(
-        pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
-        getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
-            request_id=request_id, error_code=_code(code), error_message=_told(message)
-        ),
+    return frame_of(
+        pb.CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=_code(code), error_message=_told(message))
     )
 
 

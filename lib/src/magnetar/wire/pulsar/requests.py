@@ -14,7 +14,7 @@ from magnetar.core.ids import unsigned64
 from magnetar.wire.pulsar.command import TYPE_SEND
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
-from magnetar.wire.pulsar.messages import encode_command
+from magnetar.wire.pulsar.messages import frame_of
 from magnetar.wire.pulsar.varint import varint
 
 PROTOCOL_VERSION: Final = 21
@@ -83,10 +83,6 @@ class SubscribeRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def _frame(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
-    return encode_command(pb.BaseCommand(type=kind, **body))
-
-
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue]:
     return [pb.KeyValue(key=key, value=value) for key, value in values.items()]
 
@@ -150,18 +146,17 @@ def connect(
         command.auth_data = auth_data
     if proxy_to_broker_url:
         command.proxy_to_broker_url = proxy_to_broker_url
-    return _frame(pb.BaseCommand.CONNECT, connect=command)
+    return frame_of(command)
 
 
 def auth_response(*, client_version: str, auth_method_name: str, auth_data: bytes) -> bytes:
     """The answer to AUTH_CHALLENGE."""
-    return _frame(
-        pb.BaseCommand.AUTH_RESPONSE,
-        authResponse=pb.CommandAuthResponse(
+    return frame_of(
+        pb.CommandAuthResponse(
             client_version=client_version,
             protocol_version=PROTOCOL_VERSION,
             response=pb.AuthData(auth_method_name=auth_method_name, auth_data=auth_data),
-        ),
+        )
     )
 
 
@@ -173,7 +168,7 @@ def lookup(request_id: int, topic: str, *, authoritative: bool = False, listener
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     if listener_name:
         command.advertised_listener_name = listener_name
-    return _frame(pb.BaseCommand.LOOKUP, lookupTopic=command)
+    return frame_of(command)
 
 
 def partitioned_metadata(request_id: int, topic: str, *, create: bool) -> bytes:
@@ -181,7 +176,7 @@ def partitioned_metadata(request_id: int, topic: str, *, create: bool) -> bytes:
     command = pb.CommandPartitionedTopicMetadata(
         topic=topic, request_id=request_id, metadata_auto_creation_enabled=create
     )
-    return _frame(pb.BaseCommand.PARTITIONED_METADATA, partitionMetadata=command)
+    return frame_of(command)
 
 
 def get_schema(request_id: int, topic: str, version: bytes | None = None) -> bytes:
@@ -189,16 +184,15 @@ def get_schema(request_id: int, topic: str, version: bytes | None = None) -> byt
     command = pb.CommandGetSchema(request_id=request_id, topic=topic)
     if version is not None:
         command.schema_version = version
-    return _frame(pb.BaseCommand.GET_SCHEMA, getSchema=command)
+    return frame_of(command)
 
 
 def topics_of_namespace(request_id: int, namespace: str) -> bytes:
     """The persistent topics of a namespace, each partition by itself; `namespace` is `tenant/namespace`."""
-    return _frame(
-        pb.BaseCommand.GET_TOPICS_OF_NAMESPACE,
-        getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+    return frame_of(
+        pb.CommandGetTopicsOfNamespace(
             request_id=request_id, namespace=namespace, mode=pb.CommandGetTopicsOfNamespace.PERSISTENT
-        ),
+        )
     )
 
 
@@ -221,7 +215,7 @@ def producer(request_id: int, producer_id: int, request: ProducerRequest) -> byt
         command.producer_name = request.name
     if request.topic_epoch is not None:
         command.topic_epoch = request.topic_epoch
-    return _frame(pb.BaseCommand.PRODUCER, producer=command)
+    return frame_of(command)
 
 
 def send(
@@ -239,10 +233,7 @@ def send(
 
 def close_producer(request_id: int, producer_id: int) -> bytes:
     """The producer is done."""
-    return _frame(
-        pb.BaseCommand.CLOSE_PRODUCER,
-        close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id),
-    )
+    return frame_of(pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id))
 
 
 # --- consume
@@ -268,12 +259,12 @@ def subscribe(request_id: int, consumer_id: int, request: SubscribeRequest) -> b
         schema=request.schema,
         start_message_id=request.start_message_id,
     )
-    return _frame(pb.BaseCommand.SUBSCRIBE, subscribe=command)
+    return frame_of(command)
 
 
 def flow(consumer_id: int, permits: int) -> bytes:
     """So many more messages may come."""
-    return _frame(pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+    return frame_of(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
 
 
 def ack(
@@ -284,27 +275,19 @@ def ack(
     command = pb.CommandAck(consumer_id=consumer_id, ack_type=kind, message_id=message_ids)
     if request_id is not None:
         command.request_id = request_id
-    return _frame(pb.BaseCommand.ACK, ack=command)
+    return frame_of(command)
 
 
 def get_last_message_id(request_id: int, consumer_id: int) -> bytes:
     """The topic's last message."""
-    return _frame(
-        pb.BaseCommand.GET_LAST_MESSAGE_ID,
-        getLastMessageId=pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id),
-    )
+    return frame_of(pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id))
 
 
 def close_consumer(request_id: int, consumer_id: int) -> bytes:
     """The consumer is done."""
-    return _frame(
-        pb.BaseCommand.CLOSE_CONSUMER,
-        close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id),
-    )
+    return frame_of(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))
 
 
 def unsubscribe(request_id: int, consumer_id: int) -> bytes:
     """The subscription is to be deleted."""
-    return _frame(
-        pb.BaseCommand.UNSUBSCRIBE, unsubscribe=pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
-    )
+    return frame_of(pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id))

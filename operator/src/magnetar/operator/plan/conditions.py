@@ -82,7 +82,9 @@ def settings_in_effect(without_effect: Sequence[str]) -> NewCondition:
     return NewCondition(SETTINGS_IN_EFFECT, False, SETTINGS_IGNORED, words)
 
 
-def stall_events(before: Iterable[Condition], now: Iterable[Condition], told: Sequence[EmitEvent] = ()) -> list[EmitEvent]:
+def stall_events(
+    before: Iterable[Condition], now: Iterable[Condition], told: Sequence[EmitEvent] = ()
+) -> list[EmitEvent]:
     """Of what needs a person: a stall that begins, unless it is told already, or ends; settings that newly have no
     effect."""
     found = []

@@ -11,14 +11,19 @@ from magnetar.operator.kubernetes.kinds import Manifest
 REDACTED: Final = "REDACTED"
 
 _SECRET: Final = re.compile(
-    r"token|password|passwd|passphrase|secret|credential|private|api.?key|key$|auth.*param", re.IGNORECASE
+    r"token|password|passwd|passphrase|secret|credential|private|api.?key|key$"
+    r"|auth.*param|auth.?conf|jaas.?conf|plugin.?params",
+    re.IGNORECASE,
 )
-_HARMLESS: Final = re.compile(r"(file|path|name|names|plugin|provider|providers|enabled|claim|ttl\w*)$", re.IGNORECASE)
+_HARMLESS: Final = re.compile(r"(file|path|name|names|plugin|provider|providers|enabled|claim)$", re.IGNORECASE)
 """Names of settings that say where a secret is, or how it is used."""
-_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
+_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", READABLE_ANNOTATION)
 _OPTION: Final = re.compile(r"--?([A-Za-z0-9_.-]+)(=?)(.*)", re.DOTALL)
-_SETTING: Final = re.compile(r"^([A-Za-z0-9_.-]+)\s*=\s*(.+)$", re.MULTILINE)
+_SETTING: Final = re.compile(r"^([ \t#!]*([A-Za-z0-9_.-]+)[ \t]*[=:][ \t]*)(?:\\\n|.)+$", re.MULTILINE)
+"""As properties may be written: behind blanks, switched off, on several lines."""
+_ASSIGNED: Final = re.compile(r"([A-Za-z0-9_.]+)=")
+_BLANK: Final = re.compile(r"\s")
 
 
 def is_secret(name: str) -> bool:
@@ -44,7 +49,7 @@ def redacted_settings(text: str) -> str:
     """A .conf file."""
 
     def line(match: re.Match[str]) -> str:
-        return f"{match[1]}={REDACTED}" if is_secret(match[1]) else match[0]
+        return f"{match[1]}{REDACTED}" if is_secret(match[2]) else match[0]
 
     return _without_passwords(_SETTING.sub(line, text))
 
@@ -84,4 +89,14 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _without_passwords(text: str) -> str:
-    return _URL_PASSWORD.sub(rf"\1{REDACTED}@", text)
+    return _without_assigned(_URL_PASSWORD.sub(rf"\1{REDACTED}@", text))
+
+
+def _without_assigned(text: str) -> str:
+    """Of `NAME=VALUE`, wherever it stands: behind `--set`, or in a line of a shell."""
+    for match in _ASSIGNED.finditer(text):
+        if is_secret(match[1]):
+            end = _BLANK.search(text, match.end())
+            rest = text[end.start() :] if end is not None else ""
+            return f"{text[: match.end()]}{REDACTED}{_without_assigned(rest)}"
+    return text

@@ -7,14 +7,14 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings:
     """Bounds and times; BookKeeper's names in brackets."""
 
-    entry_batch_size: int = setting("rereplicationEntryBatchSize", 1000)
+    entry_batch_size: int = setting("rereplicationEntryBatchSize", 1000, low=1, high=1_000_000)
     """Entries that are read at a time. BookKeeper's default is 10, Pulsar's 100: there
     the writes of one batch end before the next is read, here they overlap within `outstanding_bytes_max`."""
     batch_bytes_max: int = 1 * MIB
@@ -28,7 +28,7 @@ class ReplicationSettings:
     verification_percentage: int = 0
     """How many of a fragment's entries beside the first and the last one are read to judge it
     [auditorLedgerVerificationPercentage]."""
-    check_reads_in_flight_max: int = setting("inFlightReadEntryNumInLedgerChecker", 64)
+    check_reads_in_flight_max: int = setting("inFlightReadEntryNumInLedgerChecker", 64, low=1, high=100_000)
     """Reads of all checks together."""
     add_timeout_seconds: float = 30.0
     """A new bookie that confirms nothing for this long is replaced by another one [addEntryTimeoutSec]."""
@@ -45,10 +45,9 @@ class ReplicationSettings:
     """The password of such old ledgers [bookieRecoveryPasswd]."""
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         for name, value, low, high in (
-            ("rereplicationEntryBatchSize", self.entry_batch_size, 1, 1_000_000),
             ("auditorLedgerVerificationPercentage", self.verification_percentage, 0, 100),
-            ("inFlightReadEntryNumInLedgerChecker", self.check_reads_in_flight_max, 1, 100_000),
             ("the number of ledgers replicated at a time", self.ledgers_at_a_time, 1, 1_000),
         ):
             if not low <= value <= high:

@@ -37,6 +37,8 @@ from magnetar.broker.admin.web.shapes import (
     text,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.catalogue import POLICIES
+from magnetar.broker.policies.policy import Kind as PolicyKind
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources, bundles_document, new_policies
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, is_valid_name_part
@@ -53,58 +55,29 @@ BOTH: Final = ("persistent", "non-persistent")
 
 BUNDLES: Final = Shape({"boundaries": (list_of(text), []), "numBundles": (integer, 0)})
 
-COUNTS: Final = (
-    "subscription_expiration_time_minutes",
-    "max_producers_per_topic",
-    "max_consumers_per_topic",
-    "max_consumers_per_subscription",
-    "max_unacked_messages_per_consumer",
-    "max_unacked_messages_per_subscription",
-    "max_subscriptions_per_topic",
-    "max_topics_per_namespace",
-    "deduplicationSnapshotIntervalSeconds",
-)
 POLICY_MEMBERS: Final[dict[str, Kind]] = {
-    "auth_policies": map_of(map_of(lambda value: value)),
-    "replication_clusters": set_of(text),
+    **{
+        member: shapes.member_of(policy.kind)
+        for policy in POLICIES
+        if policy.kind is not PolicyKind.OTHER
+        for member in policy.namespace_keys
+    },
     "allowed_clusters": set_of(text),
-    "bundles": BUNDLES,
+    "auth_policies": map_of(map_of(lambda value: value)),
     "backlog_quota_map": map_of(shapes.backlog_quota),
-    "clusterDispatchRate": map_of(shapes.DISPATCH_RATE),
-    "topicDispatchRate": map_of(shapes.DISPATCH_RATE),
-    "subscriptionDispatchRate": map_of(shapes.DISPATCH_RATE),
-    "replicatorDispatchRate": map_of(shapes.DISPATCH_RATE),
-    "clusterSubscribeRate": map_of(shapes.SUBSCRIBE_RATE),
-    "persistence": shapes.persistence,
-    "deduplicationEnabled": boolean,
-    "autoTopicCreationOverride": shapes.auto_topic_creation,
-    "autoSubscriptionCreationOverride": shapes.AUTO_SUBSCRIPTION_CREATION,
-    "publishMaxMessageRate": map_of(shapes.PUBLISH_RATE),
+    "bundles": BUNDLES,
+    "deleted": boolean,
     "latency_stats_sample_rate": map_of(integer),
     "message_ttl_in_seconds": shapes.at_least_zero("Invalid value for message TTL"),
-    "retention_policies": shapes.retention,
-    "deleted": boolean,
-    "encryption_required": boolean,
-    "delayed_delivery_policies": shapes.DELAYED_DELIVERY,
-    "inactive_topic_policies": shapes.INACTIVE_TOPICS,
-    "subscription_auth_mode": shapes.SUBSCRIPTION_AUTH_MODE,
-    "compaction_threshold": long,
-    "offload_threshold": long,
-    "offload_threshold_in_seconds": long,
+    "migrated": boolean,
     "offload_deletion_lag_ms": long,
     "offload_policies": OFFLOAD_POLICIES,
-    "schema_auto_update_compatibility_strategy": shapes.AUTO_UPDATE_STRATEGY,
-    "schema_compatibility_strategy": shapes.STRATEGY,
-    "is_allow_auto_update_schema": boolean,
-    "schema_validation_enforced": boolean,
-    "subscription_types_enabled": shapes.SUBSCRIPTION_TYPES,
-    "allowed_topic_property_keys_for_metrics": set_of(text),
+    "offload_threshold": long,
+    "offload_threshold_in_seconds": long,
     "properties": map_of(text),
+    "replication_clusters": set_of(text),
     "resource_group_name": text,
-    "migrated": boolean,
-    "dispatcherPauseOnAckStatePersistentEnabled": boolean,
-    "entryFilters": shapes.entry_filters,
-    **dict.fromkeys(COUNTS, integer),
+    "retention_policies": shapes.retention,
 }
 """The members of Pulsar's `Policies`, which a new namespace may bring along; others are dropped."""
 

@@ -15,7 +15,7 @@ from magnetar.broker.admin.web.responses import json, namespace_of, no_content
 from magnetar.broker.admin.web.shapes import body_of, required_body
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.catalogue import POLICIES
-from magnetar.broker.policies.policy import RATES, OfNamespace, Policy
+from magnetar.broker.policies.policy import RATES, Kind, OfNamespace, Policy
 from magnetar.broker.resources import Document
 
 ONE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -36,8 +36,6 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
             table.append(web.route(level.verb, path, under(f"Set {policy.says}.", handlers.set)))
         if level.serves("remove"):
             table.append(web.delete(path, handlers.remove))
-        if policy.name == "pause_on_ack_state":
-            table.append(web.post(path, handlers.switch_on))
     return table
 
 
@@ -59,17 +57,15 @@ class PolicyHandlers:
         if self._per_cluster:
             value = (value or {}).get(self._cluster)
         if value is None:
-            value = level.absent
-        return web.Response(status=level.absent_status) if value is None else json(value)
+            value = level.unset
+        return web.Response(status=level.unset_status) if value is None else json(value)
 
     async def set(self, request: web.Request) -> web.Response:
         """Give it a value."""
+        if self._policy.kind is Kind.SWITCH:
+            return await self._change(request, True)
         read = required_body if self._level.body_required else body_of
         return await self._change(request, await read(request, reader_of(self._policy.kind, self._level)))
-
-    async def switch_on(self, request: web.Request) -> web.Response:
-        """Switch it on, by the verb alone."""
-        return await self._change(request, True)
 
     async def remove(self, request: web.Request) -> web.Response:
         """Go back to the broker's own value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import NOT_FOUND, AdminError, encoded_in_turns, flag, json, topic_of
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import TimeSlice, in_slices
+from magnetar.broker.slices import decoded_in_turns, in_slices
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, TopicName
@@ -146,12 +147,10 @@ class MeasureHandlers:
         names = [name.partition(index) for index in range(count)]
         answers = await in_slices(lambda each: self._access.call("GET", admin_path(each) + what, query), names)
         found: dict[str, Any] = {}
-        turn = TimeSlice()
         for each, answer in zip(names, answers, strict=True):
-            if turn.over:
-                await turn.pause()
             if not isinstance(answer, AdminError):
-                found[str(each)] = answer.json()
+                found[str(each)] = await decoded_in_turns(answer.body)
+                await asyncio.sleep(0)
             elif answer.status != NOT_FOUND:
                 raise answer
         return found

@@ -53,7 +53,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         if level.serves("get"):
             served.append(web.get(path, under(f"Tell {policy.says}.", handlers.get, *query)))
         if level.serves("set"):
-            served.append(web.post(path, under(f"Set {policy.says}.", handlers.set, *SET_QUERY)))
+            body = None if policy.kind is Kind.SWITCH else "the policy; null removes it"
+            served.append(web.post(path, under(f"Set {policy.says}.", handlers.set, *SET_QUERY, body=body)))
         if level.serves("remove"):
             served.append(web.delete(path, handlers.remove))
     of_subscription = SubscriptionRateHandlers(access)
@@ -127,13 +128,9 @@ class PolicyHandlers:
             value = level.unset
         return web.Response(status=level.unset_status) if value is None else json(value)
 
-    @takes(body="the policy; null removes it")
     async def set(self, request: web.Request) -> web.Response:
         """Set the policy."""
-        body = await body_json(request)
-        if body is None and self._level.null_refusal:
-            raise AdminError(BAD_REQUEST, self._level.null_refusal)
-        value = None if body is None else reader_of(self._policy.kind, self._level)(body)
+        value = True if self._policy.kind is Kind.SWITCH else await self._body(request)
         name = await self._access.topic(request)
         await self._access.put(request, name, {self._level.key: value})
         return no_content()
@@ -144,6 +141,12 @@ class PolicyHandlers:
         name = await self._access.topic(request)
         await self._access.put(request, name, dict.fromkeys(self._level.keys))
         return no_content()
+
+    async def _body(self, request: web.Request) -> Any:
+        body = await body_json(request)
+        if body is None and self._level.null_refusal:
+            raise AdminError(BAD_REQUEST, self._level.null_refusal)
+        return None if body is None else reader_of(self._policy.kind, self._level)(body)
 
     async def _in_force(self, name: TopicName) -> Any:
         """Where the topic says nothing; what only stands in documents is what the namespace says."""

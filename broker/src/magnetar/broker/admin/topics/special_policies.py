@@ -63,7 +63,6 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         web.put(ONE + "/shadowTopics", handlers.set_shadow_topics),
         web.post(ONE + "/subscriptionTypesEnabled", handlers.set_subscription_types),
         web.post(ONE + "/maxMessageSize", handlers.set_message_size),
-        web.post(ONE + "/dispatcherPauseOnAckStatePersistent", handlers.set_pause),
         web.put(ONE + "/schemaCompatibilityStrategy", handlers.set_strategy),
         web.delete(ONE + "/policies", handlers.remove_all),
     ]
@@ -226,13 +225,6 @@ class SpecialPolicyHandlers:
         name = await self._access.topic(request)
         await body_of(request, shapes.entry_filters)
         await self._access.put(request, name, {"entryFilters": None})
-        return no_content()
-
-    @takes(*SET_QUERY)
-    async def set_pause(self, request: web.Request) -> web.Response:
-        """Have sending wait while acknowledgements cannot be stored."""
-        name = await self._access.topic(request)
-        await self._access.put(request, name, {"dispatcherPauseOnAckStatePersistentEnabled": True})
         return no_content()
 
     # --- what is published

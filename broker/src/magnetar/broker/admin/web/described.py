@@ -25,14 +25,14 @@ def takes(*query: str, body: str | None = None) -> Callable[[Handler], Handler]:
     return mark
 
 
-def under(summary: str, handler: RequestHandler, *query: str) -> RequestHandler:
-    """A handler that many routes share, with this route's summary and query parameters."""
+def under(summary: str, handler: RequestHandler, *query: str, body: str | None = None) -> RequestHandler:
+    """A handler that many routes share, with what this route says of itself."""
 
     async def described(request: web.Request) -> web.StreamResponse:
         return await handler(request)
 
     described.__doc__ = summary
-    return takes(*query, body=body_of(handler))(described)
+    return takes(*query, body=body)(described)
 
 
 def query_of(handler: object) -> tuple[str, ...]:

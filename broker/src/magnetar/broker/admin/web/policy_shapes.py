@@ -14,6 +14,7 @@ from magnetar.broker.admin.web.shapes import (
     integer,
     list_of,
     long,
+    map_of,
     number,
     one_of,
     set_of,
@@ -128,11 +129,6 @@ def at_least_zero(refusal: str) -> Kind:
     return _from_zero(integer, refusal)
 
 
-def long_at_least_zero(refusal: str) -> Kind:
-    """A Java `long` that is not negative; else 412 with this reason."""
-    return _from_zero(long, refusal)
-
-
 def retention(value: Any) -> dict[str, Any]:
     """RetentionPolicies (Pulsar `NamespacesBase.validateRetentionPolicies`)."""
     policies = _RETENTION(value)
@@ -204,6 +200,9 @@ def backlog_quota(value: Any) -> dict[str, Any]:
 
 _READERS: Final[Mapping[policy.Kind, Kind]] = {
     policy.Kind.FLAG: boolean,
+    policy.Kind.SWITCH: boolean,
+    policy.Kind.COUNT: integer,
+    policy.Kind.SIZE: long,
     policy.Kind.AUTO_SUBSCRIPTION_CREATION: AUTO_SUBSCRIPTION_CREATION,
     policy.Kind.AUTO_TOPIC_CREATION: auto_topic_creation,
     policy.Kind.AUTO_UPDATE_STRATEGY: AUTO_UPDATE_STRATEGY,
@@ -222,11 +221,14 @@ _READERS: Final[Mapping[policy.Kind, Kind]] = {
 
 
 def reader_of(kind: policy.Kind, level: policy.Level) -> Kind:
-    """What reads a policy at one level."""
-    refusal = level.refusal or f"{level.path} must be 0 or more"
-    if kind is policy.Kind.COUNT:
-        return at_least_zero(refusal)
-    return long_at_least_zero(refusal) if kind is policy.Kind.SIZE else _READERS[kind]
+    """What reads a policy by itself at one level."""
+    read = _READERS[kind]
+    return _from_zero(read, level.refusal or f"{level.path} must be 0 or more") if kind in policy.NUMBERS else read
+
+
+def member_of(kind: policy.Kind) -> Kind:
+    """What reads it as a part of all that a namespace has."""
+    return map_of(_READERS[kind]) if kind in policy.RATES else _READERS[kind]
 
 
 def exceeds_retention(quota: Mapping[str, Any] | None, kept: Mapping[str, Any] | None) -> bool:

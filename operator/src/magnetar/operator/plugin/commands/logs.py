@@ -96,7 +96,7 @@ def _seconds(span: str | None) -> int | None:
     if span is None:
         return None
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    if not span[:-1].isdigit() or span[-1] not in units or not int(span[:-1]):
+    if not (span[:-1].isascii() and span[:-1].isdigit()) or span[-1] not in units or not int(span[:-1]):
         raise SettingError(f"--since {span}: it must be a number and s, m, h or d, such as 10m")
     return int(span[:-1]) * units[span[-1]]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError
@@ -30,11 +32,27 @@ class Line(NamedTuple):
     text: str
 
 
-def parse_line(source: str, raw: bytes) -> Line:
-    """A line as the API server sends it with `timestamps`. Its fraction has as many digits as it needs."""
-    stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
-    whole, _, fraction = stamp.rstrip("Z").partition(".")
-    return Line(f"{whole}.{fraction:0<9}Z", source, text.rstrip("\r"))
+_STAMP: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9:]{5})"
+)
+
+
+def parse_line(source: str, raw: bytes, before: str = "") -> Line:
+    """A line as the API server sends it with `timestamps`: its fraction has as many digits as it needs, its time is the
+    node's. What has none, as the kubelet's own words and the rest of a line that was cut, has the time of the line
+    `before`."""
+    text = raw.decode("utf-8", "replace").rstrip("\r")
+    stamp, _, rest = text.partition(" ")
+    found = _STAMP.fullmatch(stamp)
+    try:
+        if found is not None:
+            whole = (
+                found[1] if found[3] == "Z" else f"{datetime.fromisoformat(found[1] + found[3]).astimezone(UTC):%FT%T}"
+            )
+            return Line(f"{whole}.{found[2] or '':0<9}Z", source, rest)
+    except (ValueError, OverflowError):
+        pass
+    return Line(before, source, text)
 
 
 def merged(logs: Iterable[Sequence[Line]]) -> Iterator[Line]:
@@ -44,10 +62,13 @@ def merged(logs: Iterable[Sequence[Line]]) -> Iterator[Line]:
 
 async def read_log(kubernetes: Kubernetes, options: LogOptions, source: str) -> list[Line]:
     """A log as it is. One that there is not (its container has not started) is empty."""
+    found: list[Line] = []
     try:
-        return [parse_line(source, raw) async for raw in kubernetes.log(options)]
+        async for raw in kubernetes.log(options):
+            found.append(parse_line(source, raw, found[-1].time if found else ""))
     except NotFound:
         return []
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +116,15 @@ class Follower:
     async def _read(self, source: LogSource) -> None:
         options, last = source.options, ""
         while True:
+            shown_before = last
             try:
                 async for raw in self._kubernetes.log(options):
-                    line = parse_line(source.name, raw)
-                    if line.time > last:
-                        last = line.time
-                        await self._queue.put(line)
+                    line = parse_line(source.name, raw, last)
+                    if shown_before and line.time <= shown_before:
+                        continue  # Of the second in which the log broke off.
+                    # From here on everything is new, also where a node's clock was put back.
+                    shown_before, last = "", line.time
+                    await self._queue.put(line)
             except NotFound:
                 # The pod is gone; whoever looks for pods will say so.
                 return

@@ -37,7 +37,7 @@ class LineDrawing:
         found = Text(line.source.ljust(self._width), style=self._colours[line.source])
         found.append("  ")
         if self._times:
-            found.append(f"{line.time[:23]}Z  ", style="dim")
+            found.append(f"{line.time[:23]}Z  " if line.time else " " * 26, style="dim")
         head = line.text[:_HEAD]
         style = "red" if _ERROR.search(head) else "yellow" if _WARNING.search(head) else ""
         return found.append(line.text, style=style)

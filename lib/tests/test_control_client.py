@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from magnetar.control.client import ControlChannel
+from magnetar.control.errors import ControlUnavailable
+from magnetar.metadata.etcd_client import EtcdClient
+from magnetar.metadata.generated import etcd_pb2 as pb
+from magnetar.metadata.store import StoreUnavailable
+from magnetar.net.free_ports import free_port
+
+
+@pytest.mark.parametrize("who", ["control", "etcd"])
+async def test_calls_go_past_the_environments_proxy(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """It would see the control port's token, and reach neither pods nor what is forwarded to this machine."""
+    came: list[bytes] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readline())
+        writer.close()
+
+    proxy = await asyncio.start_server(accept, "127.0.0.1", 0)
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    address = f"127.0.0.1:{free_port()}"
+    if who == "control":
+        channel = ControlChannel(address, token="secret")
+        with pytest.raises(ControlUnavailable):
+            await channel.healthy()
+        await channel.close()
+    else:
+        client = EtcdClient([(address, False)], operation_timeout_ms=500)
+        with pytest.raises(StoreUnavailable):
+            await client.range(pb.RangeRequest(key=b"/"))
+        await client.close()
+    proxy.close()
+    await proxy.wait_closed()
+    assert came == []
