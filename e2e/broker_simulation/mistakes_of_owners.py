@@ -8,8 +8,9 @@ from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.known_owners import KnownOwners
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.moves import BundleMoves
-from magnetar.broker.bundles.owned_bundles import BundleState, OwnedBundle, OwnedBundles
+from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import BundleOwnership
+from magnetar.broker.states import BundleState
 from magnetar.broker.topics.service import BrokerService
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
