@@ -74,12 +74,12 @@ class Bookie:
 
     @property
     def added_entries(self) -> int:
-        """Since the start."""
+        """Entries added since the start."""
         return self._adds.added_entries
 
     @property
     def added_bytes(self) -> int:
-        """Since the start."""
+        """Bytes added since the start."""
         return self._adds.added_bytes
 
     # --- back-pressure

@@ -116,12 +116,12 @@ class ManagedLedger:
 
     @property
     def number_of_entries(self) -> int:
-        """Over all ledgers."""
+        """The number of entries in all ledgers."""
         return self.ledgers.number_of_entries()
 
     @property
     def total_size_bytes(self) -> int:
-        """Over all ledgers."""
+        """The size of all ledgers, in bytes."""
         return self.ledgers.total_size_bytes()
 
     def append(self, payloads: Sequence[bytes], done: AppendCallback, context: object) -> None:

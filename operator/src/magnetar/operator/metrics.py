@@ -80,22 +80,22 @@ class Metrics:
         self._registry.register(self._found)
 
     def api_call(self, verb: str, kind: str) -> None:
-        """`CallCounter.api_call`."""
+        """One more."""
         self._calls.labels(verb, kind).inc()
 
     def passed(self, key: Key, seconds: float, failure: str) -> None:
-        """`PassCounter.passed`."""
+        """One is over; `failure`: the error's kind, empty for none."""
         self._passes.labels(key.kind, failure or "none").inc()
         self._seconds.labels(key.kind).observe(seconds)
 
     def carried_out(self, key: Key, action: Action) -> None:
-        """`MetricsObserver.carried_out`."""
+        """An action was."""
         self._actions.labels(key.kind, type(action).__name__).inc()
         if (drain := _DRAINS.get(type(action))) is not None:
             self._drains.labels(*drain).inc()
 
     def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`MetricsObserver.found`."""
+        """What is so now; None: the resource is gone."""
         if status is None:
             self._found.statuses.pop(key, None)
         else:

@@ -19,7 +19,7 @@ class ClusterPlan(Protocol):
     """`plan.cluster.plan_cluster`."""
 
     def __call__(self, seen: ClusterSeen, moves_now: Sequence[BundleAction] = ()) -> Plan:
-        """What to do."""
+        """Say what to do for a cluster."""
         ...
 
 
@@ -31,7 +31,7 @@ class BalancePlanner(Protocol):
         ...
 
     def failed(self, action: BundleAction, error: str) -> None:
-        """One of them was not carried out."""
+        """Note that a move was not carried out."""
         ...
 
     def moves(self) -> Sequence[BundleMove]:
@@ -41,7 +41,7 @@ class BalancePlanner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """All of them."""
+    """The pure parts that a reconciler plans with."""
 
     cluster: ClusterPlan
     pool: Callable[[PoolSeen], Plan]

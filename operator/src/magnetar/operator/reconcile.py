@@ -62,14 +62,14 @@ def _always() -> bool:
 
 
 class EventWriter(Protocol):
-    """Where Events go."""
+    """Where Events of resources go."""
 
     async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         """Write it, or count it up. Never fails: what cannot be written is dropped."""
         ...
 
     def forget(self, namespace: str, kind: str, name: str) -> None:
-        """The resource is gone."""
+        """Forget a resource that is gone."""
         ...
 
 
@@ -77,7 +77,7 @@ class MetricsObserver(Protocol):
     """Who is told what passes do, for the metrics."""
 
     def carried_out(self, key: Key, action: Action) -> None:
-        """An action was."""
+        """Count an action that was carried out."""
         ...
 
     def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
@@ -89,10 +89,10 @@ class NullObserver:
     """Drops what it is told."""
 
     def carried_out(self, key: Key, action: Action) -> None:
-        """`MetricsObserver.carried_out`."""
+        """An action was."""
 
     def found(self, key: Key, status: PulsarClusterStatus | BookieStatus | None) -> None:
-        """`MetricsObserver.found`."""
+        """What is so now; None: the resource is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

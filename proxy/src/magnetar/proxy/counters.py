@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ProxyCounters:
-    """Since the start."""
+    """What the proxy counts since its start."""
 
     def __init__(self) -> None:
         self.new_connections = 0

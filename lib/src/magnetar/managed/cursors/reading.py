@@ -31,7 +31,7 @@ class ReadingCursor(Protocol):
         ...
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
-        """Those that are still to be delivered."""
+        """The entries among these that are still to be delivered."""
         ...
 
     def skip_lost(self, position: Position) -> bool:
@@ -51,7 +51,7 @@ class CursorLedger(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Where it lives."""
+        """The event loop that the managed ledger lives on."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class CursorLedger(Protocol):
         ...
 
     def cursor_closed(self, cursor: Any) -> None:
-        """One of its cursors is no more."""
+        """Forget a cursor that is closed or deleted."""
         ...
 
     def contains(self, position: Position) -> bool:

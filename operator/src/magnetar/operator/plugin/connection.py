@@ -47,7 +47,7 @@ _DIRECT_CLUSTER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the options say."""
+    """The cluster and namespace that the options mean."""
 
     namespace: str | None = None
     context: str | None = None

@@ -88,7 +88,7 @@ def simple_status(seen: PoolSeen, builder: PlanBuilder) -> BookieStatus:
 
 
 def written(status: BookieStatus) -> dict[str, Any]:
-    """As JSON has it."""
+    """The status in the form of JSON."""
     found = msgspec.to_builtins(status)
     assert isinstance(found, dict)
     return found
