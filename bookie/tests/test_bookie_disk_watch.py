@@ -65,7 +65,7 @@ def test_one_full_disk_is_enough_and_room_below_the_low_water_mark_ends_it() -> 
 
 
 def test_the_page_says_how_much_is_kept_by_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "bookies.md").read_text()
+    page = " ".join((Path(__file__).parents[2] / "docs" / "bookies.md").read_text().split())
     alone = BookieSettings(journal_directories=(FIRST,), ledger_directories=(FIRST,))
     separate, standalone = [
         human_bytes(settings.disk.free_bytes_min + pending_bytes(settings))

@@ -83,7 +83,7 @@ class Wire:
         return answer
 
     def close(self) -> None:
-        """At once."""
+        """Close the connection at once."""
         self.writer.transport.abort()
 
 

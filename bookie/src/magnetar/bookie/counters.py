@@ -80,7 +80,7 @@ class Outcomes:
 
 
 class JournalCounters:
-    """One journal."""
+    """What one journal counts."""
 
     def __init__(self) -> None:
         self.add = Outcomes()

@@ -242,7 +242,7 @@ class LostBookie:
 
 
 class StateOperations(Protocol):
-    """The bookie itself."""
+    """Operations on the state of the bookie itself."""
 
     @property
     def bookie_id(self) -> str:
@@ -316,10 +316,10 @@ class StorageOperations(Protocol):
 
 
 class CollectionOperations(Protocol):
-    """Garbage collection."""
+    """Operations on garbage collection."""
 
     def collections(self) -> Sequence[CollectionStatus]:
-        """One of each ledger directory."""
+        """The state of the garbage collector of each ledger directory."""
         ...
 
     def trigger_collection(self, *, force_major: bool | None = None, force_minor: bool | None = None) -> None:
@@ -380,7 +380,7 @@ class RecoveryOperations(Protocol):
         ...
 
     async def auto_recovery_enabled(self) -> bool:
-        """In the whole cluster."""
+        """Whether AutoRecovery is enabled in the whole cluster."""
         ...
 
     async def auditor_bookie_id(self) -> str:
@@ -455,17 +455,17 @@ class MeasureOperations(Protocol):
         ...
 
     def storage_measures(self) -> Sequence[StorageMeasures]:
-        """One of each ledger directory."""
+        """The measures of each ledger directory."""
         ...
 
     def journal_measures(self) -> Sequence[JournalMeasures]:
-        """One of each journal, in the order of `counters.journals`."""
+        """The measures of each journal, in the order of `counters.journals`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieOperations:
-    """All of it."""
+    """All operations of a running bookie."""
 
     bookie: StateOperations
     storage: StorageOperations

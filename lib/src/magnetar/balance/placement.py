@@ -20,7 +20,7 @@ class Placer(Protocol):
     """A strategy; it may remember things from one choice to the next."""
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """One of the candidates, of which there is at least one, and why, with the numbers."""
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
         ...
 
 
@@ -46,7 +46,7 @@ class LeastLoad:
         self._evenly = settings.distribute_bundles_evenly
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """One of the candidates, of which there is at least one, and why, with the numbers."""
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
         calm = [broker for broker in candidates if broker.usage <= self._overloaded_percent] or list(candidates)
         least = min(broker.weight for broker in calm)
         most = max(broker.weight for broker in calm)
@@ -68,7 +68,7 @@ class LeastLongTermMessageRate:
         self._overloaded_percent = settings.overloaded_percent
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """One of the candidates, of which there is at least one, and why, with the numbers."""
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
         rates = {broker.broker_id: self._score(broker) for broker in candidates}
         least = min(rates.values())
         chosen = spread(bundle, [broker for broker in candidates if rates[broker.broker_id] == least])
@@ -88,7 +88,7 @@ class LeastResourceUsageWithWeight:
         self._difference_percent = settings.usage_difference_percent
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """One of the candidates, of which there is at least one, and why, with the numbers."""
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
         average = sum(broker.usage for broker in candidates) / len(candidates)
         best = [broker for broker in candidates if broker.usage + self._difference_percent <= average]
         chosen = spread(bundle, best or list(candidates))
@@ -105,14 +105,14 @@ class RoundRobin:
         self._count = 0
 
     def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
-        """One of the candidates, of which there is at least one, and why, with the numbers."""
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
         chosen = candidates[self._count % len(candidates)]
         self._count += 1
         return chosen, f"next in turn of {len(candidates)} brokers"
 
 
 def spread(bundle: BundleName, candidates: Sequence[BrokerView]) -> BrokerView:
-    """One of equals, always the same for the same bundle as long as that one is among them."""
+    """Choose one of equals, always the same for the same bundle as long as that one is among them."""
     if len(candidates) == 1:
         return candidates[0]
     text = str(bundle)

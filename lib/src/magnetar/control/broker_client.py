@@ -45,7 +45,7 @@ class BrokerControl(ControlClient):
         return self.channel.each(self._stub.Drain, messages.DrainRequest(interval_ms=interval_ms))
 
     async def drain_state(self) -> messages.BrokerDrain:
-        """How far that is."""
+        """How far the drain of the broker is."""
         return await self.channel.ask(self._stub.GetDrain, messages.GetBrokerDrainRequest())
 
     async def cancel_drain(self) -> messages.BrokerDrain:

@@ -121,7 +121,7 @@ class BookieControl(ControlClient):
         return await self.channel.ask(self._stub.StartDrain, messages.StartDrainRequest())
 
     async def drain(self) -> messages.Drain:
-        """How far that is."""
+        """How far the drain of the bookie is."""
         return await self.channel.ask(self._stub.GetDrain, messages.GetDrainRequest())
 
     def watch_drain(self, interval_ms: int = 0) -> AsyncIterator[messages.Drain]:
@@ -155,7 +155,7 @@ class BookieControl(ControlClient):
         return await self.channel.ask(self._stub.GetAutoRecovery, messages.GetAutoRecoveryRequest())
 
     def watch_auto_recovery(self, interval_ms: int = 0) -> AsyncIterator[messages.AutoRecovery]:
-        """That, again and again."""
+        """Hear the state of AutoRecovery again and again."""
         return self.channel.each(
             self._stub.WatchAutoRecovery, messages.WatchAutoRecoveryRequest(interval_ms=interval_ms)
         )

@@ -35,7 +35,7 @@ class TimerHandle(Protocol):
     """A timer that was set."""
 
     def cancel(self) -> None:
-        """It must not fire any more."""
+        """Keep the timer from firing."""
         ...
 
 

@@ -16,7 +16,7 @@ class LineFormatter(logging.Formatter):
     """One message is one line of bounded length; a traceback follows it as it is."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """`logging.Formatter`."""
+        """The record as one line of the log."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 

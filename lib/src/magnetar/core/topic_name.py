@@ -71,7 +71,7 @@ def _check_length(text: str, what: str) -> None:
 
 
 class NamespaceName:
-    """`tenant/namespace`."""
+    """The name of a namespace, `tenant/namespace`."""
 
     __slots__ = ("_text", "name", "tenant")
 

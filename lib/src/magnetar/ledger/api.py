@@ -82,7 +82,7 @@ class LedgerWriter(Protocol):
 
     @property
     def ledger_id(self) -> int:
-        """Its id."""
+        """The id of the ledger."""
         ...
 
     @property

@@ -96,7 +96,7 @@ class BookieChooser:
         return placer.fill(ensemble, [bookie for bookie in candidates if bookie not in excluded])
 
     def report_failure(self, *bookie_ids: str) -> None:
-        """These failed an add just now, or did not answer a read in time."""
+        """Note that these bookies failed an add just now, or did not answer a read in time."""
         until = self._clock.monotonic_seconds() + self._quarantine_seconds
         self._quarantined_until.update(dict.fromkeys(bookie_ids, until))
 

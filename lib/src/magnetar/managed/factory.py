@@ -36,7 +36,7 @@ CACHE_AGE_SECONDS_MAX: Final = 120.0
 
 
 class ManagedLedgerFactory:
-    """One per process."""
+    """Opens managed ledgers; one per process."""
 
     def __init__(
         self,

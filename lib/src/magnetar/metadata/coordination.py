@@ -267,7 +267,7 @@ class NodeKeeper:
             await self._settle()
 
     async def stop(self) -> None:
-        """No further round."""
+        """Begin no further round."""
         for stop in self._stops:
             stop()
         self._stops = []

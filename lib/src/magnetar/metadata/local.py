@@ -66,7 +66,8 @@ class LocalTree:
             session.changes.tell(notifications)
 
     def expire_sessions(self) -> None:
-        """All of them at once, whatever the tree refuses: after a recovery their ephemeral nodes are gone already."""
+        """Expire all sessions at once, whatever the tree refuses: after a recovery their ephemeral nodes are gone
+        already."""
         for session in list(self._sessions):
             if session.closed:
                 continue

@@ -42,7 +42,7 @@ class MemoryTable:
         return list(self._owned.get(owner, ()))
 
     def apply(self, outcome: Outcome) -> None:
-        """Make an outcome so."""
+        """Store an outcome: the records that it changes."""
         for path, record in outcome.saves:
             self._records[path] = record
             if path != ROOT:

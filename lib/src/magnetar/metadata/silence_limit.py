@@ -51,7 +51,7 @@ class SilenceLimit:
             self._look_due = loop.call_later(LOOK_SECONDS, self._look, loop)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking at the server."""
         if self._look_due is not None:
             self._look_due.cancel()
             self._look_due = None

@@ -47,7 +47,7 @@ class ConnectionBudget(Protocol):
         ...
 
     def left_of(self, host: str) -> int:
-        """From one address."""
+        """How many more connections may come to stand from one address."""
         ...
 
     def refused(self, host: str, kind: LimitKind) -> None:

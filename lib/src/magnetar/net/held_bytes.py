@@ -51,7 +51,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 class BufferingConnection(Protocol):
-    """A connection."""
+    """A connection that holds bytes for its peer."""
 
     @property
     def peer_address(self) -> str:
@@ -60,7 +60,7 @@ class BufferingConnection(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """What it holds now."""
+        """Bytes that the connection holds now."""
         ...
 
     @property
@@ -73,15 +73,15 @@ class BufferingConnection(Protocol):
         ...
 
     def pause_reading(self, reason: str) -> None:
-        """Bring nothing more."""
+        """Read nothing more from the peer."""
         ...
 
     def resume_reading(self, reason: str) -> None:
-        """Go on."""
+        """Read from the peer again."""
         ...
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         ...
 
 

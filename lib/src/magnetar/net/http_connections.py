@@ -74,7 +74,7 @@ class HttpRequest(Protocol):
 
     @property
     def content(self) -> _Content:
-        """Its body."""
+        """The body, as a stream."""
         ...
 
     @property
@@ -151,7 +151,7 @@ class HttpConnections:
 
     @property
     def open_count(self) -> int:
-        """Connections."""
+        """The number of open connections."""
         return len(self._connections)
 
     @property
@@ -178,7 +178,7 @@ class HttpConnections:
         return ENOUGH
 
     def refused(self, host: str, kind: LimitKind) -> None:
-        """One of these cannot stay."""
+        """Note that a connection cannot stay."""
         self._refused.refused(host, self._limit if kind is LimitKind.FILES else ConnectionLimit(0, kind, ""))
 
     # --- for the connections
@@ -216,7 +216,7 @@ class HttpConnections:
         return self._limits.body_bytes_max
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """A connection is gone."""
+        """Note that a connection is gone."""
         self._connections.pop(transport, None)
 
     def new_pace(self) -> Pace:

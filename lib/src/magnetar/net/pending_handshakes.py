@@ -44,7 +44,7 @@ class PendingHandshakes(Generic[Arrival]):
     """The connections that arrive at one port, each with the address that it comes from. Times are a loop's."""
 
     def __init__(self, places: int) -> None:
-        """So many at a time."""
+        """At most so many handshakes at a time."""
         self.places = places
         self.patience_seconds = PATIENCE_SECONDS
         self._patience_seconds_min = places / CUT_PER_SECOND_MAX
@@ -93,7 +93,7 @@ class PendingHandshakes(Generic[Arrival]):
             self._forget(arrival)
 
     def leave(self, arrival: Arrival) -> None:
-        """It is gone, or has to go. Twice is no error."""
+        """Take a connection out: it is gone, or has to go. Twice is no error."""
         if arrival not in self._came:
             return
         # A load balancer's looks fail as well, but take nobody's room. Where there is none, several may leave at once.
@@ -109,7 +109,7 @@ class PendingHandshakes(Generic[Arrival]):
             del self._of_host[came.host]
 
     def all(self) -> list[Arrival]:
-        """The oldest first."""
+        """All connections that wait, the oldest first."""
         return list(self._came)
 
     def _candidate(self) -> Arrival:

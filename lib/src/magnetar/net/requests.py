@@ -59,7 +59,7 @@ Read = TypeVar("Read")
 
 
 class ServerRequests:
-    """Those of all connections of a server."""
+    """The requests of all connections of a server."""
 
     __slots__ = ("_left_over", "_loop", "_now_seconds", "_share_ends_seconds", "count", "large_answers")
 
@@ -201,7 +201,7 @@ class Place:
 
 
 class ConnectionRequests:
-    """Those of one connection."""
+    """The requests of one connection."""
 
     __slots__ = ("_answering_large", "_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large", "ended")
 
@@ -219,7 +219,7 @@ class ConnectionRequests:
 
     @property
     def held_bytes(self) -> int:
-        """What they brought."""
+        """Bytes that the requests under way have brought."""
         return self._bytes
 
     @property
@@ -239,7 +239,7 @@ class ConnectionRequests:
         self._in_all.count += 1
 
     def end(self, size_bytes: int) -> None:
-        """One of that size is answered."""
+        """Note that a request of this size is answered."""
         self._count -= 1
         self._bytes -= size_bytes
         self._in_all.count -= 1

@@ -28,7 +28,7 @@ class ThrottledReport:
         self._waits = False
 
     def happened(self, count: int = 1) -> None:
-        """It happened, so many times."""
+        """Count something that happened, so many times."""
         self._count += count
         if not self._waits:
             self._wait(BURST_SECONDS)

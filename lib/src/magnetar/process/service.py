@@ -44,7 +44,7 @@ class SettingSources:
     """By Apache's name: the value and the option that gave it."""
 
     def read(self, known: frozenset[str]) -> GivenSettings:
-        """All of them; no others may be there than those that are known. `SettingError`."""
+        """Read all settings; there may be no others than those that are known. `SettingError`."""
         given = GivenSettings(known)
         if self.file is not None:
             given.add_file(self.file)

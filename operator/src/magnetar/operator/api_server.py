@@ -35,26 +35,29 @@ class HttpApiServer(KubernetesClient):
         self._may_write = may_write
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
-        """`ApiServer.list`."""
+        """All objects of a kind; None: of all namespaces. `selector` has `name=value` and `!name` (without that label),
+        separated by commas. Empty for a kind that the server does not know."""
         try:
             return await super().list(kind, namespace, selector)
         except NotFound:
             return []
 
     async def warnings(self, namespace: str, uid: str) -> Sequence[Manifest]:
-        """`ApiServer.warnings`."""
+        """Events of type Warning about one object; some of the many where there are many."""
         selector = f"involvedObject.uid={uid},type=Warning"
         query = {"limit": str(WARNINGS_MAX), "fieldSelector": selector}
         page = await self.ask("list", "Event", path("Event", namespace), query=query)
         return [trimmed(item) for item in page.get("items") or []]
 
     async def apply(self, manifest: Manifest, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Manifest:
-        """`ApiServer.apply`."""
+        """Server-side apply, made if it is not there. Fields that others own become ours; fields that we had set and
+        that are not in the manifest any more go, unless others own them too. `Conflict` for another uid, if the
+        manifest has one. With `dry_run` nothing is changed, and the answer is what would be."""
         return await self._apply("apply", manifest, manager, "", {"dryRun": "All"} if dry_run else {})
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """`ApiServer.apply_status`. The server leaves a status's uid unread, so it is looked at here; the version then
-        holds until the status is written."""
+        """Write the subresource `status`. `NotFound`; `Conflict` for another uid. The server leaves a status's uid
+        unread, so it is looked at here; the version then holds until the status is written."""
         kind, namespace, name = _identity(manifest)
         metadata = manifest["metadata"]
         if "uid" in metadata:
@@ -67,20 +70,22 @@ class HttpApiServer(KubernetesClient):
         return await self._apply("apply_status", manifest, FIELD_MANAGER, "/status", {})
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """`ApiServer.create`."""
+        """Make it. `AlreadyExists`; `Refused`, too, for a field that its kind does not have."""
         kind, namespace, _ = _identity(manifest)
         # A field that the kind does not have is left out without a word else, and refused only when it is applied.
         parameters = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return await self._write("create", kind, path(kind, namespace), manifest, parameters)
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, uid: str) -> Manifest:
-        """`ApiServer.patch`."""
+        """JSON merge patch (RFC 7396): null removes, lists are replaced. `NotFound`; `Conflict` if the object has
+        another uid, or another `metadata.resourceVersion` than the patch."""
         body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": uid}}
         parameters = {"fieldManager": FIELD_MANAGER}
         return await self._write("patch", kind, path(kind, namespace, name), body, parameters, MERGE_PATCH)
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False) -> None:
-        """`ApiServer.delete`."""
+        """Delete it in the background, with what it owns or, if `orphan`, without. No error if it is not there.
+        `Conflict` if the object has another uid."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -93,7 +98,7 @@ class HttpApiServer(KubernetesClient):
             return
 
     async def knows(self, kind: str) -> bool:
-        """`ApiServer.knows`."""
+        """Whether the server has this kind."""
         asked_seconds, known = self._known.get(kind, (-DISCOVERY_SECONDS, False))
         now_seconds = self._clock.monotonic_seconds()
         if now_seconds - asked_seconds < DISCOVERY_SECONDS:

@@ -37,7 +37,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Operator:
-    """All parts of it."""
+    """The operator: all of its parts."""
 
     def __init__(self, settings: OperatorSettings, *, api: HttpApiServer, clock: Clock, metrics: Metrics) -> None:
         self._settings = settings

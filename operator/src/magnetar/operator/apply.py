@@ -58,7 +58,7 @@ class Applied:
         return key in versions and self._done.get((action.manager, key)) == (digest(action.manifest), versions[key])
 
     def remember(self, action: actions.Apply, answer: Manifest) -> None:
-        """That this was applied, and what it made."""
+        """Remember that an object was applied, and what the server made of it."""
         self._done[action.manager, _key(action.manifest)] = (digest(action.manifest), version(answer))
 
     def would_be_taken(self, manifest: Manifest) -> bool:
@@ -66,7 +66,7 @@ class Applied:
         return self._taken.get(_key(manifest)) == digest(manifest)
 
     def remember_taken(self, manifest: Manifest) -> None:
-        """That it has. There is one for each workload at most."""
+        """Remember that the server would take an object. There is one for each workload at most."""
         self._taken[_key(manifest)] = digest(manifest)
 
     def keep(self, versions: Mapping[tuple[str, str], str]) -> None:

@@ -90,7 +90,7 @@ class SpecReader:
         return {} if _annotation(manifest) == text else {READABLE_ANNOTATION: text}
 
     def forget(self, kind: str, namespace: str, name: str) -> None:
-        """The resource is gone."""
+        """Forget a resource that is gone."""
         self._good.pop((kind, namespace, name), None)
 
     def _read(self, manifest: Manifest, read: Callable[[Manifest], Spec]) -> tuple[Spec, str]:

@@ -76,7 +76,7 @@ class ApiEvents:
         """By namespace, kind, name; as many as there are resources."""
 
     async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
-        """`EventWriter.tell`."""
+        """Write it, or count it up. Never fails: what cannot be written is dropped."""
         now_seconds = self._clock.monotonic_seconds()
         key = (owner.namespace, owner.kind, owner.name)
         resource = self._resources.setdefault(key, _Resource(now_seconds))
@@ -109,7 +109,7 @@ class ApiEvents:
             resource.told.popitem(last=False)
 
     def forget(self, namespace: str, kind: str, name: str) -> None:
-        """`EventWriter.forget`."""
+        """The resource is gone."""
         self._resources.pop((namespace, kind, name), None)
 
     async def _count_up(self, owner: OwnerResource, told: _Told, now_seconds: float) -> bool:

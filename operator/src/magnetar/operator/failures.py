@@ -21,7 +21,7 @@ REFUSALS_OF_PODS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFailure:
-    """What is said."""
+    """What is told of a pass that failed."""
 
     event: EmitEvent | None = None
     obstacle: Obstacle | None = None

@@ -38,7 +38,7 @@ WORKLOADS: Final = frozenset({"Deployment", "StatefulSet"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """What was listed."""
+    """The objects that were listed."""
 
     children: Children
     versions: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -157,7 +157,7 @@ class Observer:
         return self._controls.load_snapshot(reach.answering, reach.token)
 
     async def pool(self, manifest: Manifest) -> View[PoolSeen]:
-        """All of a Bookie."""
+        """Observe all of a Bookie."""
         owner = owner_of(manifest)
         spec, unreadable = self.specs.pool(manifest)
         looked, cluster_manifest, pools = await asyncio.gather(

@@ -24,7 +24,7 @@ class BalancePlanner(Protocol):
         ...
 
     def failed(self, action: BundleAction) -> None:
-        """One of them was not carried out."""
+        """Note that a move was not carried out."""
         ...
 
 

@@ -51,7 +51,7 @@ class Pages:
 
     @property
     def open_count(self) -> int:
-        """Connections."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

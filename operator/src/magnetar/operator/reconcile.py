@@ -58,14 +58,14 @@ def _untold(*_: object) -> None:
 
 
 class EventWriter(Protocol):
-    """Where Events go."""
+    """Where Events of resources go."""
 
     async def tell(self, owner: OwnerResource, event: EmitEvent) -> None:
         """Write it, or count it up. Never fails: what cannot be written is dropped."""
         ...
 
     def forget(self, namespace: str, kind: str, name: str) -> None:
-        """The resource is gone."""
+        """Forget a resource that is gone."""
         ...
 
 

@@ -219,5 +219,5 @@ def condition_of(plan: Plan, type_: str) -> tuple[str, str, str]:
 
 
 def quiet(actions: Sequence[Action]) -> list[Action]:
-    """Those that change something: not what is applied in each pass, nor what is told."""
+    """The actions that change something: not what is applied in each pass, nor what is told."""
     return [action for action in actions if not hasattr(action, "manifest") and not isinstance(action, EmitEvent)]

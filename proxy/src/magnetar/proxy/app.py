@@ -232,7 +232,7 @@ def _check_brokers(settings: ProxySettings) -> None:
 
 
 def _urls(settings: ProxySettings) -> tuple[str, str]:
-    """Those of the settings that are in force: of the binary protocol and of HTTP."""
+    """The URLs of the settings that are in force: of the binary protocol and of HTTP."""
     fixed = settings.fixed_brokers
     if settings.broker_client.tls_enabled:
         return fixed.service_url_tls, fixed.web_service_url_tls

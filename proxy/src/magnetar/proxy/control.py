@@ -39,7 +39,7 @@ class ProxyControlPort:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of the control service."""
         return self._server.port
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class ProxyCounters:
-    """Since the start."""
+    """What the proxy counts since its start."""
 
     def __init__(self) -> None:
         self.new_connections = 0

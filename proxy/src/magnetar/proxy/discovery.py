@@ -49,11 +49,11 @@ class Brokers(Protocol):
     """Where the list comes from."""
 
     def all(self) -> Sequence[KnownBroker]:
-        """Those that are alive, as far as known."""
+        """The brokers that are alive, as far as known."""
         ...
 
     def serving(self) -> Sequence[KnownBroker]:
-        """Those, and the ones that are leaving and still serve."""
+        """The brokers that are alive, and those that are leaving and still serve."""
         ...
 
     async def reread(self) -> None:
@@ -82,7 +82,7 @@ class BrokerChoice:
         return self._next(self.service_urls())
 
     def service_urls_in_turn(self) -> list[str]:
-        """All of them, `service_url` first. `NoBroker`."""
+        """The service URLs of all brokers, `service_url` first. `NoBroker`."""
         offered = self.service_urls()
         first = offered.index(self._next(offered))
         return offered[first:] + offered[:first]
@@ -128,7 +128,7 @@ class BrokerChoice:
         return self.is_active_web(url)
 
     def service_urls(self) -> list[str]:
-        """All of them."""
+        """The service URLs of all brokers."""
         brokers = self._service.all()
         urls = [broker.service_url_tls if self._tls else broker.service_url for broker in brokers]
         return [url for url in urls if url]
@@ -141,7 +141,7 @@ class BrokerChoice:
 
 
 class NamedBrokers:
-    """Those of the settings."""
+    """The brokers that the settings name."""
 
     def __init__(self, fixed: FixedBrokers) -> None:
         """`SettingError` for URLs that are none."""
@@ -154,7 +154,7 @@ class NamedBrokers:
         self._found: Sequence[KnownBroker] = found
 
     def all(self) -> Sequence[KnownBroker]:
-        """As configured."""
+        """The brokers, as configured."""
         return self._found
 
     def serving(self) -> Sequence[KnownBroker]:
@@ -162,7 +162,7 @@ class NamedBrokers:
         return self._found
 
     async def reread(self) -> None:
-        """They stay as they are."""
+        """Do nothing: named brokers stay as they are."""
 
 
 def _each(url: str, scheme: str) -> list[str]:
@@ -184,7 +184,7 @@ def _each(url: str, scheme: str) -> list[str]:
 
 
 class WatchedBrokers:
-    """Those that are registered. `start` before the first use."""
+    """The brokers that are registered. `start` before the first use."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

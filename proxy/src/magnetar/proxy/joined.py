@@ -17,7 +17,7 @@ RATE_SECONDS: Final = 60.0
 
 
 class JoinedConnection:
-    """One of thousands: as little as possible."""
+    """A client's connection joined with a broker's. One of thousands: as little as possible."""
 
     __slots__ = (
         "_bytes_at_turn",
@@ -59,12 +59,12 @@ class JoinedConnection:
 
     @property
     def reads(self) -> int:
-        """Both ways."""
+        """Reads in both directions."""
         return self.splice.near.reads + self.splice.far.reads
 
     @property
     def received_bytes(self) -> int:
-        """Both ways."""
+        """Bytes received in both directions."""
         return self.splice.near.received_bytes + self.splice.far.received_bytes
 
     def sweep(self, now_seconds: float, quiet_sweeps_max: float | None) -> None:

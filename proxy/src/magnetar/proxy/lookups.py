@@ -213,7 +213,7 @@ class Lookups:
 
 
 def request_id_of(command: BaseCommand) -> int:
-    """The client's own."""
+    """The request id that the client chose."""
     request_id: int = getattr(command, BODIES[command.type]).request_id
     return request_id
 

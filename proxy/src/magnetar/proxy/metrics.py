@@ -24,7 +24,7 @@ _REQUESTS: Final = (
 
 
 def render(service: ProxyService) -> bytes:
-    """All of them now."""
+    """All metrics now, as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ProxyCollector(service))
     ProcessCollector(registry=registry)

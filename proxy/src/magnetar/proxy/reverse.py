@@ -85,7 +85,7 @@ class ReverseProxy:
             await session.close()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """aiohttp: one request."""
+        """Serve one request of aiohttp."""
         if self._under_way >= self._settings.requests_max:
             return _problem(503, "Too many requests at a time")
         self._under_way += 1

@@ -155,7 +155,7 @@ class ProxyService:
 
     @property
     def credentials(self) -> ClientCredentials:
-        """The proxy's own."""
+        """The credentials that the proxy shows."""
         return self.connector.credentials
 
     async def open_broker(
@@ -210,7 +210,7 @@ class ProxyService:
 
     @property
     def joined(self) -> list[JoinedConnection]:
-        """Those that are joined with brokers."""
+        """The connections that are joined with brokers."""
         return list(self._joined.values())
 
     @property
@@ -220,7 +220,7 @@ class ProxyService:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes of these."""
+        """Bytes received over the joined connections."""
         return self.counters.closed_bytes + sum(joined.received_bytes for joined in self._joined.values())
 
     # --- upkeep

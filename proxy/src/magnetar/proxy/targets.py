@@ -48,7 +48,7 @@ class Targets:
         return host, port
 
     def allowed(self, host_and_port: str, addresses: Sequence[str]) -> list[str]:
-        """Those addresses of a name, in their order, that may be connected with. `TargetDenied` when there is none."""
+        """The addresses of a name, in their order, that may be connected with. `TargetDenied` when there is none."""
         checks = self._addresses
         if checks is None:
             return list(addresses)

@@ -21,7 +21,7 @@ class LedgerRange:
 
     @property
     def entries(self) -> int:
-        """How many there are."""
+        """The number of entries."""
         return self.last_entry_id - self.first_entry_id + 1
 
 

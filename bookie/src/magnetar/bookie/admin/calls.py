@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 class Call:
-    """One request."""
+    """One request, as BookKeeper's handlers see it."""
 
     def __init__(self, request: web.Request, operations: BookieOperations, body: str | None) -> None:
         self.request = request
@@ -48,7 +48,7 @@ class Call:
         self.parameters: dict[str, str] = dict(request.query)
         """The parameters of the query. When a name has several values, the last one counts."""
         self.body = body
-        """None without one."""
+        """The body; None without one."""
 
     def only(self, method: str, text: str, status: int = NOT_FOUND) -> None:
         """Refuse every other method."""
@@ -83,12 +83,12 @@ def refuse(status: int, text: str) -> NoReturn:
 
 
 def json_answer(document: object) -> web.Response:
-    """200 and JSON."""
+    """An answer with status 200 and JSON."""
     return web.Response(text=json_text.write(document), content_type="application/json")
 
 
 def text_answer(text: str, status: int = OK) -> web.Response:
-    """Plain text."""
+    """An answer in plain text."""
     return web.Response(text=text, status=status, content_type="text/plain")
 
 

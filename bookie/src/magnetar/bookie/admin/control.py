@@ -136,7 +136,7 @@ class BookieControlService(BookieServicer):
     async def WatchAutoRecovery(
         self, request: messages.WatchAutoRecoveryRequest, context: object
     ) -> AsyncIterator[messages.AutoRecovery]:
-        """That, again and again."""
+        """Tell the state of AutoRecovery again and again."""
         del context
         interval_seconds = _interval_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
         while True:

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 
 def write(families: Iterable[Metric]) -> str:
-    """Text format 0.0.4."""
+    """Metric families as Prometheus' text, format 0.0.4."""
     lines: list[str] = []
     for family in families:
         name = family.name

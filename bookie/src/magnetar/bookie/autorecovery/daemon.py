@@ -36,11 +36,11 @@ class Worker(Protocol):
     """What replicates: `ReplicationWorker`."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Work until cancelled."""
         ...
 
     def progress(self) -> WorkerProgress:
-        """Now."""
+        """What this worker does now."""
         ...
 
 

@@ -210,7 +210,7 @@ class Drain:
         return self.progress()
 
     def progress(self) -> BookieDrainState:
-        """As it is."""
+        """How far the drain has come."""
         blockers = sorted(self._mover.blockers.items())[:BLOCKERS_NAMED_MAX]
         if self._bookie_problem is not None:
             blockers.insert(0, (THE_BOOKIE, self._bookie_problem))

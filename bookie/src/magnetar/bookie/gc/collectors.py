@@ -32,7 +32,7 @@ class CollectedBookie(Protocol):
 
 
 class Collectors:
-    """All of them. To be closed before the bookie."""
+    """The collectors of one bookie. To be closed before the bookie."""
 
     def __init__(
         self,

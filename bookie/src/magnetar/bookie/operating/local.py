@@ -273,7 +273,7 @@ class LocalOperations:
     # --- CollectionOperations
 
     def collections(self) -> Sequence[CollectionStatus]:
-        """One of each ledger directory."""
+        """The state of the garbage collector of each ledger directory."""
         return [collector.status() for collector in self._parts.collectors]
 
     def trigger_collection(self, *, force_major: bool | None = None, force_minor: bool | None = None) -> None:
@@ -309,7 +309,7 @@ class LocalOperations:
         return self._parts.recovery_counters
 
     def storage_measures(self) -> Sequence[StorageMeasures]:
-        """One of each ledger directory."""
+        """The measures of each ledger directory."""
         collectors: Sequence[GarbageCollector | None] = self._parts.collectors or (
             [None] * len(self._parts.storage.directories)
         )
@@ -317,7 +317,7 @@ class LocalOperations:
         return [_measure(storage, index_path, collector) for storage, index_path, collector in places]
 
     def journal_measures(self) -> Sequence[JournalMeasures]:
-        """One of each journal, in the order of `counters.journals`."""
+        """The measures of each journal, in the order of `counters.journals`."""
         bytes_max = self._parts.settings.journal.queue_bytes_max
         return [
             JournalMeasures(

@@ -69,7 +69,7 @@ class RecoveryAdmin:
         return await self._daemon.refresh()
 
     async def auto_recovery_enabled(self) -> bool:
-        """In the whole cluster."""
+        """Whether AutoRecovery is enabled in the whole cluster."""
         return await self._underreplicated.enabled()
 
     async def auditor_bookie_id(self) -> str:

@@ -61,11 +61,11 @@ class OneBookie:
         return self._connections.connection(bookie_id)
 
     def writable_bookies(self) -> list[str]:
-        """This one, whether it takes writes or not: that is what is tried."""
+        """The one bookie, whether it takes writes or not: that is what is tried."""
         return [self._bookie_id]
 
     def readable_bookies(self) -> list[str]:
-        """This one."""
+        """The one bookie."""
         return [self._bookie_id]
 
     def registrations(self, bookie_ids: Collection[str]) -> list[str]:

@@ -67,7 +67,7 @@ class AutoRecoveryProcess:
             raise self._death
 
     def describe(self) -> str:
-        """Who it is."""
+        """Who the process is, for its log and its user."""
         return self.name
 
     async def _end_with_it(self) -> None:

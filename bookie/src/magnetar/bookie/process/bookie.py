@@ -195,7 +195,7 @@ class BookieProcess:
         await self._store.close()
 
     def describe(self) -> str:
-        """Who and where it is."""
+        """Who the bookie is, and where it listens."""
         bookie = self.running.bookie
         control = f", control port {self.running.control.port}" if self.running.control is not None else ""
         return f"{bookie.bookie_id} on port {bookie.port}{control}"

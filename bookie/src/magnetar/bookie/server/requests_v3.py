@@ -189,7 +189,7 @@ class LongPolls:
             task.cancel()
 
     async def close(self) -> None:
-        """Drop all that wait."""
+        """Drop all long polls that wait."""
         tasks = [task for some in self._tasks.values() for task in some]
         for task in tasks:
             task.cancel()

@@ -52,7 +52,7 @@ async def _marks_in(store: MetadataStore) -> AsyncIterator[UnderreplicatedLedger
 
 
 async def auditors(store: MetadataStore) -> tuple[ElectedAuditor, ...]:
-    """The elected ones."""
+    """The elected auditors."""
     found = [(kind, await current_auditor(store, kind)) for kind in (ElectionKind.VOTES, ElectionKind.LEADER)]
     return tuple(ElectedAuditor(election=kind.value, bookie_id=bookie_id) for kind, bookie_id in found if bookie_id)
 

@@ -34,7 +34,7 @@ LOOK_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRequest:
-    """What to do."""
+    """What a recovery is to do."""
 
     bookie_ids: frozenset[str]
     ledger_id: int | None = None
@@ -49,7 +49,7 @@ class RecoveryRequest:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryTotals:
-    """How far it is."""
+    """How far a recovery is."""
 
     ledgers_total: int = 0
     ledgers_done: int = 0

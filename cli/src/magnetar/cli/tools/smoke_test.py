@@ -57,7 +57,7 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeTest:
-    """What is tried."""
+    """A smoke test of a cluster: what is tried."""
 
     topic: TopicName
     messages: int = 10
@@ -69,7 +69,7 @@ class SmokeTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeTestResult:
-    """How it went."""
+    """How a smoke test went."""
 
     topic: str
     messages: int

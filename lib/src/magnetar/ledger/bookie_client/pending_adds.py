@@ -41,7 +41,7 @@ class PendingAdds:
         return waiting is not None and not waiting.keys().isdisjoint(entry_ids)
 
     def put(self, batch: AddBatch) -> None:
-        """These entries are on their way."""
+        """Note that these entries are on their way."""
         waiting = self._by_ledger.get(batch.ledger_id)
         if waiting is None:
             waiting = self._by_ledger[batch.ledger_id] = {}

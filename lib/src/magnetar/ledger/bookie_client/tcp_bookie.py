@@ -118,7 +118,7 @@ class BookieLink:
         """Nothing to be said first: version 2 needs no greeting."""
 
     def room(self) -> memoryview:
-        """For answers."""
+        """Memory that the next answers are received into."""
         return self._frames.room()
 
     def received(self, size_bytes: int) -> None:

@@ -279,7 +279,7 @@ class Cursor:
         return NO_ENTRY
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
-        """Those that are still to be delivered."""
+        """The entries among these that are still to be delivered."""
         acks = self.acks
         return [entry for entry in entries if not acks.is_acknowledged((entry.ledger_id, entry.entry_id))]
 

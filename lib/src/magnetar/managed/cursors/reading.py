@@ -32,7 +32,7 @@ class ReadingCursor(Protocol):
         ...
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
-        """Those that are still to be delivered."""
+        """The entries among these that are still to be delivered."""
         ...
 
     def skip_lost(self, position: Position) -> bool:
@@ -57,7 +57,7 @@ class CursorLedger(Protocol):
         ...
 
     def cursor_closed(self, cursor: Any) -> None:
-        """One of its cursors is no more."""
+        """Forget a cursor that is closed or deleted."""
         ...
 
 

@@ -191,7 +191,7 @@ class CursorStorage:
         await outcome
 
     def ledgers_in_doubt(self) -> set[int]:
-        """Those of which nobody knows whether the node names them."""
+        """The cursor's ledgers of which nobody knows whether the node names them."""
         doubtful = set(self.node.ledgers_in_doubt)
         if self.deleting or self.node.unsure:
             doubtful.add(self.ledger_id)

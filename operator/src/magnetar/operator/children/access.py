@@ -45,12 +45,12 @@ def service_url(cluster: ClusterContext, address: str) -> str:
 
 
 def web_service_url(cluster: ClusterContext, address: str) -> str:
-    """What tools are told."""
+    """The URL of the admin API that tools are told."""
     return f"https://{address}:{WEB_PORT_TLS}" if cluster.spec.tls is not None else f"http://{address}:{WEB_PORT}"
 
 
 def access_volumes(cluster: ClusterContext) -> list[dict[str, Any]]:
-    """The Secrets."""
+    """The Secrets that a component mounts for its access."""
     found = []
     if cluster.spec.tls is not None:
         found.append({"name": "tls", "secret": {"secretName": cluster.spec.tls.secret_name, "defaultMode": 0o440}})

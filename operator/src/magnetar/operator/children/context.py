@@ -49,7 +49,7 @@ class ClusterContext:
 
     @property
     def version(self) -> str:
-        """That all images have."""
+        """The version that all images have."""
         return self.spec.version or self.defaults.version
 
     def image(self, name: str, component: Component) -> str:

@@ -49,55 +49,57 @@ class ControlCalls:
         """By address and token, the one not used for longest first."""
 
     async def close(self) -> None:
-        """Let all channels go."""
+        """Close all channels."""
         for key in list(self._lines):
             await self._drop(key, self._lines[key])
 
     async def bookie(self, address: str, token: str) -> BookieFacts:
-        """`Controls.bookie`."""
+        """What a bookie says of itself."""
         async with self._bookie(address, token) as control:
             state, drain = await asyncio.gather(control.storage_state(), control.drain())
         return facts.bookie(state, drain)
 
     async def start_bookie_drain(self, address: str, token: str) -> None:
-        """`Controls.start_bookie_drain`."""
+        """Begin; no error while it runs."""
         async with self._bookie(address, token) as control:
             await control.start_drain()
 
     async def cancel_bookie_drain(self, address: str, token: str) -> None:
-        """`Controls.cancel_bookie_drain`."""
+        """Take writes again. `ControlRefused` once the cookie is removed."""
         async with self._bookie(address, token) as control:
             await control.cancel_drain()
 
     async def lost_bookie(self, address: str, token: str, bookie_id: str) -> LostBookieFacts:
-        """`Controls.lost_bookie`."""
+        """What the bookie at the address says of another one that does not run. Walks the metadata."""
         async with self._bookie(address, token, COUNT_SECONDS_MAX) as control:
             return facts.lost_bookie(await control.lost_bookie(bookie_id))
 
     async def retire_lost_bookie(self, address: str, token: str, bookie_id: str) -> LostBookieFacts:
-        """`Controls.retire_lost_bookie`."""
+        """Have that one's ledgers marked as lacking replicas, and its cookie dropped once none names it.
+        `ControlRefused` if it is up. Walks the metadata."""
         async with self._bookie(address, token, COUNT_SECONDS_MAX) as control:
             return facts.lost_bookie(await control.retire_lost_bookie(bookie_id))
 
     async def under_replicated_ledgers(self, address: str, token: str) -> int:
-        """`Controls.under_replicated_ledgers`."""
+        """How many ledgers of the whole cluster lack replicas, as the bookie at the address counts. Walks the
+        metadata."""
         async with self._bookie(address, token, COUNT_SECONDS_MAX) as control:
             return (await control.auto_recovery()).ledgers_left
 
     async def broker(self, address: str, token: str) -> BrokerFacts:
-        """`Controls.broker`."""
+        """What a broker says of itself."""
         async with self._broker(address, token) as control:
             report, drain = await asyncio.gather(control.load_report(), control.drain_state())
         return facts.broker(report, drain)
 
     async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
-        """`Controls.largest_ensemble`."""
+        """The largest ensemble that the broker at the address knows of. It may have to read many policies."""
         async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
             found = await control.largest_ensemble()
         return EnsembleFacts(size=found.ensemble_size, wanted_by=found.wanted_by)
 
     async def start_broker_drain(self, address: str, token: str) -> None:
-        """`Controls.start_broker_drain`."""
+        """Begin; no error while it runs. It goes on without us. `ControlRefused` if there is no other broker."""
         async with self._broker(address, token) as control:
             states = control.drain()
             try:
@@ -108,28 +110,28 @@ class ControlCalls:
                     await states.aclose()
 
     async def cancel_broker_drain(self, address: str, token: str) -> None:
-        """`Controls.cancel_broker_drain`."""
+        """Keep what is left, take bundles again."""
         async with self._broker(address, token) as control:
             await control.cancel_drain()
 
     async def moves(self, address: str, token: str) -> Sequence[BundleMove]:
-        """`Controls.moves`."""
+        """What the broker at the address decided as the leader, the latest first, ten at most."""
         async with self._broker(address, token) as control:
             decisions = (await control.decisions(MOVES_MAX)).decisions
         return [facts.move(decision) for decision in reversed(decisions)][:MOVES_MAX]
 
     async def driver(self, address: str, token: str) -> Driver:
-        """`Controls.driver`."""
+        """Who moves and splits bundles in the whole cluster."""
         async with self._broker(address, token) as control:
             return facts.driver(await control.driver())
 
     async def set_driver(self, address: str, token: str, driver: Driver) -> None:
-        """`Controls.set_driver`."""
+        """Choose that."""
         async with self._broker(address, token) as control:
             await control.set_driver(driver)
 
     async def load_snapshot(self, addresses: Sequence[str], token: str) -> LoadSnapshot:
-        """`Controls.load_snapshot`."""
+        """What all brokers do now; those that do not answer are missing in it."""
         turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
         async def ask(address: str) -> facts.BrokerReport | None:
@@ -145,19 +147,19 @@ class ControlCalls:
         return facts.load_snapshot([answer for answer in answers if answer is not None], now_ms)
 
     async def transfer_bundle(self, address: str, token: str, bundle: str, destination_broker_id: str) -> None:
-        """`Controls.transfer_bundle`."""
+        """Hand a bundle of the broker at the address to another one. `ControlRefused` if it does not own it."""
         async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
             await control.transfer_bundle(bundle, destination_broker_id)
 
     async def split_bundle(
         self, address: str, token: str, bundle: str, *, algorithm: str, boundaries: Sequence[int] = ()
     ) -> None:
-        """`Controls.split_bundle`."""
+        """Cut a bundle of the broker at the address, which keeps the parts. `ControlRefused` if it does not own it."""
         async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
             await control.split_bundle(bundle, algorithm=algorithm, boundaries=boundaries)
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:
-        """`Controls.zookeeper`."""
+        """What a ZooKeeper server answers to `srvr`."""
         try:
             async with asyncio.timeout(ASK_SECONDS_MAX):
                 return facts.zookeeper(await _four_letter_word(address, b"srvr"))

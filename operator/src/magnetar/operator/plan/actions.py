@@ -216,5 +216,5 @@ class Plan:
 
     @property
     def actions(self) -> list[Action]:
-        """All of them, one after the other."""
+        """All actions of the plan, one after the other."""
         return [*self.first, *(action for group in self.groups for action in group), *self.told, *self.asked]

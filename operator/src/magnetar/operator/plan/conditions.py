@@ -144,7 +144,7 @@ def was_refused(among: Iterable[Condition]) -> bool:
 
 
 def condition(among: Iterable[Condition], type_: str) -> Condition | None:
-    """The one of this type."""
+    """The condition of this type."""
     return next((found for found in among if found.type == type_), None)
 
 

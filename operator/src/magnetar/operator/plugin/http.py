@@ -26,27 +26,27 @@ class HttpKubernetes(KubernetesClient):
         self.context = f" -n {namespace}" if namespace else ""
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Sequence[Manifest]:
-        """`Kubernetes.list`."""
+        """All objects of a kind; None: of all namespaces. `KindMissing`."""
         try:
             return await super().list(kind, namespace, selector)
         except NotFound:
             raise KindMissing(f"the Kubernetes cluster does not know {kind}") from None
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]) -> Manifest:
-        """`Kubernetes.patch`."""
+        """JSON merge patch (RFC 7396). `NotFound`."""
         query = {"fieldManager": FIELD_MANAGER}
         where = path(kind, namespace, name)
         return await self.ask("patch", kind, where, query=query, body=patch, content_type=MERGE_PATCH)
 
     async def version(self) -> str:
-        """`Kubernetes.version`."""
+        """The version of the API server."""
         found: str = (await self.ask("get", "the version", "/version"))["gitVersion"]
         return found
 
     def log(self, options: LogOptions) -> AsyncIterator[bytes]:
-        """`Kubernetes.log`."""
+        """Lines without their ends. `NotFound`."""
         return log_lines(self, options)
 
     def connect(self, namespace: str, pod: str, port: int) -> AbstractAsyncContextManager[PodStream]:
-        """`Kubernetes.connect`."""
+        """A connection to a port of a pod, by the API server. `NotFound`."""
         return port_forward(self, namespace, pod, port)

@@ -41,7 +41,7 @@ class ReadyPods:
         return [pod.name for pod in await self.all() if pod.ready and not pod.deleting]
 
     async def all(self) -> Sequence[PodView]:
-        """All of them, by name."""
+        """All pods of the component, by name."""
         async with self._lock:
             if self._clock() - self._seen_at >= FRESH_SECONDS:
                 found = await self._kubernetes.list("Pod", self._namespace, self._selector)

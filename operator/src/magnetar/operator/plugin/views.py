@@ -48,7 +48,7 @@ class PodView(View, kw_only=True, frozen=True):
 
     @property
     def ordinal(self) -> tuple[str, int]:
-        """To sort by."""
+        """The number to sort pods by."""
         return ordinal(self.name)
 
 
@@ -115,5 +115,5 @@ class ClusterSummary(View, kw_only=True, frozen=True):
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The view in the form of JSON."""
     return msgspec.to_builtins(value)

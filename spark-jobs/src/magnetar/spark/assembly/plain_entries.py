@@ -47,6 +47,6 @@ class PlainEntries:
         return len(entries)
 
     def in_time(self, entries: list[WholeEntry]) -> list[WholeEntry]:
-        """Those of the wanted times, and those that cannot be read."""
+        """The entries of the wanted times, and those that cannot be read."""
         time_min, time_max = self._publish_time_ms_min, self._publish_time_ms_max
         return [each for each in entries if each.broken or time_min <= each.view.publish_time_ms <= time_max]

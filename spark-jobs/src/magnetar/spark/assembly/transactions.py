@@ -54,7 +54,7 @@ class TransactionOutcomes:
                 self.note(view)
 
     def committed(self, transaction: TransactionId) -> bool | None:
-        """None: no marker was seen."""
+        """Whether a transaction was committed; None: no marker was seen."""
         return self._committed.get(transaction)
 
 

@@ -85,7 +85,7 @@ class ClusterStores(Protocol):
 
     @property
     def bookies(self) -> ReadOnlyBookies:
-        """Connections."""
+        """The connections to bookies."""
         ...
 
 
@@ -186,7 +186,7 @@ class DirectCatalog:
         return node.value
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
     async def _ask_ends(self, topics: Sequence[str]) -> Mapping[str, MessagePosition]:
         if self._ends is None or not topics:

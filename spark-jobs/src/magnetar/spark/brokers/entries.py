@@ -264,7 +264,7 @@ class BrokerEntryReader(Receiver):
         return self.failure is None
 
     def take(self) -> list[EntryBlock]:
-        """All that has come."""
+        """Take all entries that have come."""
         blocks = [EntryBlock(each.ledger_id, each.entry_ids, each.entries) for each in self._blocks]
         self._blocks.clear()
         self._held_bytes = 0

@@ -58,7 +58,7 @@ class RepeatedText:
         self._longest = pa.array([], pa.string())
 
     def rows(self, count: int) -> pa.Array:
-        """That many."""
+        """A column of so many rows."""
         if len(self._longest) < count:
             self._longest = pa.repeat(self._scalar, count)
         return self._longest.slice(0, count)

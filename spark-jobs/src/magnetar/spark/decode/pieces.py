@@ -63,7 +63,7 @@ class Pieces:
 
     @cached_property
     def joined(self) -> pa.Buffer:
-        """All of them."""
+        """All pieces in one buffer."""
         return self._joiner.joined(self._pieces, self._size_bytes)
 
     @cached_property
@@ -99,7 +99,7 @@ class Ranges:
 
     @cached_property
     def sizes(self) -> Numbers:
-        """In bytes."""
+        """The sizes of the ranges, in bytes."""
         return (self._pairs >> 32) - (self._pairs & _MASK32)
 
     def take(self, rows: Numbers) -> pa.Array:

@@ -37,7 +37,7 @@ class ArchiveDescription:
     """By topic (complete name, without its partition) all versions that were there, the newest last."""
 
     def joined(self, newer: ArchiveDescription) -> ArchiveDescription:
-        """This one as a later run leaves it behind. `BadOption` where that run would write otherwise."""
+        """This description as a later run leaves it behind. `BadOption` where that run would write otherwise."""
         if self.raw != newer.raw:
             was, wanted = ("with", "without") if self.raw else ("without", "with")
             raise BadOption(f"the archive was begun {was} --raw, and goes on so, not {wanted} it: or name another one")
@@ -76,7 +76,7 @@ def partition_columns(*, by_topic: bool) -> list[str]:
 
 
 def check_columns(columns: Collection[str], added: Collection[str]) -> None:
-    """That the topic's own columns leave room for those of folders. `BadOption`."""
+    """Check that the topic's own columns leave room for those of folders. `BadOption`."""
     taken = sorted({name.lower() for name in columns} & set(added))
     if taken:
         raise BadOption(

@@ -50,7 +50,7 @@ app = job_app()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditJob:
-    """What is looked at."""
+    """What an audit looks at."""
 
     choices: ConnectionChoices
     topic: Topics = None

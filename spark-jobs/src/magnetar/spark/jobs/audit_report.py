@@ -84,7 +84,7 @@ class Silence:
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """The length of the silence, in seconds."""
         return (self.end - self.begin).total_seconds()
 
 
@@ -110,7 +110,7 @@ def document(audits: Sequence[TopicAudit]) -> dict[str, Any]:
 
 
 def show(audits: Sequence[TopicAudit], console: Console) -> None:
-    """On a terminal."""
+    """Show the report on a terminal."""
     for audit in audits:
         console.print(
             f"\n[bold]{escape(short_topic(audit.topic))}[/bold]: {audit.messages:,} messages, {_size(audit.bytes)} "

@@ -65,7 +65,7 @@ class OriginGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """The report."""
+    """The report on dead letters."""
 
     topics: Sequence[str]
     """Dead-letter topics that were read, with those that are empty."""
@@ -85,7 +85,7 @@ def document(report: DeadLetters) -> dict[str, Any]:
 
 
 def show(report: DeadLetters, console: Console, reasons_shown: int) -> None:
-    """On a terminal."""
+    """Show the report on a terminal."""
     if not report.groups:
         console.print(f"[bold]no dead letters[/bold] in {len(report.topics)} dead-letter topics")
         return

@@ -89,7 +89,7 @@ app = job_app()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterJob:
-    """What is looked at."""
+    """What a report on dead letters looks at."""
 
     choices: ConnectionChoices
     namespace: Annotated[

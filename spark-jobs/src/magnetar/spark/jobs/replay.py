@@ -206,7 +206,7 @@ def archived_ledgers(rows: DataFrame) -> list[ArchivedLedger]:
 
 
 def part_of(rows: DataFrame, part: ReplayRound) -> DataFrame:
-    """A round's rows."""
+    """The rows of a round."""
     from pyspark.sql import functions as f
 
     wanted: Column = f.lit(False)

@@ -81,7 +81,7 @@ def parse_windows(window: str, slide: str) -> tuple[Duration, Duration]:
 
 
 def check_names(by: Sequence[str], aggregates: Sequence[Aggregate], columns: Collection[str]) -> None:
-    """That columns which are named are there, and that those which come out have a name each. `BadOption`."""
+    """Check that columns which are named are there, and that those which come out have a name each. `BadOption`."""
     used = [*by, *(one.column for one in aggregates if one.column)]
     missing = [name for name in used if name not in columns and name.partition(".")[0] not in columns]
     if missing:

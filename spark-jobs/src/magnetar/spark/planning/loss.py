@@ -85,7 +85,8 @@ def losses(
 
 
 def deleted_topic(topic: str, first: MessagePosition) -> Loss:
-    """That a topic which was read up to before `first` is not there any more. What it held from there on is gone."""
+    """The loss of a topic which was read up to before `first` and is not there any more. What it held from there on is
+    gone."""
     return Loss(
         kind=LossKind.TOPIC_DELETED,
         topic=topic,
@@ -100,7 +101,7 @@ def deleted_topic(topic: str, first: MessagePosition) -> Loss:
 
 
 def missing_compaction(topic: str, ledger_id: int) -> Loss:
-    """That the ledger which a topic was compacted into is not there. What it held is not known."""
+    """The loss of the ledger which a topic was compacted into. What it held is not known."""
     cause = (
         f"The topic was compacted into ledger {ledger_id}, and the metadata store has it no more. If it was compacted "
         "again a moment ago, its broker alone knows into which one: set admin.url, with a role that may see internal "

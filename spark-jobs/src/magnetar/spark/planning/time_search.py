@@ -55,7 +55,7 @@ async def first_at(state: TopicState, time_ms: int, publish_time_of: PublishTime
 
 
 def ledgers_searched(state: TopicState, time_ms: int) -> set[int]:
-    """Those of which `first_at` may want entries."""
+    """The ledgers of which `first_at` may want entries."""
     return {ledger.ledger_id for ledger in state.ledgers if _may_have(ledger, time_ms)}
 
 

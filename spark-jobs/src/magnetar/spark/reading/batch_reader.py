@@ -46,7 +46,7 @@ class PulsarBatchReader(DataSourceReader):
         self._table = table
 
     def partitions(self) -> list[InputPartition]:
-        """One for each slice."""
+        """One partition for each slice."""
         with shown_plainly():
             return list(map(SlicePartition, runtime.run(self._plan())))
 

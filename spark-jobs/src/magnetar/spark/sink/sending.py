@@ -42,7 +42,7 @@ BUSY_PAUSE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingTask:
-    """Whose rows these are."""
+    """Whose rows a task sends."""
 
     options: SinkOptions
     query: str

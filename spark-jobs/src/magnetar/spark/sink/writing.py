@@ -65,7 +65,7 @@ def prepare(options: SinkOptions, schema: pa.Schema) -> WritePlan:
 
 
 def fields_of(layout: RowLayout, schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """The value columns."""
+    """The value columns of a schema."""
     return [(name, schema.field(name).type) for name in layout.value_columns]
 
 

@@ -76,12 +76,13 @@ class SchemaVersions:
         self.fetch = None
 
     def add(self, definition: SchemaDefinition) -> None:
-        """Know this one too."""
+        """Remember one more version."""
         if len(self._known) < CACHED_VERSIONS_MAX:
             self._known[_key(definition.version)] = definition
 
     async def get(self, version: bytes) -> SchemaDefinition | None:
-        """That version, asked for once; None when there is none, or when it is unknown and nobody can be asked."""
+        """The definition of a version, asked for once; None when there is none, or when it is unknown and nobody can be
+        asked."""
         key = _key(version)
         if key in self._known:
             return self._known[key]

@@ -98,7 +98,7 @@ class AvroCursor:
         return self.ends[rows] - self.places[rows]
 
     def mark(self, rows: Rows) -> None:
-        """These cannot be right."""
+        """Mark rows whose bytes cannot be right."""
         self.bad[rows] = True
 
     def _fixed(self, rows: Rows, size: int) -> Rows:

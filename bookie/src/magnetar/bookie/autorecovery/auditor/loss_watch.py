@@ -32,7 +32,7 @@ class LossWatch:
         return self._waiting
 
     def observe(self, available: Collection[str], delay_seconds: float, now_seconds: float) -> None:
-        """These are there now."""
+        """Note which bookies are registered now."""
         self._known.update(available)
         if self.lost and self.lost.issubset(self._known):
             self._cancel()

@@ -130,7 +130,7 @@ class LedgerReplicator:
             return
 
     def lost(self, metadata: LedgerMetadata, avoid: Collection[str]) -> frozenset[str]:
-        """Those bookies of a ledger that are not registered, or are to be avoided."""
+        """The bookies of a ledger that are not registered, or are to be avoided."""
         readable = set(self._connections.readable_bookies())
         named = {bookie for _, ensemble in metadata.ensembles for bookie in ensemble}
         return frozenset(bookie for bookie in named if bookie not in readable or bookie in avoid)
@@ -223,7 +223,7 @@ class LedgerReplicator:
                 raise TargetFailed(bookie_id, BookieCode.EREADONLY)
 
     def target_failed(self, error: TargetFailed) -> None:
-        """Avoid it for a while."""
+        """Avoid a bookie as a target for a while."""
         logger.warning("%s", error)
         self._client.chooser.report_failure(error.bookie_id)
 

@@ -95,7 +95,7 @@ class ReplicationWorker:
         self._held_back = False
 
     def progress(self) -> WorkerProgress:
-        """Now."""
+        """What the worker does now."""
         return WorkerProgress(
             ledgers_done=self._ledgers_done,
             ledgers_failed=self._ledgers_failed,

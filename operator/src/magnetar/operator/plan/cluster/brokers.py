@@ -33,7 +33,7 @@ BROKERS_DEFAULT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersPlan(ComponentPlan):
-    """The brokers."""
+    """What is to be done about the brokers."""
 
     load: BrokerLoadStatus | None = None
     members: Sequence[BrokerMember] = ()

@@ -58,7 +58,7 @@ class Deployment:
 
     @property
     def sleeps(self) -> bool:
-        """It has no pods, and none are being made."""
+        """Whether the component has no pods, and none are being made."""
         return self.found is None or self.found.desired == 0
 
     @property

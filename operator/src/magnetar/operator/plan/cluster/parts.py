@@ -54,12 +54,12 @@ class ComponentPlan:
 
     @property
     def complete(self) -> bool:
-        """As it should be."""
+        """Whether the component is as it should be."""
         return self.condition.holds is True
 
 
 def applied(manifests: Iterable[Manifest]) -> list[Action]:
-    """All of them."""
+    """All objects that are applied."""
     return [Apply(manifest) for manifest in manifests]
 
 

@@ -58,7 +58,7 @@ _PHASES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPlans:
-    """All of a cluster."""
+    """The plans of all components of a cluster."""
 
     metadata: ComponentPlan
     zookeeper: ComponentPlan
@@ -72,7 +72,7 @@ class ComponentPlans:
 
 
 def cluster_status(seen: ClusterSeen, parts: ComponentPlans, moves_now: Sequence[Action]) -> PulsarClusterStatus:
-    """All of it."""
+    """The status of a cluster."""
     cluster, generation = seen.cluster, seen.resource.generation
     new_conditions = _new_conditions(seen, parts)
     ready = new_conditions[0]

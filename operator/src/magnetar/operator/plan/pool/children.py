@@ -36,7 +36,7 @@ def pool_children(view: PoolView, replicas: int) -> PoolChildren:
 
 
 def to_apply(view: PoolView, children: PoolChildren) -> list[Apply]:
-    """Those that are not as they should be, the StatefulSet aside."""
+    """The objects that are not as they should be, the StatefulSet aside."""
     found = view.seen.children.objects
     return [
         Apply(manifest)

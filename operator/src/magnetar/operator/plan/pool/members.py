@@ -77,7 +77,7 @@ class Member:
 
     @property
     def draining(self) -> bool:
-        """It moves everything elsewhere, and has not finished."""
+        """Whether the bookie moves everything elsewhere, and has not finished."""
         return self.facts is not None and self.facts.drain not in ("None", "Done")
 
     @property
@@ -136,7 +136,7 @@ class Member:
 
     @property
     def claims_kept(self) -> tuple[ClaimFacts, ...]:
-        """Those that nobody has deleted yet."""
+        """The claims of the member that nobody has deleted yet."""
         return tuple(claim for claim in self.claims if not claim.deleting)
 
 
@@ -184,22 +184,22 @@ class PoolView:
 
     @property
     def hibernated(self) -> bool:
-        """Nothing should run."""
+        """Whether nothing of the pool should run."""
         return self.cluster.spec.hibernated
 
     @property
     def pods(self) -> list[PodFacts]:
-        """By number."""
+        """The pods of the pool, by number."""
         return [member.pod for member in self.members if member.pod is not None]
 
     @property
     def leaving(self) -> list[Member]:
-        """Those with numbers that nobody wants any more."""
+        """The members with numbers that nobody wants any more."""
         return [member for member in self.members if member.ordinal >= self.wanted]
 
     @property
     def staying(self) -> list[Member]:
-        """The others."""
+        """The members that stay."""
         return [member for member in self.members if member.ordinal < self.wanted]
 
     @property

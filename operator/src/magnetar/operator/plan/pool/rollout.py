@@ -59,7 +59,7 @@ def _begins_drain(builder: PlanBuilder) -> bool:
 
 
 def outdated_pods(pods: Sequence[PodFacts], wanted_hash: str) -> list[PodFacts]:
-    """Those of another template."""
+    """The pods of another template."""
     return [pod for pod in pods if pod.template_hash != wanted_hash]
 
 

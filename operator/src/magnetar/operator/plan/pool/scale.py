@@ -52,7 +52,7 @@ def spares(view: PoolView) -> int:
 
 
 def kept(view: PoolView) -> list[Member]:
-    """Those that are to run and take writes, spare ones too."""
+    """The members that are to run and take writes, spare ones too."""
     wanted = view.wanted + spares(view)
     return [member for member in view.members if member.ordinal < wanted]
 

@@ -90,7 +90,7 @@ class Follower:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def follow(self, sources: Iterable[LogSource]) -> None:
-        """These from now on, too; those that are no more end."""
+        """Follow these pods from now on, too; those that are no more end."""
         wanted = {(source.options.pod, source.options.container): source for source in sources}
         for key in self._tasks.keys() - wanted.keys():
             self._tasks.pop(key).cancel()

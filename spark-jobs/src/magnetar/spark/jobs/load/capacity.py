@@ -95,7 +95,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPlan:
-    """How many brokers."""
+    """How many brokers are needed, and by what."""
 
     now: int
     resources: list[Resource]
@@ -133,7 +133,7 @@ class NamespaceStorage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookiePlan:
-    """How many bookies."""
+    """How many bookies are needed, and by what."""
 
     ingress: Forecast
     history: Mapping[int, float]

@@ -35,7 +35,7 @@ WIDENING_MAX: Final = 5.0
 
 
 class Method(enum.Enum):
-    """How it was foretold."""
+    """How a peak was foretold."""
 
     WEEKS = "hour of the week and growth"
     DAYS = "hour of the day"

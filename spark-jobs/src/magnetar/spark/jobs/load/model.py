@@ -63,7 +63,7 @@ class BundleDay(NamedTuple):
 
     @property
     def name(self) -> BundleName:
-        """The bundle."""
+        """The name of the bundle."""
         return BundleName(NamespaceName.parse(self.namespace), BundleRange.parse(self.range))
 
 
@@ -84,7 +84,7 @@ class LoadHistory:
 
     @property
     def hours(self) -> list[int]:
-        """Those of which something is known, in order."""
+        """The hours of which something is known, in order."""
         return sorted(self.rounds)
 
     def total(self, quantity: str) -> dict[int, float]:

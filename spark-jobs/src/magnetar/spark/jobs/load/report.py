@@ -16,7 +16,7 @@ SPLITS_SHOWN: Final = 30
 
 
 def show(plan: LoadPlan, console: Console) -> None:
-    """All of it."""
+    """Show the whole plan."""
     hours = plan.history.hours
     console.print(
         f"[bold]Load plan[/bold] for the week from {time_of(plan.brokers.first_hour):%a %d %b %Y %H:%M} UTC, "

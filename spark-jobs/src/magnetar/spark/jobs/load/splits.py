@@ -65,7 +65,7 @@ class Measure:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it may be."""
+        """Whether the limit may be passed."""
         return 0 < self.limit < self.high
 
     def __str__(self) -> str:
