@@ -15,7 +15,7 @@ import yaml
 from magnetar.core.errors import SettingError
 from magnetar.operator.handlers import ConnectionsOfWatches
 from magnetar.operator.kubernetes.client import KubernetesClient
-from magnetar.operator.kubernetes.errors import Answer, NotPermitted, ServerUnavailable, failure, users_failure
+from magnetar.operator.kubernetes.errors import Answer, NotPermitted, Refused, ServerUnavailable, failure, users_failure
 from magnetar.operator.kubernetes.kinds import KINDS, path
 from magnetar.operator.kubernetes.login import environment_proxy, find_login, from_kubeconfig, in_cluster
 from magnetar.operator.kubernetes.streams import port_forward
@@ -263,6 +263,19 @@ async def test_certificates_that_are_none_are_said(tmp_path: Path) -> None:
     login.configuration.ssl_ca_cert = str(tmp_path / "ca")
     with pytest.raises(SettingError, match="certificates for the Kubernetes API server cannot be used"):
         KubernetesClient(login)
+
+
+@pytest.mark.parametrize(("verb", "code"), [("create", 302), ("patch", 303), ("delete", 303)])
+async def test_a_change_that_is_only_sent_elsewhere_is_none(verb: str, code: int) -> None:
+    """What is asked there is a question, whose answer would be told as the change."""
+    async with serving() as wire:
+        client = KubernetesClient(wire.login())
+        wire.replies(code, b"", {"Location": "/login"})
+        wire.says(NEW)
+        with pytest.raises(Refused, match=rf"{verb} Pod: the API server's address only leads to http://127\.0\.0\.1"):
+            await client.ask(verb, "Pod", path("Pod", "here", "p"), body={"a": 1})
+        assert [asked.method for asked in wire.requests][1:] == ["GET"]
+        await client.close()
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def _parse(text: str) -> TopicName:
     if not own_name.strip():
         raise InvalidTopicName(f"Invalid topic name: {text}. Topic local name must not be blank.")
     if own_name in _NO_NAMES:
-        raise InvalidTopicName(f"Invalid topic name: {text}. {own_name!r} is no name.")
+        raise InvalidTopicName(f"Invalid topic name: {text}: {own_name!r} is no name.")
     return name
 
 

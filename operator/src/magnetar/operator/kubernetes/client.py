@@ -13,7 +13,7 @@ import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.stream.ws_client import WsApiClient
 from magnetar.core.errors import MagnetarError, SettingError
-from magnetar.operator.kubernetes.errors import Answer, NotFound, ServerUnavailable, failure
+from magnetar.operator.kubernetes.errors import Answer, NotFound, Refused, ServerUnavailable, failure
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
 from magnetar.operator.kubernetes.login import AUTHORIZATION, LOGIN_ERRORS, Login
 
@@ -157,6 +157,9 @@ class KubernetesClient:
             await self.login.renew()
             response = await send()
         async with response:
+            if response.method != method:
+                # A redirect made a question of it, whose answer would pass for a change that is made.
+                raise Refused(f"{call}: the API server's address only leads to {response.url.origin()}")
             if response.status >= _ERRORS_BEGIN:
                 retry_after = response.headers.get("Retry-After", "")
                 raise self.failure_of(call, Answer(response.status, await response.read(), retry_after))
