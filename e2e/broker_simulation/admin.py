@@ -116,7 +116,7 @@ class SimulatedAdminClient(AdminClient):
             async with asyncio.timeout(CALL_SECONDS):
                 answer = await _exchange(parts.hostname, parts.port or 80, head.encode() + body)
         except (OSError, TimeoutError, ValueError) as error:
-            raise AdminUnreachable(f"{method} {address}: {error or type(error).__name__}") from error
+            raise AdminUnreachable(f"{method} {address}: {str(error) or type(error).__name__}") from error
         status, headers, content = answer
         if status in REDIRECTS:
             return urljoin(address, headers["location"]) if "location" in headers else ""

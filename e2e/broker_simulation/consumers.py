@@ -40,6 +40,8 @@ from e2e.broker_simulation.protocol import Link, NoAnswer, PulsarError
 
 LOOK_SECONDS: Final = 0.2
 """How often a consumer without messages looks whether it is to end."""
+QUIET_SECONDS: Final = 0.5
+"""After so long without a message a late consumer asks whether anything is left."""
 ORDERED: Final = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 """One consumer gets everything, in order."""
 
@@ -331,3 +333,28 @@ class Consumer(Attached):
             return
         sought.done_at = self.client.now()
         self.client.note("has sought")
+
+
+class LateConsumer(Consumer):
+    """Takes what is left, and ends when nothing comes any more and no backlog is left."""
+
+    def __init__(self, client: Client, topic: str, name: str, parameters: SubscriptionParameters) -> None:
+        super().__init__(client, topic, name, parameters, Goal())
+        self.goal.drain = True
+
+    async def wait(self, seconds: float) -> None:
+        """See `Attached.wait`."""
+        del seconds
+        before = self.client.now()
+        await super().wait(QUIET_SECONDS)
+        link, end_id = self.link, self.id
+        if link is None or not self.idle or self.client.now() - before < QUIET_SECONDS:
+            return
+        answer = await link.ask(
+            lambda request_id: command(
+                pb.BaseCommand.CONSUMER_STATS,
+                consumerStats=pb.CommandConsumerStats(request_id=request_id, consumer_id=end_id),
+            )
+        )
+        self.client.note(f"hears of a backlog of {answer.msgBacklog}")
+        self.goal.leave = not answer.msgBacklog

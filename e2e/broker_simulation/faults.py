@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
+from magnetar.broker.app import RunningBroker
+from magnetar.broker.bundles.moves import BundleMoves
+from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
 
 from e2e.broker_simulation.brokers import SimulatedBroker
@@ -16,6 +19,7 @@ from e2e.simulation.cluster import Cluster as StorageCluster
 from e2e.simulation.history import History as StorageHistory
 from e2e.simulation.metadata import METADATA_HOST
 
+NAMESPACE: Final = "public/default"
 ARMED_SHARE: Final = 0.5
 ON_ITS_WAY_SECONDS: Final = 0.003
 """About what a message takes until its receipt is there."""
@@ -104,8 +108,13 @@ class Faults(storage_faults.Faults):
 
     def transfer_bundle(self) -> None:
         """Somebody hands a bundle to another broker."""
-        there = self._some_broker().broker_id
-        self._on_some_bundle(lambda moves, bundle: moves.unload(bundle, destination=there))
+        brokers = self._chance.sample(self._brokers, len(self._brokers))
+
+        def transfer(moves: BundleMoves, bundle: BundleName) -> Coroutine[Any, Any, object]:
+            others = [each.broker_id for each in brokers if not _owns(each, bundle)]
+            return moves.unload(bundle, destination=others[0] if others else None)
+
+        self._on_some_bundle(transfer)
 
     def split_bundle(self) -> None:
         """Somebody splits a bundle."""
@@ -142,16 +151,17 @@ class Faults(storage_faults.Faults):
     def _broker_later(self, broker: SimulatedBroker) -> None:
         self._later(self._chance.choice((0.02, 0.2, 1.0, 3.0)) * (0.5 + self._chance.random()), broker.start)
 
-    def _on_some_bundle(self, act: Any) -> None:
-        serving = [broker for broker in self._brokers if broker.serving]
-        if not serving:
-            return
-        broker = self._chance.choice(serving)
-        assert broker.running is not None
-        owned = [name for name in broker.running.context.ownership.owned() if str(name.namespace) == "public/default"]
+    def _on_some_bundle(self, act: Callable[[BundleMoves, BundleName], Coroutine[Any, Any, object]]) -> None:
+        owned: list[tuple[SimulatedBroker, RunningBroker, BundleName]] = [
+            (broker, broker.running, bundle)
+            for broker in self._brokers
+            if broker.serving and broker.running is not None
+            for bundle in broker.running.context.ownership.owned()
+            if str(bundle.namespace) == NAMESPACE
+        ]
         if owned:
-            bundle = self._chance.choice(owned)
-            broker.node.run(self._attempt(act(broker.running.context.moves, bundle)), "move")
+            broker, running, bundle = self._chance.choice(owned)
+            broker.node.run(self._attempt(act(running.context.moves, bundle)), "move")
 
     async def _attempt(self, move: Coroutine[Any, Any, object]) -> None:
         try:
@@ -159,3 +169,7 @@ class Faults(storage_faults.Faults):
         except MagnetarError as error:
             self._world.loop.trace.note("fault", f"the move fails: {type(error).__name__}")
             self._world.loop.trace.remark("fault", str(error))
+
+
+def _owns(broker: SimulatedBroker, bundle: BundleName) -> bool:
+    return broker.running is not None and bundle in broker.running.context.ownership.owned()

@@ -73,7 +73,7 @@ class Link(asyncio.Protocol):
                 await self._connected
         except (OSError, TimeoutError) as error:
             self.abort()
-            raise NoAnswer(f"{self.host}: {error or type(error).__name__}") from error
+            raise NoAnswer(f"{self.host}: {str(error) or type(error).__name__}") from error
         self._silence = self._loop.call_later(SILENCE_SECONDS, self._look)
 
     def new_id(self) -> int:
@@ -202,7 +202,8 @@ def _end_of(command: pb.BaseCommand) -> int:
             return command.close_consumer.consumer_id
         case pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
             return command.active_consumer_change.consumer_id
-    return 0
+        case _:
+            return 0
 
 
 class Links:

@@ -12,11 +12,11 @@ from magnetar.sim.loop import SimulatedLoop
 from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
-from e2e.broker_simulation.consumers import Consumer, Goal
+from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
-from e2e.broker_simulation.parameters import Parameters, SubscriptionParameters, draw_parameters
+from e2e.broker_simulation.parameters import Parameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.readers import Reader
 from e2e.simulation.cluster import World
@@ -27,8 +27,8 @@ from e2e.simulation_runner.running import Verdict
 BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
 PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
-QUIET_SECONDS: Final = 1.0
-"""After so long without a message nothing more comes."""
+RESTART_SECONDS: Final = 1.0
+"""Before anybody looks whether the brokers have come back at the end."""
 
 
 def topic_name(number: int) -> str:
@@ -41,9 +41,11 @@ class BrokerRun:
     def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
         self.history = History()
         self.parameters = parameters
-        self._loop = loop
         self.world: World | None = None
+        self._loop = loop
         self._goal = Goal()
+        self._readers: list[Reader] = []
+        self._witness: MetadataWitness
 
     def violations(self) -> list[str]:
         """What was broken, so far."""
@@ -82,13 +84,14 @@ class BrokerRun:
         for reader in self._readers:
             reader.leave_when_done = True
         await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        chance = world.chance("end")
         for broker in cluster.brokers:
-            if world.chance("end").random() < 0.5:
+            if chance.random() < 0.5:
                 broker.kill()
                 broker.start()
             else:
                 broker.stop()
-        await asyncio.sleep(QUIET_SECONDS)
+        await asyncio.sleep(RESTART_SECONDS)
         await cluster.until_brokers_serve()
         await self._look_once_more(cluster)
         await self._read_all(cluster, "late")
@@ -108,7 +111,6 @@ class BrokerRun:
         producers: list[Host] = []
         readers: list[Host] = []
         consumers: dict[Consumer, Host] = {}
-        self._readers: list[Reader] = []
         for number in range(parameters.topics):
             topic = topic_name(number)
             history.topics[topic] = TopicHistory(topic, parameters.deduplication)
@@ -182,34 +184,13 @@ class BrokerRun:
 
     async def _look_once_more(self, cluster: Cluster) -> None:
         """Another owner, and another consumer: what comes now nobody has acknowledged."""
-        goal = Goal()
-        goal.drain = True
         hosts: list[Host] = []
-        consumers: list[Consumer] = []
         for parameters in self.parameters.subscriptions:
             name = f"late consumer of {parameters.topic} {parameters.name}"
             client = self._client(cluster, name)
-            consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters, goal)
-            consumers.append(consumer)
+            consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters)
             hosts.append(cluster.client(name, consumer))
-        await self._until_done(hosts, "does not come to an end")
-
-
-class LateConsumer(Consumer):
-    """Takes what is left, and ends when nothing comes any more."""
-
-    def __init__(self, client: Client, topic: str, name: str, parameters: SubscriptionParameters, goal: Goal) -> None:
-        super().__init__(client, topic, name, parameters, Goal())
-        self.goal.drain = True
-
-    def detached(self, *, closed: bool) -> None:
-        super().detached(closed=closed)
-
-    async def wait(self, seconds: float) -> None:
-        before = self.client.now()
-        await super().wait(QUIET_SECONDS)
-        if self.idle and self.client.now() - before >= QUIET_SECONDS:
-            self.goal.leave = True
+        await self._until_done(hosts, "does not come to an end: nothing comes, and there is a backlog")
 
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:

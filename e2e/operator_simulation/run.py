@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
-import traceback
-from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.core.errors import MagnetarError
-from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
-from magnetar.sim.trace import Trace
+from magnetar.sim.loop import SimulatedLoop
 
-from e2e.collector import collector_off
 from e2e.operator_simulation.api_server import WRITES
 from e2e.operator_simulation.disturbances import EXTRA_POOL, Disturbances
 from e2e.operator_simulation.goal import left_over, unmet
-from e2e.operator_simulation.mistakes import MISTAKES, Mistake, planted
+from e2e.operator_simulation.mistakes import Mistake, planted
 from e2e.operator_simulation.operators import PASSES_MAX, Operators
 from e2e.operator_simulation.parameters import Parameters, draw_parameters
 from e2e.operator_simulation.world import CLUSTER, NAMESPACE, World
+from e2e.simulation_runner import running
+from e2e.simulation_runner.running import Verdict
 
-STEPS_MAX: Final = 5_000_000
-SECONDS_MAX: Final = 20_000.0
+BOUNDS: Final = running.Bounds(steps_max=5_000_000, virtual_seconds_max=20_000.0, log_level=logging.DEBUG)
 
 CONVERGED_SECONDS_MAX: Final = 1_800.0
 """Within so long everything must be as wished, once nothing goes wrong any more."""
@@ -42,24 +36,6 @@ CALLS_PER_MINUTE_MAX: Final = 3_000
 """While something does."""
 
 
-@dataclass(slots=True)
-class Verdict:
-    """What came of one seed."""
-
-    seed: int
-    violations: list[str]
-    trace_digest: str
-    trace_lines: list[str] = field(repr=False)
-    """Empty unless the trace was to be kept."""
-    steps: int = 0
-    passes: int = 0
-    calls: int = 0
-    virtual_seconds: float = 0.0
-    real_seconds: float = 0.0
-    converged_seconds: float = 0.0
-    """How long that took."""
-
-
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs. With a mistake the run is one in which that
     one is met, and is not gone on with once a promise is broken."""
@@ -70,47 +46,13 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
 
 def run_parameters(parameters: Parameters, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """As `run_seed`."""
-    with collector_off():
-        return _run_parameters(parameters, mistake, keep_trace)
-
-
-def _run_parameters(parameters: Parameters, mistake: Mistake | None, keep_trace: bool) -> Verdict:
-    seed = parameters.seed
-    trace = Trace(keep=keep_trace)
-    loop = SimulatedLoop(random.Random(f"{seed} loop"), trace, steps_max=STEPS_MAX, seconds_max=SECONDS_MAX)
-    run = _Run(loop, parameters, hasty=mistake is not None)
-    began = time.perf_counter()
-    with planted(mistake), _LogToTrace(trace, loop.problems):
-        try:
-            loop.run(run.scenario())
-        except (Deadlock, EndlessRun) as error:
-            run.violations.append(f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001  (of the scenario itself: the seed must be named)
-            run.violations.append(f"the scenario failed with {error!r}")
-            trace.remark("scenario", traceback.format_exc())
-        finally:
-            # Also when the run is broken off from outside: what has not begun yet is to be forgotten, not missed.
-            violations = run.violations + [f"unexpected: {problem}" for problem in loop.problems]
-            digest = trace.digest
-            loop.bury()
-    return Verdict(
-        seed=seed,
-        violations=violations,
-        trace_digest=digest,
-        trace_lines=trace.lines,
-        steps=loop.steps,
-        passes=run.operators.passes if run.operators is not None else 0,
-        calls=run.world.network.calls if run.world is not None else 0,
-        virtual_seconds=loop.time(),
-        real_seconds=time.perf_counter() - began,
-        converged_seconds=run.converged_seconds,
+    return running.run_seed(
+        parameters.seed,
+        lambda loop: _Run(loop, parameters, hasty=mistake is not None),
+        BOUNDS,
+        planted=planted(mistake),
+        keep_trace=keep_trace,
     )
-
-
-def run_batch(work: tuple[list[int], str | None]) -> list[Verdict]:
-    """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
-    seeds, mistake = work
-    return [run_seed(seed, mistake=MISTAKES[mistake] if mistake else None) for seed in seeds]
 
 
 class _Run:
@@ -118,15 +60,21 @@ class _Run:
         self._loop = loop
         self._hasty = hasty
         self._parameters = parameters
-        self._own: list[str] = []
         self.world: World | None = None
         self.operators: Operators | None = None
         self.converged_seconds = 0.0
 
-    @property
     def violations(self) -> list[str]:
-        """Of promises, and what the scenario itself has found."""
-        return self._own if self.world is None else self.world.promises.violations
+        """See `Run.violations`."""
+        return [] if self.world is None else self.world.promises.violations
+
+    def counts(self) -> dict[str, int]:
+        """See `Run.counts`."""
+        return {
+            "passes": 0 if self.operators is None else self.operators.passes,
+            "calls": 0 if self.world is None else self.world.network.calls,
+            "seconds until all was as wished": int(self.converged_seconds),
+        }
 
     async def scenario(self) -> None:
         """From the first resource to the last look."""
@@ -217,31 +165,3 @@ class _Run:
 
 def _api_calls(world: World) -> int:
     return sum(count for what, count in world.server.calls.items() if what != "pods")
-
-
-class _LogToTrace(logging.Handler):
-    """Log lines become remarks; an exception that production code has caught and could only log is a problem."""
-
-    def __init__(self, trace: Trace, problems: list[str]) -> None:
-        super().__init__(logging.DEBUG if trace.kept else logging.ERROR)
-        self._trace = trace
-        self._problems = problems
-        self._root = logging.getLogger("magnetar")
-        self._before = (self._root.level, self._root.propagate)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
-        self._trace.remark(record.name, record.getMessage())
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, (MagnetarError, OSError)):
-            self._problems.append(f"{record.getMessage()}: {error!r}")
-
-    def __enter__(self) -> None:
-        self._root.addHandler(self)
-        self._root.setLevel(self.level)
-        self._root.propagate = False
-
-    def __exit__(self, *_: object) -> None:
-        self._root.removeHandler(self)
-        self._root.setLevel(self._before[0])
-        self._root.propagate = self._before[1]
