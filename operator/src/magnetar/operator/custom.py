@@ -17,6 +17,7 @@ from magnetar.operator.resources.common import Part
 from magnetar.operator.resources.quantities import size_bytes
 
 Spec = TypeVar("Spec", bound=Part)
+Status = TypeVar("Status", bound=Part)
 
 _Resource: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name."""
@@ -181,18 +182,21 @@ def _in_words(error: msgspec.ValidationError) -> str:
 
 def cluster_status(manifest: Manifest) -> PulsarClusterStatus:
     """As it was written last; as if nothing was, if another version wrote what this one cannot read."""
-    try:
-        return msgspec.convert(manifest.get("status") or {}, PulsarClusterStatus)
-    except msgspec.ValidationError:
-        return PulsarClusterStatus()
+    return read_status(manifest.get("status"), PulsarClusterStatus) or PulsarClusterStatus()
 
 
 def pool_status(manifest: Manifest) -> BookieStatus:
     """The status of a Bookie as a type; what cannot be read of it is left out."""
+    return read_status(manifest.get("status"), BookieStatus) or BookieStatus()
+
+
+def read_status(status: Any, type_: type[Status]) -> Status | None:
+    """As a type, in which what is left out is what it is by default: so the API server gives it back. None for none,
+    or one that another version has written."""
     try:
-        return msgspec.convert(manifest.get("status") or {}, BookieStatus)
+        return msgspec.convert(status, type_) if status else None
     except msgspec.ValidationError:
-        return BookieStatus()
+        return None
 
 
 def owner_of(manifest: Manifest) -> OwnerResource:

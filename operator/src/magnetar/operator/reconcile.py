@@ -14,7 +14,7 @@ from magnetar.operator.apply import ActionExecutor, Applied, Subject
 from magnetar.operator.children.context import Defaults
 from magnetar.operator.children.naming import OwnerResource
 from magnetar.operator.control.controls import Controls
-from magnetar.operator.custom import owner_of
+from magnetar.operator.custom import owner_of, read_status
 from magnetar.operator.failures import failure_of, together, unreadable
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound, Refused, ServerUnavailable
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
@@ -356,15 +356,9 @@ def _in_the_way(error: NotFound | AlreadyExists | Conflict) -> str:
 
 
 def _status(key: Key, status: Any) -> PulsarClusterStatus | BookieStatus | None:
-    """The stored status as a type, in which what is left out is what it is by default: so the API server gives it back.
-    None for none, or one that another version has written."""
-    type_: type[PulsarClusterStatus | BookieStatus] = (
-        PulsarClusterStatus if key.kind == PULSAR_CLUSTER else BookieStatus
-    )
-    try:
-        return msgspec.convert(status, type_) if status else None
-    except msgspec.ValidationError:
-        return None
+    if key.kind == PULSAR_CLUSTER:
+        return read_status(status, PulsarClusterStatus)
+    return read_status(status, BookieStatus)
 
 
 def _in_order(status: PulsarClusterStatus | BookieStatus | None) -> PulsarClusterStatus | BookieStatus | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, SettingError
@@ -52,8 +52,7 @@ async def _elsewhere(kubernetes: Kubernetes, here: Sequence[Manifest]) -> str:
 
 async def see_cluster(kubernetes: Kubernetes, name: str | None) -> ClusterSummary:
     """One cluster with all that belongs to it."""
-    manifest = await find_cluster(kubernetes, name)
-    return (await _complete(kubernetes, [manifest]))[0]
+    return await _complete(kubernetes, await find_cluster(kubernetes, name))
 
 
 async def see_clusters(kubernetes: Kubernetes, *, everywhere: bool) -> list[ClusterSummary]:
@@ -67,27 +66,19 @@ async def see_again(kubernetes: Kubernetes, view: ClusterSummary) -> ClusterSumm
     manifest = await kubernetes.get(PULSAR_CLUSTER, view.namespace, view.name)
     if manifest is None:
         raise SettingError(f"cluster {view.name} is gone")
-    return (await _complete(kubernetes, [manifest]))[0]
+    return await _complete(kubernetes, manifest)
 
 
-async def _complete(kubernetes: Kubernetes, manifests: Sequence[Manifest]) -> list[ClusterSummary]:
-    namespace = manifests[0]["metadata"]["namespace"]
+async def _complete(kubernetes: Kubernetes, manifest: Manifest) -> ClusterSummary:
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     pools, pods, services, events = await asyncio.gather(
         kubernetes.list(BOOKIE_POOL, namespace),
-        kubernetes.list("Pod", namespace, OURS),
-        kubernetes.list("Service", namespace, OURS),
+        kubernetes.list("Pod", namespace, cluster_selector(name)),
+        kubernetes.list("Service", namespace, cluster_selector(name)),
         _events(kubernetes, namespace),
     )
-    return [
-        cluster_view(
-            manifest,
-            [pool for pool in pools if pool["spec"].get("clusterName") == manifest["metadata"]["name"]],
-            _labelled(pods, manifest),
-            events,
-            _labelled(services, manifest),
-        )
-        for manifest in manifests
-    ]
+    its_pools = [pool for pool in pools if pool["spec"].get("clusterName") == name]
+    return cluster_view(manifest, its_pools, pods, events, services)
 
 
 async def _events(kubernetes: Kubernetes, namespace: str) -> Sequence[Manifest]:
@@ -96,11 +87,6 @@ async def _events(kubernetes: Kubernetes, namespace: str) -> Sequence[Manifest]:
         return await kubernetes.list("Event", namespace)
     except MagnetarError:
         return ()
-
-
-def _labelled(found: Iterable[Manifest], cluster: Manifest) -> list[Manifest]:
-    name = cluster["metadata"]["name"]
-    return [one for one in found if one["metadata"].get("labels", {}).get(INSTANCE_LABEL) == name]
 
 
 async def find_pod(kubernetes: Kubernetes, name: str, component: str) -> PodView:

@@ -87,14 +87,19 @@ async def collect_report(kubernetes: Kubernetes, view: ClusterSummary, cluster: 
     report.add_objects("cluster", [cluster])
     report.add("status.txt", status_text(view))
     report.add("status.json", json.dumps(redacted(plain(view)), indent=2))
+    ours = cluster_selector(view.name)
+
+    async def listed(name: str, kind: str, namespace: str | None, selector: str = "") -> None:
+        report.add_objects(name, await kubernetes.list(kind, namespace, selector))
+
     await asyncio.gather(
         report.attempt("versions", _versions(kubernetes, report)),
         report.attempt("pools", _pools(kubernetes, view, report)),
-        report.attempt("events", _events(kubernetes, view, report)),
-        report.attempt("nodes", _whole(kubernetes, "Node", report)),
-        report.attempt("storage classes", _whole(kubernetes, "StorageClass", report)),
+        report.attempt("events", listed("events", "Event", view.namespace)),
+        report.attempt("nodes", listed("node", "Node", None)),
+        report.attempt("storage classes", listed("storageclass", "StorageClass", None)),
         report.attempt("the operator", _operator(kubernetes, report, logs=logs)),
-        *(report.attempt(kind, _children(kubernetes, view, kind, report)) for kind in CHILDREN),
+        *(report.attempt(kind, listed(f"objects/{kind.lower()}", kind, view.namespace, ours)) for kind in CHILDREN),
         *([_logs(kubernetes, view.namespace, view.pods, "logs", report)] if logs else []),
     )
     return report
@@ -124,19 +129,6 @@ async def _versions(kubernetes: Kubernetes, report: Report) -> None:
 async def _pools(kubernetes: Kubernetes, view: ClusterSummary, report: Report) -> None:
     found = await kubernetes.list(BOOKIE_POOL, view.namespace)
     report.add_objects("pools", [pool for pool in found if pool["spec"].get("clusterName") == view.name])
-
-
-async def _events(kubernetes: Kubernetes, view: ClusterSummary, report: Report) -> None:
-    report.add_objects("events", await kubernetes.list("Event", view.namespace))
-
-
-async def _whole(kubernetes: Kubernetes, kind: str, report: Report) -> None:
-    report.add_objects(kind.lower(), await kubernetes.list(kind, None))
-
-
-async def _children(kubernetes: Kubernetes, view: ClusterSummary, kind: str, report: Report) -> None:
-    found = await kubernetes.list(kind, view.namespace, cluster_selector(view.name))
-    report.add_objects(f"objects/{kind.lower()}", found)
 
 
 async def _operator(kubernetes: Kubernetes, report: Report, *, logs: bool) -> None:
