@@ -69,8 +69,9 @@ class Cluster:
 
     def hosts(self) -> list[str]:
         """The names of all hosts but the metadata service's."""
-        nodes = [*self.bookies, *self.brokers, *self.clients]
-        return [each.node.name for each in nodes]
+        nodes = [each.node for each in self.bookies]
+        nodes += [each.node for each in self.brokers] + [each.node for each in self.clients]
+        return [node.name for node in nodes]
 
     @property
     def broker_names(self) -> list[str]:

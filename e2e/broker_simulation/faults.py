@@ -68,10 +68,12 @@ class Faults(storage_faults.Faults):
     def heal(self) -> None:
         """From here on nothing goes wrong; brokers that are down come back."""
         super().heal()
-        for server in (*self._brokers, *self._all.clients):
-            server.start()
+        for broker in self._brokers:
+            broker.start()
+        for client in self._all.clients:
+            client.start()
 
-    # Brokers.
+    # --- brokers
 
     def kill_broker(self) -> None:
         """SIGKILL."""
@@ -121,7 +123,7 @@ class Faults(storage_faults.Faults):
         unload = self._chance.random() < 0.5
         self._on_some_bundle(lambda moves, bundle: moves.split(bundle, "range_equally_divide", unload=unload))
 
-    # Clients.
+    # --- clients
 
     def cut_off_client(self) -> None:
         """All connections of a client break, or it hears nothing for a while."""
@@ -143,7 +145,7 @@ class Faults(storage_faults.Faults):
             client.node.kill()
             self._later(self._duration(), client.start)
 
-    # Help.
+    # --- help
 
     def _some_broker(self) -> SimulatedBroker:
         return self._chance.choice(self._brokers)

@@ -127,7 +127,8 @@ def keys_go_round() -> list[Patch]:
     def assign(self: KeySharedDispatcher, batch: EntryBatch, *, replayed: bool) -> tuple[list[Assignment], EntryBatch]:
         best = max(self.consumers, key=lambda consumer: consumer.room)
         if best.room < sum(batch.message_counts):
-            return right(self, batch, replayed=replayed)
+            found: tuple[list[Assignment], EntryBatch] = right(self, batch, replayed=replayed)
+            return found
         return [(best, batch)], EntryBatch()
 
     return [(KeySharedDispatcher, "assign", assign)]

@@ -37,7 +37,7 @@ def confirmed_as_it_comes() -> list[Patch]:
 
     def append(self: PersistentTopic, batch: PublishBatch) -> None:
         ledger_id, entry_id = self.ledger.last_confirmed
-        self.ledger.append(batch.payloads, lambda *_: None, batch)
+        self.ledger.appends.append(batch.payloads, lambda *_: None, batch)
         batch.producer.stored(batch, ledger_id, entry_id + 1)
 
     def publish(self: PersistentTopic, batch: PublishBatch) -> None:
@@ -53,7 +53,7 @@ def failed_batches_are_passed_over() -> list[Patch]:
     """After a failure the producer goes on with its next batch, and the failed one is stored behind it."""
 
     def append_failed(self: PersistentTopic, error: MagnetarError, batch: PublishBatch) -> None:
-        self.ledger.ready_to_create_ledger()
+        self.ledger.appends.ready_to_create_ledger()
         if self.closing:
             batch.producer.dropped(batch, error)
         else:
@@ -139,8 +139,8 @@ def rewinding_passes_one_over() -> list[Patch]:
 
     def rewind(self: Cursor) -> None:
         right(self)
-        if self._ledger.contains(self.read_position) and self.acks.individual_count:
-            self.read_position = self._ledger.next_position(self.read_position)
+        if self._ledger.ledgers.contains(self.read_position) and self.acks.individual_count:
+            self.read_position = self._ledger.ledgers.next_position(self.read_position)
 
     return [(Cursor, "rewind", rewind)]
 
@@ -180,8 +180,8 @@ def seeking_one_too_far() -> list[Patch]:
 
     def position_of_seek(topic: PersistentTopic, message_id: Any) -> tuple[Position, list[int] | None]:
         position, remaining = right(topic, message_id)
-        if topic.ledger.contains(position):
-            position = topic.ledger.next_position(position)
+        if topic.ledger.ledgers.contains(position):
+            position = topic.ledger.ledgers.next_position(position)
         return position, remaining
 
     from magnetar.broker.session import consume
@@ -195,8 +195,8 @@ def readers_begin_one_too_late() -> list[Patch]:
 
     def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
         position: Position = right(topic, wanted, earliest=earliest)
-        if topic.ledger.contains(position):
-            position = topic.ledger.next_position(topic.ledger.next_position(position))
+        if topic.ledger.ledgers.contains(position):
+            position = topic.ledger.ledgers.next_position(topic.ledger.ledgers.next_position(position))
         return position
 
     from magnetar.broker.session import consume

@@ -133,7 +133,7 @@ class Link(asyncio.Protocol):
         """It is over."""
         self._end()
 
-    # ---
+    # --- what comes
 
     def _take(self, command: pb.BaseCommand, rest: bytes) -> None:
         answer = requests.answer_of(command)
