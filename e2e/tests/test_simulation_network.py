@@ -120,6 +120,26 @@ def test_a_port_that_nobody_listens_on_refuses(stage: Stage) -> None:
     stage.play(scene)
 
 
+def test_a_port_that_is_taken_refuses_until_it_is_served(stage: Stage) -> None:
+    async def run() -> None:
+        stage.nodes["b"].start()
+        servers: list[Any] = []
+
+        async def take() -> None:
+            servers.append(await stage.loop.create_server(stage.accept, "b", PORT, start_serving=False))
+
+        stage.nodes["b"].run(take())
+        stage.nodes["a"].start()
+        await asyncio.sleep(0.01)
+        with pytest.raises(ConnectionRefusedError):
+            await stage.on_a(stage.loop.create_connection(Peer, "b", PORT))
+        await servers[0].start_serving()
+        await stage.on_a(stage.loop.create_connection(Peer, "b", PORT))
+        assert len(stage.accepted) == 1
+
+    stage.loop.run(run())
+
+
 def test_a_host_that_is_down_does_not_answer(stage: Stage) -> None:
     async def scene() -> None:
         with pytest.raises(TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import subprocess
 import sys
@@ -167,6 +168,31 @@ def test_a_process_that_dies_before_its_call_never_makes_it(loop: SimulatedLoop)
 
     loop.run(main())
     assert called == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_begins_while_the_loop_is_buried_never_runs(loop: SimulatedLoop) -> None:
+    said: list[str] = []
+
+    async def clean_up() -> None:
+        said.append("cleaned up")
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.shield(clean_up())
+
+    async def main() -> None:
+        tasks.append(asyncio.get_running_loop().create_task(work()))
+        await asyncio.sleep(1)
+
+    tasks: list[asyncio.Task[None]] = []
+    loop.run(main())
+    loop.bury()
+    tasks.clear()
+    gc.collect()
+    assert said == []
 
 
 def test_errors_of_callbacks_are_problems(loop: SimulatedLoop) -> None:
