@@ -55,6 +55,7 @@ def long_lines(text: str, *, everything: bool) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [*MAPS, "README.md"])
 def test_documents_name_what_is_there(document: str, names: Names) -> None:
     folder = Path(document).parent.as_posix()
@@ -85,6 +86,7 @@ def test_lines_of_maps_fit_into_a_terminal(document: str) -> None:
     assert long_lines((ROOT / document).read_text(encoding="utf-8"), everything=True) == []
 
 
+@pytest.mark.slow
 def test_lines_of_documents_fit_into_a_terminal(tree: Tree) -> None:
     documents = [path for path in tree.files if path.suffix == ".md"]
     found = {
