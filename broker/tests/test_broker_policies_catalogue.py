@@ -16,7 +16,7 @@ from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.event_codec import NEWER_FIELDS
 from magnetar.broker.policies.event_shape import POLICIES_TYPE, named_types
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.policies.policy import Kind, OfNamespace, OfTopic, Policy
+from magnetar.broker.policies.policy import OfNamespace, OfTopic, Policy, PolicyKind
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.errors import Misuse
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -33,11 +33,17 @@ OF_TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
         ({"topic": OfTopic("a", "dispatchRate", also=("rate",))}, "Apache has no TopicPolicies.rate"),
         ({"namespace": OfNamespace("maxProducers")}, "Apache has no Policies.maxProducers"),
         ({"settings": ("maxProducers",)}, "brokers have no setting maxProducers"),
-        ({"settings": ("maxTenants", "maxTopicsPerNamespace")}, "Kind.COUNT does not come from 2 settings"),
-        ({"kind": Kind.PUBLISH_RATE, "settings": ("maxTenants",)}, "Kind.PUBLISH_RATE does not come from 1 settings"),
-        ({"kind": Kind.STRATEGY, "settings": ("maxTenants",)}, "Kind.STRATEGY does not come from 1 settings"),
+        ({"settings": ("maxTenants", "maxTopicsPerNamespace")}, "PolicyKind.COUNT does not come from 2 settings"),
         (
-            {"kind": Kind.OTHER, "topic": OfTopic("a", "dispatchRate")},
+            {"kind": PolicyKind.PUBLISH_RATE, "settings": ("maxTenants",)},
+            "PolicyKind.PUBLISH_RATE does not come from 1 settings",
+        ),
+        (
+            {"kind": PolicyKind.STRATEGY, "settings": ("maxTenants",)},
+            "PolicyKind.STRATEGY does not come from 1 settings",
+        ),
+        (
+            {"kind": PolicyKind.OTHER, "topic": OfTopic("a", "dispatchRate")},
             "without a kind it needs a handler of its own to set it",
         ),
         ({"name": "producers_max"}, "another policy has producers_max"),
@@ -46,14 +52,14 @@ OF_TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
     ],
 )
 def test_a_bad_row_is_refused_and_named(row: dict[str, Any], said: str) -> None:
-    policy = Policy(**{"name": "new", "kind": Kind.COUNT, **row})
+    policy = Policy(**{"name": "new", "kind": PolicyKind.COUNT, **row})
     with pytest.raises(Misuse, match=re.escape(f"the policy {policy.name}: {said}")):
         check([*POLICIES, policy])
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(KeyError, match="OTHER"):
-        reader_of(Kind.OTHER, OfTopic("a"))
+        reader_of(PolicyKind.OTHER, OfTopic("a"))
 
 
 def test_every_kind_is_read_and_every_policy_is_read_at_each_level() -> None:
@@ -61,7 +67,7 @@ def test_every_kind_is_read_and_every_policy_is_read_at_each_level() -> None:
         for level in policy.levels:
             if level.serves("set"):
                 assert callable(reader_of(policy.kind, level)), policy.name
-    assert {policy.kind for policy in POLICIES} == set(Kind)
+    assert {policy.kind for policy in POLICIES} == set(PolicyKind)
 
 
 def test_topics_have_the_members_that_apaches_schema_has() -> None:

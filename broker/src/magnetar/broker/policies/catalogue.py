@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.policies.policy import NUMBERS, RATES, Kind, OfNamespace, OfTopic, Policy
+from magnetar.broker.policies.policy import NUMBERS, RATES, OfNamespace, OfTopic, Policy, PolicyKind
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.errors import Misuse
 from magnetar.core.setting import rows_of
@@ -36,7 +36,7 @@ POLICIES: Final = (
         name="message_ttl_seconds",
         says="after how many seconds messages are acknowledged by themselves",
         access="TTL",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("ttlDurationDefaultInSeconds",),
         topic=OfTopic("messageTTL", "messageTTLInSeconds", special="set"),
         namespace=OfNamespace(
@@ -47,7 +47,7 @@ POLICIES: Final = (
         name="compaction_threshold_bytes",
         says="the size of the backlog in bytes from which on the topic is compacted, 0 for never",
         access="COMPACTION",
-        kind=Kind.SIZE,
+        kind=PolicyKind.SIZE,
         settings=("brokerServiceCompactionThresholdInBytes",),
         topic=OfTopic("compactionThreshold", refusal="Invalid value for compactionThreshold", null_refusal=EMPTY_BODY),
         namespace=OfNamespace("compactionThreshold", "compaction_threshold", verb="PUT"),
@@ -56,7 +56,7 @@ POLICIES: Final = (
         name="deduplication",
         says="whether messages that were sent twice are stored once",
         access="DEDUPLICATION",
-        kind=Kind.FLAG,
+        kind=PolicyKind.FLAG,
         settings=("brokerDeduplicationEnabled",),
         topic=OfTopic("deduplicationEnabled"),
         namespace=OfNamespace("deduplication", "deduplicationEnabled"),
@@ -65,7 +65,7 @@ POLICIES: Final = (
         name="deduplication_snapshot_seconds",
         says="the seconds between snapshots of what is known for deduplication",
         access="DEDUPLICATION_SNAPSHOT",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("brokerDeduplicationSnapshotIntervalSeconds",),
         topic=OfTopic(
             "deduplicationSnapshotInterval",
@@ -86,7 +86,7 @@ POLICIES: Final = (
         name="ledger",
         says="how many copies there are of what is stored",
         access="PERSISTENCE",
-        kind=Kind.PERSISTENCE,
+        kind=PolicyKind.PERSISTENCE,
         topic=OfTopic("persistence", null_refusal="persistence policies should not be null"),
         namespace=OfNamespace("persistence"),
     ),
@@ -107,7 +107,7 @@ POLICIES: Final = (
         name="producers_max",
         says="how many producers there may be",
         access="MAX_PRODUCERS",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxProducersPerTopic",),
         topic=OfTopic("maxProducers", "maxProducerPerTopic", null_refusal=EMPTY_BODY),
         namespace=OfNamespace("maxProducersPerTopic", "max_producers_per_topic"),
@@ -116,7 +116,7 @@ POLICIES: Final = (
         name="consumers_max",
         says="how many consumers there may be",
         access="MAX_CONSUMERS",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxConsumersPerTopic",),
         topic=OfTopic("maxConsumers", "maxConsumerPerTopic", null_refusal=EMPTY_BODY),
         namespace=OfNamespace("maxConsumersPerTopic", "max_consumers_per_topic"),
@@ -125,7 +125,7 @@ POLICIES: Final = (
         name="consumers_per_subscription_max",
         says="how many consumers a subscription may have",
         access="MAX_CONSUMERS",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxConsumersPerSubscription",),
         topic=OfTopic(
             "maxConsumersPerSubscription",
@@ -140,7 +140,7 @@ POLICIES: Final = (
         name="subscriptions_max",
         says="how many subscriptions there may be",
         access="MAX_SUBSCRIPTIONS",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxSubscriptionsPerTopic",),
         topic=OfTopic("maxSubscriptionsPerTopic", applied=False, unset_status=204, null_refusal=EMPTY_BODY),
         namespace=OfNamespace("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", no_policies="change"),
@@ -149,7 +149,7 @@ POLICIES: Final = (
         name="topics_per_namespace_max",
         says="how many topics there may be",
         access="MAX_TOPICS",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxTopicsPerNamespace",),
         namespace=OfNamespace("maxTopicsPerNamespace", "max_topics_per_namespace", unset=0, no_policies="change"),
     ),
@@ -157,7 +157,7 @@ POLICIES: Final = (
         name="dispatch.unacked_messages_per_consumer_max",
         says="how many messages a consumer may hold unacknowledged",
         access="MAX_UNACKED",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxUnackedMessagesPerConsumer",),
         topic=OfTopic("maxUnackedMessagesOnConsumer", refusal="maxUnackedNum must be 0 or more"),
         namespace=OfNamespace("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
@@ -166,7 +166,7 @@ POLICIES: Final = (
         name="dispatch.unacked_messages_per_subscription_max",
         says="how many messages a subscription's consumers may hold unacknowledged",
         access="MAX_UNACKED",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("maxUnackedMessagesPerSubscription",),
         topic=OfTopic("maxUnackedMessagesOnSubscription", refusal="maxUnackedNum must be 0 or more"),
         namespace=OfNamespace("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
@@ -182,14 +182,14 @@ POLICIES: Final = (
         name="auto_topic_creation",
         says="whether topics are made by their first client",
         access="AUTO_TOPIC_CREATION",
-        kind=Kind.AUTO_TOPIC_CREATION,
+        kind=PolicyKind.AUTO_TOPIC_CREATION,
         namespace=OfNamespace("autoTopicCreation", "autoTopicCreationOverride", body_required=False),
     ),
     Policy(
         name="auto_subscription_creation",
         says="whether subscriptions are made by their first consumer",
         access="AUTO_SUBSCRIPTION_CREATION",
-        kind=Kind.AUTO_SUBSCRIPTION_CREATION,
+        kind=PolicyKind.AUTO_SUBSCRIPTION_CREATION,
         topic=OfTopic("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
         namespace=OfNamespace("autoSubscriptionCreation", "autoSubscriptionCreationOverride", body_required=False),
     ),
@@ -197,7 +197,7 @@ POLICIES: Final = (
         name="subscription_expiration_minutes",
         says="after how many minutes subscriptions that nobody uses are removed",
         access="SUBSCRIPTION_EXPIRATION_TIME",
-        kind=Kind.COUNT,
+        kind=PolicyKind.COUNT,
         settings=("subscriptionExpirationTimeMinutes",),
         topic=OfTopic("", "subscriptionExpirationTimeInMinutes"),
         namespace=OfNamespace(
@@ -210,7 +210,7 @@ POLICIES: Final = (
         name="inactive_topics",
         says="when a topic is deleted because nobody uses it",
         access="INACTIVE_TOPIC",
-        kind=Kind.INACTIVE_TOPICS,
+        kind=PolicyKind.INACTIVE_TOPICS,
         topic=OfTopic("inactiveTopicPolicies"),
         namespace=OfNamespace(
             "inactiveTopicPolicies", "inactive_topic_policies", body_required=False, no_policies="change"
@@ -221,7 +221,7 @@ POLICIES: Final = (
         name="publish_rate",
         says="how much may be published",
         access="RATE",
-        kind=Kind.PUBLISH_RATE,
+        kind=PolicyKind.PUBLISH_RATE,
         settings=("maxPublishRatePerTopicInMessages", "maxPublishRatePerTopicInBytes"),
         topic=OfTopic("publishRate", applied=False, unset_status=204),
         namespace=OfNamespace("publishRate", "publishMaxMessageRate", body_required=False),
@@ -230,7 +230,7 @@ POLICIES: Final = (
         name="topic_dispatch_rate",
         says="how much may be sent to consumers",
         access="RATE",
-        kind=Kind.DISPATCH_RATE,
+        kind=PolicyKind.DISPATCH_RATE,
         settings=(
             "dispatchThrottlingRatePerTopicInMsg",
             "dispatchThrottlingRatePerTopicInByte",
@@ -243,7 +243,7 @@ POLICIES: Final = (
         name="subscription_dispatch_rate",
         says="how much may be sent to the consumers of each subscription",
         access="RATE",
-        kind=Kind.DISPATCH_RATE,
+        kind=PolicyKind.DISPATCH_RATE,
         settings=(
             "dispatchThrottlingRatePerSubscriptionInMsg",
             "dispatchThrottlingRatePerSubscriptionInByte",
@@ -262,7 +262,7 @@ POLICIES: Final = (
         name="replicator_dispatch_rate",
         says="how much may be sent to other clusters",
         access="REPLICATION_RATE",
-        kind=Kind.DISPATCH_RATE,
+        kind=PolicyKind.DISPATCH_RATE,
         settings=("dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte"),
         topic=OfTopic("replicatorDispatchRate"),
         namespace=OfNamespace("replicatorDispatchRate", body_required=False, no_policies="read"),
@@ -271,7 +271,7 @@ POLICIES: Final = (
         name="subscribe_rate",
         says="how often a consumer may subscribe",
         access="RATE",
-        kind=Kind.SUBSCRIBE_RATE,
+        kind=PolicyKind.SUBSCRIBE_RATE,
         topic=OfTopic("subscribeRate"),
         namespace=OfNamespace("subscribeRate", "clusterSubscribeRate", body_required=False),
     ),
@@ -280,7 +280,7 @@ POLICIES: Final = (
         name="delayed_delivery",
         says="whether messages may be delivered later, and how exactly",
         access="DELAYED_DELIVERY",
-        kind=Kind.DELAYED_DELIVERY,
+        kind=PolicyKind.DELAYED_DELIVERY,
         topic=OfTopic(
             "delayedDelivery",
             "delayedDeliveryEnabled",
@@ -295,7 +295,7 @@ POLICIES: Final = (
         name="subscription_types",
         says="which types of subscriptions there may be; none named: all",
         access="SUBSCRIPTION_AUTH_MODE",
-        kind=Kind.SUBSCRIPTION_TYPES,
+        kind=PolicyKind.SUBSCRIPTION_TYPES,
         topic=OfTopic("subscriptionTypesEnabled", applied=False, unset=[], special="set"),
         namespace=OfNamespace("subscriptionTypesEnabled", "subscription_types_enabled", unset=[], removed=[]),
     ),
@@ -303,7 +303,7 @@ POLICIES: Final = (
         name="entry_filters",
         says="which filters entries go through",
         access="ENTRY_FILTERS",
-        kind=Kind.ENTRY_FILTERS,
+        kind=PolicyKind.ENTRY_FILTERS,
         topic=OfTopic("entryFilters", special="get set"),
         namespace=OfNamespace("entryFilters", body_required=False),
     ),
@@ -311,7 +311,7 @@ POLICIES: Final = (
         name="pause_on_ack_state",
         says="whether sending waits while acknowledgements cannot be stored",
         access="DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
-        kind=Kind.SWITCH,
+        kind=PolicyKind.SWITCH,
         topic=OfTopic(
             "dispatcherPauseOnAckStatePersistent",
             "dispatcherPauseOnAckStatePersistentEnabled",
@@ -330,7 +330,7 @@ POLICIES: Final = (
         name="encryption_required",
         says="whether messages must be encrypted",
         access="ENCRYPTION",
-        kind=Kind.FLAG,
+        kind=PolicyKind.FLAG,
         settings=("encryptionRequireOnProducer",),
         broker_prevails=True,
         namespace=OfNamespace("encryptionRequired", "encryption_required", unset=False, removable=False),
@@ -339,7 +339,7 @@ POLICIES: Final = (
         name="schema_validation_enforced",
         says="whether producers must have a schema when the topic has one",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
-        kind=Kind.FLAG,
+        kind=PolicyKind.FLAG,
         settings=("isSchemaValidationEnforced",),
         broker_prevails=True,
         topic=OfTopic("schemaValidationEnforced", unset=False, null_refusal=EMPTY_BODY, removable=False),
@@ -349,7 +349,7 @@ POLICIES: Final = (
         name="schema_compatibility",
         says="how a new schema must be compatible with those before",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
-        kind=Kind.STRATEGY,
+        kind=PolicyKind.STRATEGY,
         topic=OfTopic("schemaCompatibilityStrategy", special="set"),
         namespace=OfNamespace(
             "schemaCompatibilityStrategy",
@@ -364,7 +364,7 @@ POLICIES: Final = (
         name="schema_auto_update",
         says="the same under its older name, which counts where the other is not set",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
-        kind=Kind.AUTO_UPDATE_STRATEGY,
+        kind=PolicyKind.AUTO_UPDATE_STRATEGY,
         namespace=OfNamespace(
             "schemaAutoUpdateCompatibilityStrategy",
             "schema_auto_update_compatibility_strategy",
@@ -378,14 +378,14 @@ POLICIES: Final = (
         name="schema_auto_update_allowed",
         says="whether producers may bring new schemas",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
-        kind=Kind.FLAG,
+        kind=PolicyKind.FLAG,
         namespace=OfNamespace("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", unset=True, removable=False),
     ),
     Policy(
         name="subscription_auth_mode",
         says="whether subscriptions must begin with the role of who consumes",
         access="SUBSCRIPTION_AUTH_MODE",
-        kind=Kind.SUBSCRIPTION_AUTH_MODE,
+        kind=PolicyKind.SUBSCRIPTION_AUTH_MODE,
         namespace=OfNamespace(
             "subscriptionAuthMode", "subscription_auth_mode", unset="None", removable=False, body_required=False
         ),
@@ -420,7 +420,7 @@ POLICIES: Final = (
         name="property_keys_for_metrics",
         says="which properties of topics become labels of metrics",
         access="TOPIC_PROPERTY_KEYS",
-        kind=Kind.TEXTS,
+        kind=PolicyKind.TEXTS,
         namespace=OfNamespace(
             "allowedTopicPropertyKeysForMetrics", "allowed_topic_property_keys_for_metrics", body_required=False
         ),
@@ -457,10 +457,10 @@ def _problems(policy: Policy) -> Iterator[str]:
     for name in policy.settings:
         if name not in SETTING_PATHS:
             yield f"brokers have no setting {name}"
-    wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, Kind.FLAG) else ()
+    wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, PolicyKind.FLAG) else ()
     if policy.settings and len(policy.settings) not in wanted:
         yield f"{policy.kind} does not come from {len(policy.settings)} settings"
-    if policy.kind is Kind.OTHER and any(level.serves("set") for level in policy.levels):
+    if policy.kind is PolicyKind.OTHER and any(level.serves("set") for level in policy.levels):
         yield "without a kind it needs a handler of its own to set it"
 
 

@@ -23,7 +23,7 @@ from magnetar.broker.policies.model import (
     InactiveTopics,
     Rate,
 )
-from magnetar.broker.policies.policy import RATES, Kind, Policy
+from magnetar.broker.policies.policy import RATES, Policy, PolicyKind
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
@@ -95,7 +95,7 @@ class _Levels:
         if policy.kind in RATES:
             messages, size_bytes, *relative = given
             return self.rate(policy.name, Rate(messages, size_bytes, relative_to_publish_rate=any(relative)))
-        kind = bool if policy.kind is Kind.FLAG else int
+        kind = bool if policy.kind is PolicyKind.FLAG else int
         found = next((value for value in self.values(policy.name) if type(value) is kind), None)
         if policy.broker_prevails:
             return bool(found) or given[0]
@@ -167,7 +167,7 @@ def _schema_compatibility(broker: BrokerLevel, levels: _Levels) -> Strategy:
 def _dispatch_rates(levels: _Levels) -> dict[str, Rate]:
     single = levels.part("dispatch_rates") or {}
     rates = {
-        name: rate_of(_object((_object(policies) or {}).get("dispatchRate")), RATES[Kind.DISPATCH_RATE])
+        name: rate_of(_object((_object(policies) or {}).get("dispatchRate")), RATES[PolicyKind.DISPATCH_RATE])
         for name, policies in single.items()
     }
     return {name: rate for name, rate in rates.items() if rate.limited}

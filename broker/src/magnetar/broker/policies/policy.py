@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
 
-class Kind(enum.Enum):
+class PolicyKind(enum.Enum):
     """What a policy may be; `magnetar.broker.admin.web.policy_shapes` reads it from requests."""
 
     FLAG = enum.auto()
@@ -41,11 +41,11 @@ class Kind(enum.Enum):
     """What its own handlers make of it."""
 
 
-NUMBERS: Final = (Kind.COUNT, Kind.SIZE)
+NUMBERS: Final = (PolicyKind.COUNT, PolicyKind.SIZE)
 RATES: Final = {
-    Kind.DISPATCH_RATE: "dispatchThrottling",
-    Kind.PUBLISH_RATE: "publishThrottling",
-    Kind.SUBSCRIBE_RATE: "subscribeThrottling",
+    PolicyKind.DISPATCH_RATE: "dispatchThrottling",
+    PolicyKind.PUBLISH_RATE: "publishThrottling",
+    PolicyKind.SUBSCRIBE_RATE: "subscribeThrottling",
 }
 """How the members of a rate begin. A namespace has one for each cluster."""
 
@@ -127,7 +127,7 @@ class Policy:
     """What it is, for the API's description: "Tell …" and "Set …"."""
     access: str = ""
     """Apache's `PolicyName`, which authorization is asked for; empty: `access_table` has its routes."""
-    kind: Kind = Kind.OTHER
+    kind: PolicyKind = PolicyKind.OTHER
     settings: Sequence[str] = ()
     """The broker's, by Pulsar's names. A rate has one for messages, one for bytes and maybe one that says whether it is
     relative to what is published."""

@@ -39,7 +39,7 @@ from magnetar.broker.admin.web.shapes import (
 )
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.catalogue import POLICIES
-from magnetar.broker.policies.policy import Kind as PolicyKind
+from magnetar.broker.policies.policy import PolicyKind
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources, bundles_document, new_policies
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, is_valid_name_part

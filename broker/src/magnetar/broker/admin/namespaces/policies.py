@@ -15,7 +15,7 @@ from magnetar.broker.admin.web.responses import json, namespace_of, no_content
 from magnetar.broker.admin.web.shapes import body_of, required_body
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.catalogue import POLICIES
-from magnetar.broker.policies.policy import RATES, Kind, OfNamespace, Policy
+from magnetar.broker.policies.policy import RATES, OfNamespace, Policy, PolicyKind
 from magnetar.broker.resources import Document
 
 ONE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -62,7 +62,7 @@ class PolicyHandlers:
 
     async def set(self, request: web.Request) -> web.Response:
         """Give it a value."""
-        if self._policy.kind is Kind.SWITCH:
+        if self._policy.kind is PolicyKind.SWITCH:
             return await self._change(request, True)
         read = required_body if self._level.body_required else body_of
         return await self._change(request, await read(request, reader_of(self._policy.kind, self._level)))

@@ -29,7 +29,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.catalogue import POLICIES
 from magnetar.broker.policies.model import EffectivePolicies, InactiveTopics, Rate
-from magnetar.broker.policies.policy import Kind, OfTopic, Policy
+from magnetar.broker.policies.policy import OfTopic, Policy, PolicyKind
 from magnetar.broker.resources import Document
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -53,7 +53,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         if level.serves("get"):
             served.append(web.get(path, under(f"Tell {policy.says}.", handlers.get, *query)))
         if level.serves("set"):
-            body = None if policy.kind is Kind.SWITCH else "the policy; null removes it"
+            body = None if policy.kind is PolicyKind.SWITCH else "the policy; null removes it"
             served.append(web.post(path, under(f"Set {policy.says}.", handlers.set, *SET_QUERY, body=body)))
         if level.serves("remove"):
             served.append(web.delete(path, handlers.remove))
@@ -130,7 +130,7 @@ class PolicyHandlers:
 
     async def set(self, request: web.Request) -> web.Response:
         """Set the policy."""
-        value = True if self._policy.kind is Kind.SWITCH else await self._body(request)
+        value = True if self._policy.kind is PolicyKind.SWITCH else await self._body(request)
         name = await self._access.topic(request)
         await self._access.put(request, name, {self._level.key: value})
         return no_content()
@@ -194,13 +194,13 @@ def persistence(ledger: ManagedLedgerSettings) -> dict[str, Any]:
 
 
 _IN_FORCE: Final = {field.name for field in fields(EffectivePolicies)}
-_SHOWN: Final[Mapping[Kind, Callable[[Any], Any]]] = {
-    Kind.AUTO_SUBSCRIPTION_CREATION: lambda allowed: {"allowAutoSubscriptionCreation": allowed},
-    Kind.DISPATCH_RATE: dispatch_rate,
-    Kind.INACTIVE_TOPICS: inactive_topics,
-    Kind.PERSISTENCE: persistence,
-    Kind.STRATEGY: attrgetter("value"),
-    Kind.SUBSCRIBE_RATE: subscribe_rate,
+_SHOWN: Final[Mapping[PolicyKind, Callable[[Any], Any]]] = {
+    PolicyKind.AUTO_SUBSCRIPTION_CREATION: lambda allowed: {"allowAutoSubscriptionCreation": allowed},
+    PolicyKind.DISPATCH_RATE: dispatch_rate,
+    PolicyKind.INACTIVE_TOPICS: inactive_topics,
+    PolicyKind.PERSISTENCE: persistence,
+    PolicyKind.STRATEGY: attrgetter("value"),
+    PolicyKind.SUBSCRIBE_RATE: subscribe_rate,
 }
 """What is in force, as JSON has it; other kinds are JSON already."""
 

@@ -198,35 +198,35 @@ def backlog_quota(value: Any) -> dict[str, Any]:
     return {"limit": quota["limitSize"], **quota}
 
 
-_READERS: Final[Mapping[policy.Kind, Kind]] = {
-    policy.Kind.FLAG: boolean,
-    policy.Kind.SWITCH: boolean,
-    policy.Kind.COUNT: integer,
-    policy.Kind.SIZE: long,
-    policy.Kind.AUTO_SUBSCRIPTION_CREATION: AUTO_SUBSCRIPTION_CREATION,
-    policy.Kind.AUTO_TOPIC_CREATION: auto_topic_creation,
-    policy.Kind.AUTO_UPDATE_STRATEGY: AUTO_UPDATE_STRATEGY,
-    policy.Kind.DELAYED_DELIVERY: DELAYED_DELIVERY,
-    policy.Kind.DISPATCH_RATE: DISPATCH_RATE,
-    policy.Kind.ENTRY_FILTERS: entry_filters,
-    policy.Kind.INACTIVE_TOPICS: INACTIVE_TOPICS,
-    policy.Kind.PERSISTENCE: persistence,
-    policy.Kind.PUBLISH_RATE: PUBLISH_RATE,
-    policy.Kind.STRATEGY: STRATEGY,
-    policy.Kind.SUBSCRIBE_RATE: SUBSCRIBE_RATE,
-    policy.Kind.SUBSCRIPTION_AUTH_MODE: SUBSCRIPTION_AUTH_MODE,
-    policy.Kind.SUBSCRIPTION_TYPES: SUBSCRIPTION_TYPES,
-    policy.Kind.TEXTS: set_of(text),
+_READERS: Final[Mapping[policy.PolicyKind, Kind]] = {
+    policy.PolicyKind.FLAG: boolean,
+    policy.PolicyKind.SWITCH: boolean,
+    policy.PolicyKind.COUNT: integer,
+    policy.PolicyKind.SIZE: long,
+    policy.PolicyKind.AUTO_SUBSCRIPTION_CREATION: AUTO_SUBSCRIPTION_CREATION,
+    policy.PolicyKind.AUTO_TOPIC_CREATION: auto_topic_creation,
+    policy.PolicyKind.AUTO_UPDATE_STRATEGY: AUTO_UPDATE_STRATEGY,
+    policy.PolicyKind.DELAYED_DELIVERY: DELAYED_DELIVERY,
+    policy.PolicyKind.DISPATCH_RATE: DISPATCH_RATE,
+    policy.PolicyKind.ENTRY_FILTERS: entry_filters,
+    policy.PolicyKind.INACTIVE_TOPICS: INACTIVE_TOPICS,
+    policy.PolicyKind.PERSISTENCE: persistence,
+    policy.PolicyKind.PUBLISH_RATE: PUBLISH_RATE,
+    policy.PolicyKind.STRATEGY: STRATEGY,
+    policy.PolicyKind.SUBSCRIBE_RATE: SUBSCRIBE_RATE,
+    policy.PolicyKind.SUBSCRIPTION_AUTH_MODE: SUBSCRIPTION_AUTH_MODE,
+    policy.PolicyKind.SUBSCRIPTION_TYPES: SUBSCRIPTION_TYPES,
+    policy.PolicyKind.TEXTS: set_of(text),
 }
 
 
-def reader_of(kind: policy.Kind, level: policy.Level) -> Kind:
+def reader_of(kind: policy.PolicyKind, level: policy.Level) -> Kind:
     """What reads a policy by itself at one level."""
     read = _READERS[kind]
     return _from_zero(read, level.refusal or f"{level.path} must be 0 or more") if kind in policy.NUMBERS else read
 
 
-def member_of(kind: policy.Kind) -> Kind:
+def member_of(kind: policy.PolicyKind) -> Kind:
     """What reads it as a part of all that a namespace has."""
     return map_of(_READERS[kind]) if kind in policy.RATES else _READERS[kind]
 
