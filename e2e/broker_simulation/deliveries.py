@@ -122,7 +122,7 @@ def no_entry_is_passed_over(subscription: SubscriptionHistory, topic: TopicHisto
         return
     log = topic.logs[-1]
     index_of = {entry.position: index for index, entry in enumerate(log)}
-    acknowledged: set[int] = set()
+    left = [frozenset(range(entry.content.messages)) for entry in log]
     up_to = -1
     next_index: dict[Session, int] = {}
     for event in subscription.events:
@@ -130,15 +130,15 @@ def no_entry_is_passed_over(subscription: SubscriptionHistory, topic: TopicHisto
             return
         if isinstance(event, Acknowledged):
             for position in event.positions:
-                index = index_of.get(position, -1)
-                if event.remaining is None:
-                    acknowledged.add(index)
-                if event.cumulative:
-                    up_to = max(up_to, index if event.remaining is None else index - 1)
+                index = index_of.get(position)
+                if index is not None:
+                    left[index] &= event.remaining or frozenset()
+                    if event.cumulative:
+                        up_to = max(up_to, index - 1)
         elif isinstance(event, Delivered) and event.entry.position in index_of:
             index = index_of[event.entry.position]
             begin = next_index.get(event.session, 0)
-            missed = [at for at in range(begin, index) if at > up_to and at not in acknowledged]
+            missed = [at for at in range(begin, index) if at > up_to and left[at]]
             if missed:
                 yield f"session {event.session.number} gets {event.entry.position} and not {log[missed[0]].position}"
             next_index[event.session] = index + 1
@@ -149,13 +149,18 @@ class _Holders:
 
     def __init__(self) -> None:
         self.of: dict[Session, dict[Position, str]] = {}
+        self._left: dict[tuple[Session, Position], frozenset[int]] = {}
+        """Of the messages of what is held, those that are not acknowledged."""
         self._unsure: set[Session] = set()
         """Those that have left, or wanted everything again: what is still on its way to them is others' by then."""
 
     def take(self, event: Delivered) -> None:
         """What is held from now on."""
         if event.session not in self._unsure:
-            self.of.setdefault(event.session, {})[event.entry.position] = event.entry.key
+            position, content, key = event.entry
+            self.of.setdefault(event.session, {})[position] = key
+            every = frozenset(range(content.messages))
+            self._left[(event.session, position)] = every if event.indexes is None else event.indexes
 
     def knows(self, session: Session) -> bool:
         """Whether a session is none of those."""
@@ -163,10 +168,13 @@ class _Holders:
 
     def follow(self, event: Event) -> None:
         """What is not held any more."""
-        if isinstance(event, Acknowledged) and event.remaining is None:
-            for held in self.of.values():
+        if isinstance(event, Acknowledged):
+            for session, held in self.of.items():
                 for position in event.positions:
-                    held.pop(position, None)
+                    left = self._left.get((session, position), frozenset()) & (event.remaining or frozenset())
+                    self._left[(session, position)] = left
+                    if not left:
+                        held.pop(position, None)
         elif isinstance(event, AskedAgain):
             for position in event.positions or ():
                 self.of.get(event.session, {}).pop(position, None)

@@ -99,6 +99,13 @@ class Faults(storage_faults.Faults):
         """The metadata service ends its session; it hears of that a while later."""
         self._some_broker().lose_session()
 
+    def usurp_broker(self) -> None:
+        """The session of an owner ends, and before it hears of that some client looks for another one."""
+        owners = [broker for broker in self._brokers if broker.serving and _bundles(broker)]
+        if owners:
+            self._chance.choice(owners).lose_session()
+            self.reset_client()
+
     def split_broker_from_metadata(self) -> None:
         """A broker and the metadata service do not hear each other, but everybody else does."""
         name = self._some_broker().node.name
@@ -128,14 +135,19 @@ class Faults(storage_faults.Faults):
     def cut_off_client(self) -> None:
         """All connections of a client break, or it hears nothing for a while."""
         alive = [client for client in self._all.clients if client.node.running]
-        if not alive:
-            return
-        name, brokers = self._chance.choice(alive).node.name, self._all.broker_names
         if self._chance.random() < 0.5:
-            for broker in brokers:
+            self.reset_client()
+        elif alive:
+            name = self._chance.choice(alive).node.name
+            self._later(self._duration(), self._world.network.partition([name], self._all.broker_names))
+
+    def reset_client(self) -> None:
+        """All connections of a client break."""
+        alive = [client for client in self._all.clients if client.node.running]
+        if alive:
+            name = self._chance.choice(alive).node.name
+            for broker in self._all.broker_names:
                 self._world.network.reset(name, broker)
-        else:
-            self._later(self._duration(), self._world.network.partition([name], brokers))
 
     def restart_client(self) -> None:
         """SIGKILL, and a start after it: it remembers nothing but what it has written down."""
@@ -158,8 +170,7 @@ class Faults(storage_faults.Faults):
             (broker, broker.running, bundle)
             for broker in self._brokers
             if broker.serving and broker.running is not None
-            for bundle in broker.running.context.ownership.owned()
-            if str(bundle.namespace) == NAMESPACE
+            for bundle in _bundles(broker)
         ]
         if owned:
             broker, running, bundle = self._chance.choice(owned)
@@ -171,6 +182,12 @@ class Faults(storage_faults.Faults):
         except MagnetarError as error:
             self._world.loop.trace.note("fault", f"the move fails: {type(error).__name__}")
             self._world.loop.trace.remark("fault", str(error))
+
+
+def _bundles(broker: SimulatedBroker) -> list[BundleName]:
+    if broker.running is None:
+        return []
+    return [bundle for bundle in broker.running.context.ownership.owned() if str(bundle.namespace) == NAMESPACE]
 
 
 def _owns(broker: SimulatedBroker, bundle: BundleName) -> bool:

@@ -17,6 +17,7 @@ from magnetar.managed.ack_state import AckState
 from magnetar.managed.cursors import reading
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.entry import Entry
+from magnetar.managed.entry_bitmap import value_of
 
 from e2e.simulation.planting import Mistake, Patch, original
 
@@ -131,6 +132,21 @@ def the_last_part_counts() -> list[Patch]:
         return bool(right(self, position, remaining, batch_size))
 
     return [(AckState, "acknowledge_batch_indexes", acknowledge_batch_indexes)]
+
+
+def nothing_left_is_a_part() -> list[Patch]:
+    """A batch of which a cumulative acknowledgement leaves nothing counts as one that is acknowledged in part."""
+    right = original(AckState, "acknowledge_cumulative")
+
+    def acknowledge_cumulative(self: AckState, position: Position, remaining: Sequence[int] | None = None) -> bool:
+        left = value_of(remaining or ())
+        if left and self.partial and position in self.partial and not left & self.partial[position]:
+            right(self, self._ledgers.previous_position(position))
+            self._note_partial(position, 0)
+            return True
+        return bool(right(self, position, remaining))
+
+    return [(AckState, "acknowledge_cumulative", acknowledge_cumulative)]
 
 
 def rewinding_passes_one_over() -> list[Patch]:
@@ -281,6 +297,7 @@ TOPIC_MISTAKES: Final[dict[str, Mistake]] = {
     "holes-are-not-stored": holes_are_not_stored,
     "lost-with-a-receipt": acknowledgements_of_the_closed_are_lost,
     "mark-passes-holes": mark_passes_holes,
+    "nothing-left-is-a-part": nothing_left_is_a_part,
     "parts-are-not-stored": parts_are_not_stored,
     "read-again-though-acknowledged": read_again_though_acknowledged,
     "readers-begin-too-late": readers_begin_one_too_late,

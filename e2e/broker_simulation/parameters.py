@@ -38,6 +38,7 @@ BROKER_FAULTS: Final = (
     "split_broker_from_metadata",
     "transfer_bundle",
     "unload_bundle",
+    "usurp_broker",
 )
 
 
@@ -112,7 +113,7 @@ def draw_parameters(seed: int) -> Parameters:
     active_seconds = rng.uniform(2.0, 8.0)
     producers = rng.choice((1, 1, 2))
     entries = rng.randint(15, 60) // producers
-    keys = rng.choice((0, 2, 5))
+    keys = rng.choice((0, 2, 4))
     batch_messages_max = rng.choice((1, 3, 6))
     return Parameters(
         seed=seed,
@@ -150,7 +151,7 @@ def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> stora
     write_quorum = rng.choice((1, 1, 2, 3))
     ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
     # Swarm testing: a run with every fault at once explores less than many runs with some.
-    kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 5)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
+    kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 6)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
     return storage_parameters.Parameters(
         seed=seed,
         bookies=ensemble_size + rng.choice((0, 0, 1)),

@@ -312,6 +312,17 @@ def test_an_entry_is_passed_over() -> None:
     assert undelivered(story.subscription, story.log) == [story.log[1], story.log[3]]
 
 
+def test_an_entry_that_is_acknowledged_in_parts_is_passed_over() -> None:
+    story = Story(entries=[entry(0, messages=2), entry(1)])
+    session = story.session()
+    story.gets(session, 0)
+    story.acks(session, 0, remaining={0})
+    story.acks(session, 0, remaining={1}, cumulative=True)
+    story.ends(session)
+    story.gets(story.session(link=2), 1)
+    assert story.violations() == []
+
+
 def test_what_another_one_holds() -> None:
     story = Story(SHARED)
     first, second = story.session(), story.session(link=2)

@@ -88,6 +88,15 @@ def test_a_cumulative_acknowledgement_within_a_batch_takes_nothing_back() -> Non
     assert (state.mark_delete, state.remaining_ack_set((10, 1))) == ((10, 0), [0b0100])
 
 
+def test_a_cumulative_acknowledgement_of_what_was_left_of_a_batch_takes_all_of_it() -> None:
+    """Each part was acknowledged: what nothing is left of is no part, which the next owner would not take over."""
+    state = AckState(ledgers(5), (10, -1))
+    assert not state.acknowledge_batch_indexes((10, 1), [0b011], 3)
+    assert state.acknowledge_cumulative((10, 1), [0b100])
+    assert state.mark_delete == (10, 1)
+    assert state.remaining_ack_set((10, 1)) is None
+
+
 def test_words_are_signed_and_start_at_entry_zero() -> None:
     state = AckState(ledgers(200), (10, 69))
     state.acknowledge([(10, 127), (10, 128)])

@@ -107,11 +107,14 @@ class AckState:
         if remaining is not None and (left := value_of(remaining)):
             if not self._ledgers.contains(position) or position <= self.mark_delete or self.is_acknowledged(position):
                 return False
-            before = self._ledgers.previous_position(position)
-            if before > self.mark_delete:
-                self._move_mark(before)
-            self._note_partial(position, left if self.partial is None else left & self.partial.get(position, -1))
-            return True
+            if self.partial:
+                left &= self.partial.get(position, -1)
+            if left:
+                before = self._ledgers.previous_position(position)
+                if before > self.mark_delete:
+                    self._move_mark(before)
+                self._note_partial(position, left)
+                return True
         if position > self._ledgers.last_position():
             return False
         position = self._ledgers.normalised_mark(position)
