@@ -69,8 +69,8 @@ class Cluster:
 
     def hosts(self) -> list[str]:
         """The names of all hosts but the metadata service's."""
-        nodes = [*self.bookies, *self.brokers, *self.clients]
-        return [each.node.name for each in nodes]
+        servers = [*(bookie.node for bookie in self.bookies), *(broker.node for broker in self.brokers)]
+        return [node.name for node in (*servers, *(client.node for client in self.clients))]
 
     @property
     def broker_names(self) -> list[str]:

@@ -68,8 +68,10 @@ class Faults(storage_faults.Faults):
     def heal(self) -> None:
         """From here on nothing goes wrong; brokers that are down come back."""
         super().heal()
-        for server in (*self._brokers, *self._all.clients):
-            server.start()
+        for broker in self._brokers:
+            broker.start()
+        for client in self._all.clients:
+            client.start()
 
     # Brokers.
 
