@@ -9,11 +9,14 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from magnetar.admin_client.client import REDIRECTS, AdminAnswer, AdminClient
 from magnetar.admin_client.errors import AdminUnreachable
+from magnetar.broker.admin.application import http_limits, make_runner
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.net.http_connections import HttpConnections
 
 ADMIN_PORT: Final = 8080
 CALL_SECONDS: Final = 5.0
+DATE: Final = "Fri, 15 Jan 2027 08:00:00 GMT"
 
 
 class SimulatedAdminPort:
@@ -54,13 +57,16 @@ class SimulatedAdminPort:
         return self._starting
 
     async def _start(self) -> Any:
-        from magnetar.broker.admin.application import http_limits, make_runner
-        from magnetar.net.http_connections import HttpConnections
-
         assert self._context is not None
         runner = make_runner(self._context, HttpConnections(http_limits(self._context)))
+        runner.app.on_response_prepare.append(_date)
         await runner.setup()
         return runner
+
+
+async def _date(_: Any, response: Any) -> None:
+    """aiohttp tells the time of this machine."""
+    response.headers["Date"] = DATE
 
 
 class _Arrived(asyncio.Protocol):

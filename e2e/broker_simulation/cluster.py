@@ -69,9 +69,8 @@ class Cluster:
 
     def hosts(self) -> list[str]:
         """The names of all hosts but the metadata service's."""
-        nodes = [each.node for each in self.bookies]
-        nodes += [each.node for each in self.brokers] + [each.node for each in self.clients]
-        return [node.name for node in nodes]
+        servers = [*(bookie.node for bookie in self.bookies), *(broker.node for broker in self.brokers)]
+        return [node.name for node in (*servers, *(client.node for client in self.clients))]
 
     @property
     def broker_names(self) -> list[str]:

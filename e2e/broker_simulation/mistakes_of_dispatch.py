@@ -127,8 +127,8 @@ def keys_go_round() -> list[Patch]:
     def assign(self: KeySharedDispatcher, batch: EntryBatch, *, replayed: bool) -> tuple[list[Assignment], EntryBatch]:
         best = max(self.consumers, key=lambda consumer: consumer.room)
         if best.room < sum(batch.message_counts):
-            found: tuple[list[Assignment], EntryBatch] = right(self, batch, replayed=replayed)
-            return found
+            assignments, left = right(self, batch, replayed=replayed)
+            return assignments, left
         return [(best, batch)], EntryBatch()
 
     return [(KeySharedDispatcher, "assign", assign)]

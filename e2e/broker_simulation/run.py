@@ -27,6 +27,7 @@ from e2e.simulation_runner.running import Verdict
 BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
 PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
+SETTLING_SECONDS: Final = 2.0
 RESTART_SECONDS: Final = 1.0
 """Before anybody looks whether the brokers have come back at the end."""
 
@@ -77,6 +78,8 @@ class BrokerRun:
         faults.heal()
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
+        # Whoever has lost its session must have heard of it: until then it answers as if it was the owner.
+        await asyncio.sleep(SETTLING_SECONDS)
         await self._read_all(cluster, "early")
         self._goal.drain = True
         await self._until_drained(consumers)
