@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from magnetar.broker.slices import LARGE_MEMBER_BYTES, decoded_in_turns
+from magnetar.broker.peers.large_json import LARGE_MEMBER_BYTES, decoded_in_turns
 
 MANY = {f"name {number}": {"count": number, "text": 'ä"{[', "none": None} for number in range(2_000)}
 

@@ -17,7 +17,8 @@ from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
 from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.admin.web.responses import encoded_in_turns
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.slices import TimeSlice, decoded_in_turns
+from magnetar.broker.peers.large_json import decoded_in_turns
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.testing.sessions import ProtocolClient
 from magnetar.broker.topics.topic import PersistentTopic
 

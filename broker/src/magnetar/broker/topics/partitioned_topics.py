@@ -13,7 +13,7 @@ from typing import Final
 from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import decoded_in_turns, in_slices
+from magnetar.broker.slices import in_slices
 from magnetar.broker.topics.service import BrokerService
 from magnetar.core.topic_name import PERSISTENT, TopicName, java_url_encode
 from magnetar.metadata.store import NodeNotFound
@@ -85,6 +85,9 @@ class PartitionedTopics:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} was deleted meanwhile.") from None
 
     async def _copy_subscriptions(self, name: TopicName, indexes: Iterable[int]) -> None:
+        # Loaded late: a start does without msgspec.
+        from magnetar.broker.peers.large_json import decoded_in_turns
+
         answer = await self._peers.call("GET", admin_path(name.partition(0)) + "/stats", query=CHEAP_STATS)
         subscriptions = (await decoded_in_turns(answer.body))["subscriptions"]
         durable = {key: each for key, each in subscriptions.items() if each.get("isDurable")}

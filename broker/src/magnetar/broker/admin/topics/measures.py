@@ -21,8 +21,9 @@ from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import NOT_FOUND, AdminError, encoded_in_turns, flag, json, topic_of
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.peers.large_json import decoded_in_turns
 from magnetar.broker.resources import Document
-from magnetar.broker.slices import decoded_in_turns, in_slices
+from magnetar.broker.slices import in_slices
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import PERSISTENT, TopicName
