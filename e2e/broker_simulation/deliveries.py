@@ -211,10 +211,11 @@ def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory)
 
 
 def _stays(other: Session, event: Delivered, topic: TopicHistory) -> bool:
-    """Whether the broker that sends an entry has to count with another session then."""
+    """Whether the broker that sends an entry has to count with another session then: both are of one stretch of
+    ownership. What a broker sent before it unloaded the topic may arrive when it serves it again."""
     if other.broker != event.session.broker or (other.ended_at is not None and not other.closed):
         return False
-    return topic.held(other.broker, other.asked_at, event.at)
+    return topic.held(other.broker, min(other.asked_at, event.session.asked_at), event.at)
 
 
 def keys_keep_their_order(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
