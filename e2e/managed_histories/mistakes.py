@@ -6,7 +6,7 @@ Each is a patch of methods or functions of modules that are never compiled, undo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from magnetar.broker.topics.deduplication import Deduplication
@@ -25,10 +25,7 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.trim import ledgers_to_delete
 from magnetar.metadata.store import NodeNotFound
 
-Patch = tuple[Any, str, Any]
-"""(class or module, name, what stands there instead)."""
-
-Mistake = Callable[[], list[Patch]]
+from e2e.simulation.planting import Mistake, Patch
 
 
 def ledger_in_doubt_deleted() -> list[Patch]:
@@ -172,17 +169,3 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "takeover-without-fence": takeover_without_fence,
     "trim-of-the-fastest": trim_of_the_fastest,
 }
-
-
-@contextlib.contextmanager
-def planted(mistake: Mistake | None) -> Iterator[None]:
-    """Have the mistake in the code for a while."""
-    before: list[Patch] = []
-    try:
-        for owner, name, wrong in mistake() if mistake is not None else ():
-            before.append((owner, name, owner.__dict__[name]))
-            setattr(owner, name, wrong)
-        yield
-    finally:
-        for owner, name, right in reversed(before):
-            setattr(owner, name, right)

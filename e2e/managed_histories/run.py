@@ -17,9 +17,10 @@ from magnetar.sim.trace import Trace
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 from e2e.managed_histories.clients import PublishingClient, Subscriber
-from e2e.managed_histories.mistakes import MISTAKES, planted
+from e2e.managed_histories.mistakes import MISTAKES
 from e2e.managed_histories.parameters import PAUSES_SECONDS, PRODUCERS, SUBSCRIPTIONS, draw_parameters
 from e2e.managed_histories.world import NAME, Owner, ToldLeftOver, World, named_ledgers
+from e2e.simulation.planting import planted
 
 PATIENCE_SECONDS: Final = 2_000.0
 """Virtual: how long what was begun may take once nothing fails any more."""

@@ -5,9 +5,8 @@ Each is a patch of a function or method where it is used, undone afterwards.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,8 +33,7 @@ from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarCluster
 
 from e2e.operator_simulation.fates import Rates
 from e2e.operator_simulation.parameters import Parameters
-
-Patch = tuple[Any, str, Any]
+from e2e.simulation.planting import Patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,21 +309,3 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "works-while-paused": Mistake(works_while_paused, _where("pause", "delete_pod", "new_version", steps=10)),
     "writes-status-always": Mistake(writes_status_always, _where("scale_pool", steps=1)),
 }
-
-
-@contextlib.contextmanager
-def planted(mistake: Mistake | None) -> Iterator[None]:
-    """Have the mistake in the code for a while."""
-    if mistake is None:
-        yield
-        return
-    before: list[Patch] = []
-    try:
-        for owner, name, wrong in mistake.patches():
-            right = owner.__dict__[name]
-            setattr(owner, name, wrong)
-            before.append((owner, name, right))
-        yield
-    finally:
-        for owner, name, right in reversed(before):
-            setattr(owner, name, right)

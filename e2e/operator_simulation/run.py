@@ -11,10 +11,11 @@ from magnetar.sim.loop import SimulatedLoop
 from e2e.operator_simulation.api_server import WRITES
 from e2e.operator_simulation.disturbances import EXTRA_POOL, Disturbances
 from e2e.operator_simulation.goal import left_over, unmet
-from e2e.operator_simulation.mistakes import Mistake, planted
+from e2e.operator_simulation.mistakes import Mistake
 from e2e.operator_simulation.operators import PASSES_MAX, Operators
 from e2e.operator_simulation.parameters import Parameters, draw_parameters
 from e2e.operator_simulation.world import CLUSTER, NAMESPACE, World
+from e2e.simulation.planting import planted
 from e2e.simulation_runner import running
 from e2e.simulation_runner.running import Verdict
 
@@ -50,7 +51,7 @@ def run_parameters(parameters: Parameters, *, mistake: Mistake | None = None, ke
         parameters.seed,
         lambda loop: _Run(loop, parameters, hasty=mistake is not None),
         BOUNDS,
-        planted=planted(mistake),
+        planted=planted(mistake.patches if mistake is not None else None),
         keep_trace=keep_trace,
     )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import ModuleType
 from typing import Any, TypeAlias
 
 Patch: TypeAlias = tuple[Any, str, Any]
@@ -18,7 +21,14 @@ def original(owner: Any, name: str) -> Any:
 
 
 class CodeIsCompiled(Exception):
-    """A compiled class cannot be patched: `make decompile` first."""
+    """A compiled module cannot be patched: `make decompile` first."""
+
+
+def _check_plain(owner: Any) -> None:
+    """Compiled code calls its own functions past what is written into a class or a module."""
+    module = owner if isinstance(owner, ModuleType) else sys.modules[owner.__module__]
+    if (module.__file__ or "").endswith(tuple(EXTENSION_SUFFIXES)):
+        raise CodeIsCompiled(f"{module.__name__} is compiled: make decompile")
 
 
 @contextlib.contextmanager
@@ -30,11 +40,9 @@ def planted(mistake: Mistake | None) -> Iterator[None]:
     before: list[Patch] = []
     try:
         for owner, name, wrong in mistake():
+            _check_plain(owner)
             right = owner.__dict__[name]
-            try:
-                setattr(owner, name, wrong)
-            except TypeError:
-                raise CodeIsCompiled(f"{owner.__name__} is compiled: make decompile") from None
+            setattr(owner, name, wrong)
             before.append((owner, name, right))
         yield
     finally:
