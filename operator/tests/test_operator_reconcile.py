@@ -26,6 +26,7 @@ from magnetar.operator.plan.actions import (
     StartBookieDrain,
     StartBrokerDrain,
 )
+from magnetar.operator.plan.conditions import timestamp
 from magnetar.operator.plan.facts import (
     BookieFacts,
     BrokerFacts,
@@ -447,6 +448,17 @@ async def test_moves_that_fail_are_no_failure_of_the_pass(balanced: ReconcilerSt
     balanced.controls.refusals = [ControlRefused(RefusalReason.NOT_FOUND, "not mine")]
     await balanced.reconciler.reconcile(BLUE)
     assert balanced.balancings[0].failures == [MOVE]
+
+
+async def test_the_status_names_no_move_that_failed(balanced: ReconcilerStage) -> None:
+    now, earlier = timestamp(balanced.clock.now_ms() / 1000), "2026-01-01T00:00:00Z"
+    moved = {"kind": "unload", "source": "broker-a", "destination": "broker-b", "reason": "busy"}
+    split = {"kind": "split", "source": "broker-a", "reason": "hot", "bundle": SPLIT.bundle, "time": now}
+    before = {**moved, "bundle": MOVE.bundle, "time": earlier}
+    balanced.status = {"lastMoves": [{**moved, "bundle": MOVE.bundle, "time": now}, split, before]}
+    balanced.controls.refusals = [ControlRefused(RefusalReason.NOT_FOUND, "not mine")]
+    await balanced.reconciler.reconcile(BLUE)
+    assert balanced.api.objects["PulsarCluster", "here", "blue"]["status"]["lastMoves"] == [split, before]
 
 
 async def test_moves_that_are_not_tried_are_said_to_have_failed(balanced: ReconcilerStage) -> None:

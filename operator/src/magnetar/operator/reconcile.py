@@ -20,6 +20,7 @@ from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFoun
 from magnetar.operator.kubernetes.kinds import PULSAR_CLUSTER, Manifest
 from magnetar.operator.observe import Observer
 from magnetar.operator.plan.actions import VOLUME_GROWN, Action, BundleAction, EmitEvent, Plan, SetFinalizer
+from magnetar.operator.plan.cluster.status import without_moves
 from magnetar.operator.plan.conditions import Obstacle, hindered, says
 from magnetar.operator.plans import BalancePlanner, Plans
 from magnetar.operator.resources.bookie import BookieStatus
@@ -105,7 +106,7 @@ class _Memory:
     planned: dict[str, Any] | None = None
     """The status by the plan of the pass that is under way, if there is one already."""
     undone: list[BundleAction] = field(default_factory=list)
-    """The moves that were just decided and that the pass has not tried."""
+    """The moves that were just decided and that the pass has not tried, or that failed."""
 
     def failed(self, failure: str) -> int:
         """One more of this kind. Gives how many there were in a row."""
@@ -237,7 +238,11 @@ class Reconciler:
                 await self._dependencies.events.tell(
                     subject.owner, EmitEvent("Warning", obstacle.reason, obstacle.message)
                 )
-        await self._act(key, plan, subject, memory, paused=paused)
+        try:
+            await self._act(key, plan, subject, memory, paused=paused)
+        finally:
+            if memory.planned is not None:
+                memory.planned = without_moves(memory.planned, memory.undone, subject.view.seen.now_seconds)
         await self._write_status(key, subject.manifest, memory.planned)
 
     async def _act(self, key: Key, plan: Plan, subject: Subject, memory: _Memory, *, paused: bool) -> None:
@@ -282,7 +287,7 @@ class Reconciler:
         if await executor.move(action):
             self._dependencies.carried_out(key, action)
         else:
-            self._move_failed(memory, action)
+            memory.undone.append(action)
 
     def _says(self, key: Key, manifest: Manifest, obstacle: Obstacle | None) -> bool:
         """Whether the status says it already: what lasts is told once."""

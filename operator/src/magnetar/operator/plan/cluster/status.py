@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from magnetar.operator.children.access import service_url, web_service_url
 from magnetar.operator.children.naming import BROKER, label_text, selector
 from magnetar.operator.children.owned import cluster_settings_without_effect
@@ -190,6 +191,13 @@ def _moves(seen: ClusterSeen, moves_now: Sequence[Action]) -> list[BundleMove]:
     now = timestamp(seen.now_seconds)
     found = [move for action in moves_now if (move := _move(action, now)) is not None]
     return [*found, *seen.status.last_moves][:MOVES_MAX]
+
+
+def without_moves(status: dict[str, Any], moves: Sequence[Action], now_seconds: float) -> dict[str, Any]:
+    """A status of that time, as JSON, without these moves: they were decided and not carried out."""
+    undone = [msgspec.to_builtins(_move(action, timestamp(now_seconds))) for action in moves]
+    kept = [move for move in status.get("lastMoves", ()) if move not in undone]
+    return {**status, "lastMoves": kept} if undone and "lastMoves" in status else status
 
 
 def _move(action: Action, now: str) -> BundleMove | None:
