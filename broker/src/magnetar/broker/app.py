@@ -152,6 +152,7 @@ class RunningBroker:
         await _in_any_case(context.operations.close())
         await _in_any_case(self._leave())
         await _in_any_case(self._topic_policies.close())
+        await _in_any_case(context.service.close_snapshots())
         await _in_any_case(context.client.close())
         await _in_any_case(self._hand_over())
         await _in_any_case(self._admin.close())
@@ -314,8 +315,21 @@ def _assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
+    _use_transactions(service, client)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
+
+
+def _use_transactions(service: BrokerService, client: InternalClient) -> None:
+    """Topics with transaction buffers; a broker without transactions does not load what keeps these."""
+    if not service.settings.transactions.enabled:
+        return
+    from magnetar.broker.transactions.snapshot_topic import SnapshotParts
+    from magnetar.broker.transactions.snapshots import SingleSnapshots
+
+    call_later = asyncio.get_running_loop().call_later
+    parts = SnapshotParts(client=client.get, existing=service.existing, spawn=service.spawn, call_later=call_later)
+    service.use_snapshots(SingleSnapshots(parts))
 
 
 def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:

@@ -1,4 +1,4 @@
-"""Transaction commands, which this broker refuses: it has no transaction coordinator.
+"""Transaction commands that this broker refuses: it has no transaction coordinator.
 
 The refusals are those of an Apache broker with `transactionCoordinatorEnabled=false`, which is its default
 (`ServerCnx.checkTransactionEnableAndSendError`), so that clients report what they would report there.
@@ -31,9 +31,6 @@ class TransactionCommands:
             command.addSubscriptionToTxn.request_id
         ),
         pb.BaseCommand.END_TXN: lambda self, command: self._refuse(command.endTxn.request_id),
-        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._refuse_end(
-            command.endTxnOnPartition, pb.CommandEndTxnOnPartitionResponse()
-        ),
         pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._refuse_end(
             command.endTxnOnSubscription, pb.CommandEndTxnOnSubscriptionResponse()
         ),
@@ -48,8 +45,8 @@ class TransactionCommands:
 
     def _refuse_end(
         self,
-        request: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription,
-        answer: pb.CommandEndTxnOnPartitionResponse | pb.CommandEndTxnOnSubscriptionResponse,
+        request: pb.CommandEndTxnOnSubscription,
+        answer: pb.CommandEndTxnOnSubscriptionResponse,
     ) -> None:
         answer.request_id = request.request_id
         answer.txnid_least_bits, answer.txnid_most_bits = request.txnid_least_bits, request.txnid_most_bits

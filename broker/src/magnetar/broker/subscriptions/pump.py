@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.clock import TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
@@ -87,6 +88,7 @@ class Pump:
         "reader",
         "redelivery_counts",
         "stopped",
+        "visibility",
     )
 
     def __init__(
@@ -101,6 +103,8 @@ class Pump:
         self.held = False
         """The broker's consumers hold so much, and this subscription's so much of it, that nothing more is sent."""
         self.stopped = False
+        self.visibility: Visibility | None = None
+        """What the topic's transactions hide; None: nothing."""
         self.redelivery_counts = RedeliveryCounts()
         self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
         self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due)
@@ -247,6 +251,8 @@ class Pump:
             room = min(room, self._headroom())
             if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
                 return False
+            if self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from:
+                return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)
             if entries is None:
@@ -255,6 +261,7 @@ class Pump:
             if not entries:
                 self._caught_up()
                 return False
+            entries = self._visible(entries)
             size_bytes += self._dispatch(dispatcher, entries, replayed=False)
             reads += 1
         return True
@@ -262,7 +269,7 @@ class Pump:
     def entries_read(self, entries: list[Entry]) -> None:
         """EntryReader: read ahead."""
         if self._dispatcher is not None:
-            self._dispatch(self._dispatcher, entries, replayed=False)
+            self._dispatch(self._dispatcher, self._visible(entries), replayed=False)
 
     def entries_replayed(self, entries: list[Entry]) -> None:
         """EntryReader: read again."""
@@ -299,6 +306,18 @@ class Pump:
         self._next_turn = None
         self.run()
 
+    def _visible(self, entries: list[Entry]) -> list[Entry]:
+        """Those before the oldest open transaction; the others are read when it has ended."""
+        visibility = self.visibility
+        if visibility is None or not entries:
+            return entries
+        hidden_from = visibility.hidden_from
+        last = entries[-1]
+        if (last.ledger_id, last.entry_id) < hidden_from:
+            return entries
+        self._cursor.skip_to(hidden_from)
+        return [entry for entry in entries if (entry.ledger_id, entry.entry_id) < hidden_from]
+
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns the bytes."""
         if not entries:
@@ -308,7 +327,12 @@ class Pump:
         now_ms = self._runtime.clock.now_ms()
         delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
         filtered = filter_entries(
-            entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms
+            entries,
+            self._cursor,
+            delays_at_ms,
+            slots,
+            self._runtime.limits.settings.delay_clamped_ms,
+            None if self.visibility is None else self.visibility.aborted,
         )
         for (ledger_id, entry_id), error in filtered.unreadable:
             logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
@@ -69,6 +70,7 @@ class Subscription:
         "topic_name",
         "totals",
         "type",
+        "visibility",
     )
 
     def __init__(
@@ -88,6 +90,8 @@ class Subscription:
         self.totals = SubscriptionTotals()
         self.last_active_seconds = runtime.clock.monotonic_seconds()
         """When it last had a consumer, or was loaded."""
+        self.visibility: Visibility | None = None
+        """What the topic's transactions hide; set before the first consumer. None: nothing."""
         self._runtime = runtime
         self._settings = settings
         self._limiter: RateLimiter | None = None
@@ -451,6 +455,7 @@ class Subscription:
             pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
             pump.follow(self._settings, self._limiters, delays=self._delays)
             pump.stopped = self.state is not SubscriptionState.OPEN
+            pump.visibility = self.visibility
         return pump
 
     def _become(self, state: SubscriptionState) -> None:

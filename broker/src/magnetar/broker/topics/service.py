@@ -26,6 +26,8 @@ from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.snapshot_store import SnapshotStore
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -89,6 +91,7 @@ class BrokerService:
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
         self.upkeep = Upkeep(self, call_later)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshots: SnapshotStore | None = None
         self._producer_names: NameGenerator | None = None
         self._schemas_left: dict[str, None] = {}
         """Topics that are deleted, and whose schemas could not be."""
@@ -109,6 +112,15 @@ class BrokerService:
         self.lookup.use_settings(settings)
         self.limits.use_settings(settings.policies)
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
+
+    def use_snapshots(self, snapshots: SnapshotStore) -> None:
+        """Topics take transactional messages; before any is loaded."""
+        self._snapshots = snapshots
+
+    async def close_snapshots(self) -> None:
+        """Before the broker's own client is closed."""
+        if self._snapshots is not None:
+            await self._snapshots.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
@@ -213,6 +225,9 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
         # Again from memory: what it is opened with may be outdated by now.
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
+        if self._snapshots is not None and not belongs_to_brokers(name):
+            settings = self.settings.transactions
+            topic.use_buffer(TransactionBuffer(name, ledger, self._snapshots, self._runtime, settings))
         try:
             await topic.prepare()
         except BaseException:
@@ -290,6 +305,12 @@ class BrokerService:
         if str(name) in self.topics:
             return True
         return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
+
+    async def existing(self, name: TopicName) -> list[TopicName]:
+        """The topic, or its partitions if it is partitioned; none when it does not exist."""
+        if count := await self.resources.partitions(name):
+            return [name.partition(index) for index in range(count)]
+        return [name] if await self.exists(name) else []
 
     def partitions_now(self, name: TopicName) -> int | None:
         """How many partitions a topic has, 0 when it is not partitioned, from memory alone; None: ask `partitions`."""

@@ -31,6 +31,8 @@ from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.topic_base import TopicBase
+from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.held_appends import HeldAppends
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -58,10 +60,12 @@ class PersistentTopic(TopicBase):
         "_checks_messages",
         "_deduplication_changes",
         "_dispatch_limiter",
+        "_held",
         "_on_lost",
         "_spawn",
         "_subscribe_limiter",
         "_subscribing",
+        "buffer",
         "deduplication",
         "ledger",
         "subscriptions",
@@ -79,6 +83,9 @@ class PersistentTopic(TopicBase):
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
+        self.buffer: TransactionBuffer | None = None
+        """None: no transaction may write to it."""
+        self._held: HeldAppends[PublishBatch] | None = None
         self._checks_messages = policies.checks_messages
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
@@ -96,6 +103,8 @@ class PersistentTopic(TopicBase):
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
         await self._follow_deduplication()
+        if self.buffer is not None:
+            await self.buffer.recover()
         if is_compacted(self.name):
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
             await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
@@ -114,12 +123,16 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self._checks_messages:
-            publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
+        elif self._checks_messages or batch.transactions is not None:
+            publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
-            self.ledger.appends.append(batch.payloads, self._appended, batch)
+            self._append(batch)
 
     def _append(self, batch: PublishBatch) -> None:
+        if self._held is None or not self._held.take(batch, transactional=batch.transactions is not None):
+            self._append_now(batch)
+
+    def _append_now(self, batch: PublishBatch) -> None:
         self.ledger.appends.append(batch.payloads, self._appended, batch)
 
     def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
@@ -130,17 +143,25 @@ class PersistentTopic(TopicBase):
             if self.deduplication is not None:
                 last_entry_id = first_entry_id + len(context.payloads) - 1
                 self.deduplication.batch_stored(context, (ledger_id, last_entry_id))
+            if self.buffer is not None:
+                if context.transactions is None:
+                    self.buffer.published()
+                else:
+                    self.buffer.stored(context.transactions, ledger_id, first_entry_id)
             context.producer.stored(context, ledger_id, first_entry_id)
         else:
-            self._append_failed(error, context)
+            self._append_failed(context, error)
 
-    def _append_failed(self, error: MagnetarError, batch: PublishBatch) -> None:
+    def _append_failed(self, batch: PublishBatch, error: MagnetarError) -> None:
         if self.deduplication is not None:
             self.deduplication.append_failed()
         if isinstance(error, ManagedLedgerTerminated):
             batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
             return
         batch.producer.dropped(batch, error)
+        self._storing_failed(error)
+
+    def _storing_failed(self, error: MagnetarError) -> None:
         if self.closing:
             return
         if isinstance(error, ManagedLedgerFenced):
@@ -151,6 +172,21 @@ class PersistentTopic(TopicBase):
             logger.warning("publishing to %s failed, its producers reconnect: %s", self.name, error)
         self.disconnect_producers()
         self.ledger.appends.ready_to_create_ledger()
+
+    # --- transactions
+
+    def use_buffer(self, buffer: TransactionBuffer) -> None:
+        """Transactions may write to it; before `prepare`."""
+        self.buffer = buffer
+        self._held = HeldAppends(buffer, self._spawn, self._append_now, self._append_failed, self._storing_failed)
+        buffer.on_failure = self._storing_failed
+        for subscription in self.subscriptions.values():
+            subscription.visibility = buffer.visibility
+
+    @property
+    def max_read_position(self) -> Position:
+        """Everything up to here may be sent to consumers."""
+        return self.ledger.last_confirmed if self.buffer is None else self.buffer.max_read_position
 
     def _entries_available(self) -> None:
         self.last_publish_ms = self._clock.now_ms()
@@ -317,6 +353,7 @@ class PersistentTopic(TopicBase):
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
+        self._close_buffer()
         await self.admission.drain()
         self._disconnect()
         await self.ledger.close()
@@ -324,18 +361,28 @@ class PersistentTopic(TopicBase):
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
+        self._close_buffer()
         self._disconnect()
         await self.ledger.abandon()
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
+        self._close_buffer()
         self._disconnect()
         try:
             await self.ledger.delete()
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
             raise
+        if self.buffer is not None:
+            # Not before: without a snapshot, whatever is left of the topic would count as committed.
+            await self.buffer.forget()
+
+    def _close_buffer(self) -> None:
+        if self.buffer is not None and self._held is not None:
+            self.buffer.close()
+            self._held.drop_all(MagnetarError("the topic is closing"))
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
@@ -424,6 +471,8 @@ class PersistentTopic(TopicBase):
 
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
+        if self.buffer is not None:
+            subscription.visibility = self.buffer.visibility
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
 
