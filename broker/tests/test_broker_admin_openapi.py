@@ -10,7 +10,14 @@ LISTED = Path(__file__).parent / "admin_routes.txt"
 """Verb and path of each endpoint of Apache's brokers (functions, sources, sinks and the worker's left out)."""
 
 NOT_SERVED = {
-    "/admin/v3/transactions": "there are no transactions yet",
+    "/admin/v3/transactions/abortTransaction": "there is no transaction coordinator yet",
+    "/admin/v3/transactions/coordinator": "there is no transaction coordinator yet",
+    "/admin/v3/transactions/slowTransactions": "there is no transaction coordinator yet",
+    "/admin/v3/transactions/transactionCoordinator": "there is no transaction coordinator yet",
+    "/admin/v3/transactions/transactionMetadata": "there is no transaction coordinator yet",
+    "/admin/v3/transactions/pendingAck": "there are no transactional acknowledgements yet",
+    "/admin/v3/transactions/positionStatsInPendingAck": "there are no transactional acknowledgements yet",
+    "/admin/v3/transactions/transactionInPendingAckStats": "there are no transactional acknowledgements yet",
     "/admin/v3/packages": "there are no packages yet",
     "/admin/v2/metadata/migration": "the metadata store cannot be changed while brokers run",
     "/topics": "publishing over HTTP is not there yet",

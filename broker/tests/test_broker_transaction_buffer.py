@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
@@ -15,6 +16,8 @@ from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Recei
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from broker.tests.conftest import Admin
 
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/topic"
@@ -31,7 +34,7 @@ async def transactional(settings: BrokerSettings = ENABLED) -> AsyncIterator[tup
 async def send(client: ProtocolClient, *numbers: int, transaction: int | None = None) -> list[Received]:
     """Messages `m<number>` of one producer; their receipts or errors."""
     for number in numbers:
-        bits = {} if transaction is None else {"txnid_most_bits": 0, "txnid_least_bits": transaction}
+        bits: dict[str, Any] = {} if transaction is None else {"txnid_most_bits": 0, "txnid_least_bits": transaction}
         content = message(b"m%d" % number, sequence_id=number, **bits)
         client.send(Command.SEND, content, producer_id=1, sequence_id=number, **bits)
     return [await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR")) for _ in numbers]
@@ -251,3 +254,52 @@ async def test_a_duplicate_of_an_ended_transaction_has_its_receipt() -> None:
         assert again.name == "SEND_RECEIPT"
         (refused,) = await send(client, 1, transaction=1)
         assert refused.name == "SEND_ERROR"
+
+
+async def test_statistics_of_a_buffer() -> None:
+    async with transactional() as (broker, client), aiohttp.ClientSession() as session:
+        admin = Admin(broker, session)
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        of_topic = "public/default/topic"
+        base = "/admin/v3/transactions"
+        await admin.check(("GET", f"{base}/transactionBufferInternalStats/{of_topic}", None, 404, "Snapshot"))
+        first = (await send(client, 0, transaction=1))[0].body.message_id
+        await send(client, 1, transaction=2)
+        await ended(client, 1, commit=False, low_water_mark=0)
+        status, stats = await admin("GET", f"{base}/transactionBufferStats/{of_topic}?lowWaterMarks=true")
+        assert status == 200
+        assert stats["recoverEndTime"] >= stats["recoverStartTime"] > 0
+        assert stats["lastSnapshotTimestamps"] > 0
+        assert {name: stats[name] for name in stats if not name.endswith(("Time", "Timestamps"))} == {
+            "state": "Ready",
+            "maxReadPosition": f"{first.ledgerId}:{first.entryId}",
+            "lowWaterMarks": {"0": 0},
+            "ongoingTxnSize": 1,
+            "totalAbortedTransactions": 1,
+            "snapshotType": "Single",
+        }
+        position = f"{first.ledgerId}:{first.entryId + 1}"
+        await admin.check(
+            ("GET", f"{base}/transactionInBufferStats/{of_topic}/0/1", None, 200, {"aborted": True}),
+            (
+                "GET",
+                f"{base}/transactionInBufferStats/{of_topic}/0/2",
+                None,
+                200,
+                {"startPosition": position, "aborted": False},
+            ),
+        )
+        _, internal = await admin("GET", f"{base}/transactionBufferInternalStats/{of_topic}")
+        assert internal["snapshotType"] == "Single"
+        kept = internal["singleSnapshotSystemTopicInternalStats"]
+        assert kept["managedLedgerName"] == "public/default/persistent/__transaction_buffer_snapshot"
+        assert kept["managedLedgerInternalStats"]["numberOfEntries"] == 1
+        _, topic = await admin("GET", "/admin/v2/persistent/public/default/topic/stats")
+        counts = {name: topic[name] for name in ("ongoingTxnCount", "abortedTxnCount", "committedTxnCount")}
+        assert counts == {"ongoingTxnCount": 1, "abortedTxnCount": 1, "committedTxnCount": 0}
+
+
+async def test_statistics_without_transactions(admin: Any) -> None:
+    path = "/admin/v3/transactions/transactionBufferStats/public/default/topic"
+    await admin.check(("GET", path, None, 503, "transactionCoordinatorEnabled=true"))

@@ -225,6 +225,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         managed = _ledger_factory(settings, parts)
         started.push_async_callback(managed.close)
         context, topic_policies = _assemble(settings, parts, managed)
+        _use_transactions(context.service, context.client)
         contexts.append(context)
         started.pop_all()
     running = RunningBroker(context, topic_policies, managed, ports, admin)
@@ -315,7 +316,6 @@ def _assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
-    _use_transactions(service, client)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
 

@@ -74,6 +74,8 @@ class TransactionBuffer:
         self.state = BufferState.NONE
         self.table = TransactionTable()
         self.visibility = Visibility(self.table.aborted)
+        self.has_snapshot = False
+        """Whether there is one of this topic."""
         self.last_snapshot_ms = 0
         self.recovery_started_ms = 0
         self.recovery_ended_ms = 0
@@ -93,7 +95,6 @@ class TransactionBuffer:
         """The furthest that could be read so far."""
         self._changes = 0
         """How often that has moved since the last snapshot."""
-        self._has_snapshot = False
         self._writing = False
         self._sweeping = False
         self._timer: TimerHandle | None = None
@@ -121,7 +122,7 @@ class TransactionBuffer:
             # Coordinators and clients come back after this code.
             text = f"The transactions of topic {self._topic} are not known yet: {error}"
             raise PulsarError(ServerError.SERVICE_NOT_READY, text) from error
-        self._has_snapshot = found is not None
+        self.has_snapshot = found is not None
         if found is not None:
             snapshot, aborted = found
             self.table.restore(aborted)
@@ -187,7 +188,7 @@ class TransactionBuffer:
         self._first_snapshot_over.clear()
         try:
             await self._snapshots.write(self._snapshot(), ())
-            self._has_snapshot = True
+            self.has_snapshot = True
             self.last_snapshot_ms = self._clock.now_ms()
             self._after_first_snapshot(BufferState.READY)
         finally:
@@ -333,7 +334,7 @@ class TransactionBuffer:
 
     async def forget(self) -> None:
         """The topic is deleted, and with it what is kept of its transactions."""
-        if not self._has_snapshot:
+        if not self.has_snapshot:
             return
         try:
             await self._snapshots.delete(self._topic)
