@@ -10,6 +10,7 @@ import pytest
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
+    BUFFER_TRANSITIONS,
     BUNDLE_TRANSITIONS,
     CONSUMER_TRANSITIONS,
     MEMBERSHIP_TRANSITIONS,
@@ -17,6 +18,7 @@ from magnetar.broker.states import (
     SESSION_TRANSITIONS,
     SUBSCRIPTION_TRANSITIONS,
     TOPIC_TRANSITIONS,
+    BufferState,
     BundleState,
     ConsumerState,
     LoadedTopicState,
@@ -82,6 +84,18 @@ from broker.tests.subscription_stage import StagedConnection
             },
         ),
         (BUNDLE_TRANSITIONS, BundleState, {"ACTIVE": "UNLOADING IN_DOUBT", "IN_DOUBT": "ACTIVE", "UNLOADING": ""}),
+        (
+            BUFFER_TRANSITIONS,
+            BufferState,
+            {
+                "NONE": "INITIALIZING CLOSE",
+                "INITIALIZING": "NO_SNAPSHOT READY CLOSE",
+                "NO_SNAPSHOT": "FIRST_SNAPSHOTTING CLOSE",
+                "FIRST_SNAPSHOTTING": "READY NO_SNAPSHOT CLOSE",
+                "READY": "CLOSE",
+                "CLOSE": "CLOSE",
+            },
+        ),
     ],
 )
 def test_each_pair_is_allowed_or_told(
