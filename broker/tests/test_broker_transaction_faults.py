@@ -30,7 +30,9 @@ class FakeSnapshots:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def read(self, topic: TopicName) -> tuple[Snapshot, list[Aborted]] | None:
+    kind = "Single"
+
+    async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
         await self._pass()
         return self.kept.get(str(topic))
 
@@ -42,6 +44,9 @@ class FakeSnapshots:
     async def delete(self, topic: TopicName) -> None:
         await self._pass()
         self.kept.pop(str(topic), None)
+
+    def release(self, topic: TopicName) -> None:
+        assert str(topic) == TOPIC
 
     async def close(self) -> None:
         self.open.set()

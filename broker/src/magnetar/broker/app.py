@@ -322,14 +322,17 @@ def _assemble(
 
 def _use_transactions(service: BrokerService, client: InternalClient) -> None:
     """Topics with transaction buffers; a broker without transactions does not load what keeps these."""
-    if not service.settings.transactions.enabled:
+    settings = service.settings.transactions
+    if not settings.enabled:
         return
+    from magnetar.broker.transactions.segments import SegmentedSnapshots
     from magnetar.broker.transactions.snapshot_topic import SnapshotParts
     from magnetar.broker.transactions.snapshots import SingleSnapshots
 
     call_later = asyncio.get_running_loop().call_later
     parts = SnapshotParts(client=client.get, existing=service.existing, spawn=service.spawn, call_later=call_later)
-    service.use_snapshots(SingleSnapshots(parts))
+    segmented = settings.segmented_snapshots
+    service.use_snapshots(SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts))
 
 
 def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:

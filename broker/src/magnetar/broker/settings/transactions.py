@@ -17,6 +17,9 @@ class TransactionSettings:
     """So often may the last readable position of a topic change before a snapshot is due."""
     snapshot_interval_ms: int = setting("transactionBufferSnapshotMinTimeInMillis", 5_000)
     """When a snapshot is due in any case, if anything changed."""
+    segmented_snapshots: bool = setting("transactionBufferSegmentedSnapshotEnabled", False)
+    """Snapshots list what was aborted lately; the rest is in messages that are written once."""
+    segment_bytes: int = setting("transactionBufferSnapshotSegmentSize", 262_144)
 
     def __post_init__(self) -> None:
         if self.snapshot_changes_max < 1 or self.snapshot_interval_ms < 1:

@@ -105,6 +105,11 @@ class TransactionBuffer:
         first = self.table.first_open
         return self._ledger.last_confirmed if first is None else self._ledger.ledgers.previous_position(first)
 
+    @property
+    def snapshot_kind(self) -> str:
+        """How its snapshots are kept."""
+        return self._snapshots.kind
+
     def hides(self, transaction: TransactionBits) -> bool:
         """Whether messages of this transaction never count."""
         return transaction in self.table.aborted
@@ -117,7 +122,7 @@ class TransactionBuffer:
         self._become(BufferState.INITIALIZING)
         self.recovery_started_ms = self._clock.now_ms()
         try:
-            found = await self._snapshots.read(self._topic)
+            found = await self._snapshots.read(self._topic, self._ledger.ledgers.ids[0])
         except MagnetarError as error:
             # Coordinators and clients come back after this code.
             text = f"The transactions of topic {self._topic} are not known yet: {error}"
@@ -327,6 +332,7 @@ class TransactionBuffer:
     def close(self) -> None:
         """The topic is let go of; twice is no error."""
         self._become(BufferState.CLOSE)
+        self._snapshots.release(self._topic)
         self._first_snapshot_over.set()
         if self._timer is not None:
             self._timer.cancel()

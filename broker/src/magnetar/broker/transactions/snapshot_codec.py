@@ -9,10 +9,11 @@ them at a time, where a library would do it in one go. Facts: pulsar-broker
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.core.errors import PeerError
@@ -30,14 +31,10 @@ SCHEMA_PROPERTIES: Final = {"__alwaysAllowNull": "true", "__jsr310ConversionEnab
 Aborted: TypeAlias = tuple[TransactionBits, Position]
 """A transaction, and where its abort marker is."""
 
-_NULL: Final = b"\x00"
-_PRESENT: Final = b"\x02"
+PRESENT: Final = b"\x02"
 """Which branch of a union follows: null is the first, the value the second."""
 
-_END_OF_ARRAY: Final = b"\x00"
-
-ABORTED_BYTES_MIN: Final = 4
-"""What an aborted transaction takes at least: four numbers."""
+END_OF_ARRAY: Final = b"\x00"
 
 
 class BadSnapshot(PeerError):
@@ -56,6 +53,22 @@ class Snapshot(NamedTuple):
 def schema_text(kind: str) -> bytes:
     """A schema as it is registered."""
     return files("magnetar.broker.transactions").joinpath(f"{kind}.avsc").read_bytes().rstrip(b"\n")
+
+
+def is_like(kind: str, text_of_schema: bytes) -> bool:
+    """Whether a schema has the same fields in the same order: versions of Pulsar differ in what Java makes of them."""
+    if text_of_schema == schema_text(kind):
+        return True
+    try:
+        return _bare(json.loads(text_of_schema)) == _bare(json.loads(schema_text(kind)))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _bare(value) for name, value in schema.items() if name not in ("java-class", "doc")}
+    return [_bare(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def registered_schema(kind: str) -> Schema:
@@ -81,7 +94,7 @@ def number(value: int) -> bytes:
 def text(value: str) -> bytes:
     """An Avro `string` of a field that may be null."""
     encoded = value.encode()
-    return _PRESENT + number(len(encoded)) + encoded
+    return PRESENT + number(len(encoded)) + encoded
 
 
 def aborted_block(aborted: Sequence[Aborted]) -> bytes:
@@ -95,68 +108,90 @@ def aborted_block(aborted: Sequence[Aborted]) -> bytes:
 def encode_snapshot(snapshot: Snapshot, blocks: Iterable[bytes]) -> bytes:
     """A snapshot with these blocks, none of which is empty. A list without any is there, but empty, as Java's is."""
     ledger_id, entry_id = snapshot.max_read_position
-    parts = [_PRESENT, *blocks, _END_OF_ARRAY, number(entry_id), number(ledger_id), text(snapshot.topic)]
+    parts = [PRESENT, *blocks, END_OF_ARRAY, number(entry_id), number(ledger_id), text(snapshot.topic)]
     return b"".join(parts)
 
 
 # --- reading
 
 
-class SnapshotReading:
-    """Reads one snapshot: `some` until it gives nothing, then `rest`. Both raise `BadSnapshot`."""
+class RecordReading:
+    """Reads one record field by field. All of it raises `BadSnapshot`."""
 
     def __init__(self, payload: bytes) -> None:
         self._source = AvroInput(payload)
         self._in_block = 0
-        self._ended = self._branch_is_null()
+        self._ended = True
 
-    def some(self, count_max: int) -> list[Aborted]:
-        """The next ones of the list; empty: there are no more."""
-        found: list[Aborted] = []
-        read = self._read
-        while len(found) < count_max:
-            if self._in_block == 0:
-                self._begin_block()
-                if self._ended:
-                    break
-            entry_id, ledger_id, least_bits, most_bits = read(), read(), read(), read()
-            found.append(((unsigned64(most_bits), unsigned64(least_bits)), (ledger_id, entry_id)))
-            self._in_block -= 1
-        return found
-
-    def rest(self) -> Snapshot:
-        """What follows the list."""
-        entry_id, ledger_id = self._read(), self._read()
-        if self._branch_is_null():
-            return Snapshot("", (ledger_id, entry_id))
-        try:
-            return Snapshot(self._source.take(self._read()).decode(), (ledger_id, entry_id))
-        except (BadAvro, UnicodeDecodeError) as error:
-            raise BadSnapshot(f"a snapshot of a topic without a name: {error}") from error
-
-    def _read(self) -> int:
+    def number(self) -> int:
+        """An Avro `long`."""
         try:
             return self._source.number()
         except BadAvro as error:
             raise BadSnapshot(f"a snapshot that is cut off: {error}") from error
 
-    def _branch_is_null(self) -> bool:
-        branch = self._read()
+    def text(self) -> str:
+        """A `string` that may be null: then it is empty."""
+        if self.is_null():
+            return ""
+        try:
+            return self._source.take(self.number()).decode()
+        except (BadAvro, UnicodeDecodeError) as error:
+            raise BadSnapshot(f"a text that is none: {error}") from error
+
+    def is_null(self) -> bool:
+        """Which branch of a union follows: null, or the value."""
+        branch = self.number()
         if branch not in (0, 1):
             raise BadSnapshot(f"branch {branch} of a union of two")
         return branch == 0
 
-    def _begin_block(self) -> None:
-        if self._ended:
-            return
-        count = self._read()
+    def begin_list(self) -> None:
+        """A list that may be null follows; then call `rows` until it gives nothing."""
+        self._in_block = 0
+        self._ended = self.is_null()
+
+    def rows(self, numbers: int, count_max: int) -> list[tuple[int, ...]]:
+        """The next ones of the list, which are of so many numbers each; empty: there are no more."""
+        found: list[tuple[int, ...]] = []
+        read = self.number
+        while len(found) < count_max and not self._ended:
+            if self._in_block == 0:
+                self._begin_block(numbers)
+                continue
+            found.append(tuple([read() for _ in range(numbers)]))
+            self._in_block -= 1
+        return found
+
+    def _begin_block(self, numbers: int) -> None:
+        count = self.number()
         if count < 0:
-            self._read()  # The block's bytes, for who passes over it.
+            self.number()  # The block's bytes, for who passes over it.
             count = -count
-        if count * ABORTED_BYTES_MIN > self._source.end - self._source.at:
-            raise BadSnapshot(f"{count} transactions in {self._source.end - self._source.at} bytes")
+        if count * numbers > self._source.end - self._source.at:
+            raise BadSnapshot(f"{count} elements in {self._source.end - self._source.at} bytes")
         self._in_block = count
         self._ended = count == 0
+
+
+class SnapshotReading:
+    """Reads one snapshot: `some` until it gives nothing, then `rest`. Both raise `BadSnapshot`."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._record = RecordReading(payload)
+        self._record.begin_list()
+
+    def some(self, count_max: int) -> list[Aborted]:
+        """The next ones of the list; empty: there are no more."""
+        return [
+            ((unsigned64(most_bits), unsigned64(least_bits)), (ledger_id, entry_id))
+            for entry_id, ledger_id, least_bits, most_bits in self._record.rows(4, count_max)
+        ]
+
+    def rest(self) -> Snapshot:
+        """What follows the list."""
+        entry_id, ledger_id = self._record.number(), self._record.number()
+        return Snapshot(self._record.text(), (ledger_id, entry_id))
 
 
 def decode_other(decoder: AvroDecoder, payload: bytes) -> tuple[Snapshot, list[Aborted]]:

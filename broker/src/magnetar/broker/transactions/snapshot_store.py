@@ -12,8 +12,15 @@ from magnetar.core.topic_name import TopicName
 class SnapshotStore(Protocol):
     """What transaction buffers are brought back from. Each call raises a `MagnetarError` when that cannot be done."""
 
-    async def read(self, topic: TopicName) -> tuple[Snapshot, list[Aborted]] | None:
-        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted."""
+    @property
+    def kind(self) -> str:
+        """What statistics call it."""
+        ...
+
+    async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
+        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted.
+
+        `first_ledger_id` is the topic's first ledger: what was aborted before need not be known any more."""
         ...
 
     async def write(self, snapshot: Snapshot, aborted: Sequence[Aborted]) -> None:
@@ -22,6 +29,10 @@ class SnapshotStore(Protocol):
 
     async def delete(self, topic: TopicName) -> None:
         """The topic is gone."""
+        ...
+
+    def release(self, topic: TopicName) -> None:
+        """No buffer of this broker writes snapshots of this topic any more."""
         ...
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.broker.policies.system_topics import SYSTEM_READER
@@ -23,6 +23,7 @@ from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.clock import CallLater, TimerHandle
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.hashing import java_string_hash
+from magnetar.core.ids import Position
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
@@ -161,6 +162,30 @@ class SnapshotTopic:
         self._held_bytes = 0
         self._partial = False
         await asyncio.gather(*(reader.close() for reader in readers))
+
+    async def at(self, position: Position) -> Message | None:
+        """The message of an id that `write` returned; None: it is there no more. Raises as `latest` does."""
+        topics = await self._parts.existing(self.name)
+        self._uses += 1
+        try:
+            async with asyncio.timeout(READ_SECONDS_MAX):
+                for topic in topics:
+                    message = await self._first_from(topic, position)
+                    if message is not None and message.id.position == position:
+                        return message
+            return None
+        except TimeoutError:
+            raise SnapshotsUnavailable(f"{self.name} is not read in {READ_SECONDS_MAX:.0f} seconds") from None
+        finally:
+            self._unused()
+
+    async def _first_from(self, topic: TopicName, position: Position) -> Message | None:
+        start = MessageId(*position)
+        reader = await self._parts.client().reader(topic, replace(READER_OPTIONS, start=start, inclusive=True))
+        try:
+            return await reader.next_or_end()
+        finally:
+            await asyncio.shield(reader.close())
 
     # --- writing
 

@@ -17,13 +17,19 @@ from magnetar.broker.peers.large_json import decoded_in_turns
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.broker.transactions.buffer import TransactionBuffer
 from magnetar.core.ids import unsigned64
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import PERSISTENT, TopicName
 
 BASE: Final = "/admin/v3/transactions"
 OF_TOPIC: Final = "/{tenant}/{namespace}/{topic}"
 
-SNAPSHOT_TOPIC: Final = "__transaction_buffer_snapshot"
-SINGLE: Final = "Single"
+KEPT_IN: Final = {
+    "Single": {"singleSnapshotSystemTopicInternalStats": "__transaction_buffer_snapshot"},
+    "Segment": {
+        "segmentInternalStats": "__transaction_buffer_snapshot_segments",
+        "segmentIndexInternalStats": "__transaction_buffer_snapshot_indexes",
+    },
+}
+"""The system topics of each kind of snapshot, by the names that statistics have for them."""
 
 NOT_CONFIGURED: Final = "This Broker is not configured with transactionCoordinatorEnabled=true."
 NO_BUFFER: Final = "Topic not found"
@@ -51,7 +57,7 @@ def buffer_stats(buffer: TransactionBuffer, *, low_water_marks: bool) -> dict[st
         "recoverStartTime": buffer.recovery_started_ms,
         "recoverEndTime": buffer.recovery_ended_ms,
         "totalAbortedTransactions": len(buffer.table.aborted),
-        "snapshotType": SINGLE,
+        "snapshotType": buffer.snapshot_kind,
     }
 
 
@@ -80,16 +86,22 @@ class TransactionBufferHandlers(HandlersOfTopics):
         buffer = await self._buffer(request)
         if not buffer.has_snapshot:
             raise AdminError(NOT_FOUND, "Transaction buffer Snapshot for the topic does not exist")
-        topic = TopicName("persistent", topic_of(request).namespace_name, SNAPSHOT_TOPIC)
+        namespace, kind = topic_of(request).namespace_name, buffer.snapshot_kind
         query = {"metadata": "true"} if flag(request, "metadata") else {}
+        document: dict[str, Any] = {"snapshotType": kind}
+        for field, local_name in KEPT_IN[kind].items():
+            document[field] = await self._of_system_topic(TopicName(PERSISTENT, namespace, local_name), query)
+        return json({name: value for name, value in document.items() if value is not None})
+
+    async def _of_system_topic(self, topic: TopicName, query: dict[str, str]) -> dict[str, Any] | None:
+        """The inside of a system topic, from its owner; None for one that is not there."""
         answer = await self._access.call("GET", admin_path(topic) + "/internalStats", query)
         if isinstance(answer, AdminError):
+            if answer.status == NOT_FOUND:
+                return None
             raise answer
-        stats = {
-            "managedLedgerName": topic.persistence_name,
-            "managedLedgerInternalStats": await decoded_in_turns(answer.body),
-        }
-        return json({"snapshotType": SINGLE, "singleSnapshotSystemTopicInternalStats": stats})
+        inside = await decoded_in_turns(answer.body)
+        return {"managedLedgerName": topic.persistence_name, "managedLedgerInternalStats": inside}
 
     async def _buffer(self, request: web.Request) -> TransactionBuffer:
         if not self._context.settings.transactions.enabled:
