@@ -199,6 +199,23 @@ async def test_a_transaction_that_its_coordinator_forgot() -> None:
         assert "has been ended" in refused.body.message
 
 
+async def test_a_coordinator_that_has_forgotten_nothing_says_so_by_minus_one() -> None:
+    """As Apache's does while its transaction 0 is open: an unsigned field with -1 in it."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=0)
+        await send(client, 1, transaction=1)
+        await ended(client, 1, low_water_mark=2**64 - 1)
+        (receipt,) = await send(client, 2, transaction=2)
+        assert receipt.name == "SEND_RECEIPT"
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        assert list(buffer.table.open) == [(0, 0), (0, 2)]
+        assert buffer.table.low_water_marks == {0: -1}
+        await ended(client, 2, low_water_mark=1)
+        assert buffer.table.low_water_marks == {0: 1}
+
+
 async def test_ends_of_what_is_not_there() -> None:
     async with transactional() as (broker, client):
         answer = await end(client, 1, topic="persistent://public/default/never")
@@ -293,7 +310,7 @@ async def test_statistics_of_a_buffer() -> None:
         _, internal = await admin("GET", f"{base}/transactionBufferInternalStats/{of_topic}")
         assert internal["snapshotType"] == "Single"
         kept = internal["singleSnapshotSystemTopicInternalStats"]
-        assert kept["managedLedgerName"] == "public/default/persistent/__transaction_buffer_snapshot"
+        assert kept["managedLedgerName"] == "__transaction_buffer_snapshot"
         assert kept["managedLedgerInternalStats"]["numberOfEntries"] == 1
         _, topic = await admin("GET", "/admin/v2/persistent/public/default/topic/stats")
         counts = {name: topic[name] for name in ("ongoingTxnCount", "abortedTxnCount", "committedTxnCount")}

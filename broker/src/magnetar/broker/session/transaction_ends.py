@@ -14,6 +14,7 @@ from magnetar.broker.session.transactions import NOT_ENABLED
 from magnetar.broker.topics.message_checks import NO_BUFFER
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import signed64
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX, frame_of
@@ -65,7 +66,8 @@ class TransactionEndCommands:
         await topic.buffer.end(
             (request.txnid_most_bits, request.txnid_least_bits),
             commit=request.txn_action == pb.COMMIT,
-            low_water_mark=request.txnid_least_bits_of_low_watermark,
+            # -1 while the coordinator's first transaction is open.
+            low_water_mark=signed64(request.txnid_least_bits_of_low_watermark),
         )
 
     def _answer(self, request: pb.CommandEndTxnOnPartition, code: ServerError | None, message: str) -> None:

@@ -54,8 +54,9 @@ class TransactionTable:
     # --- what coordinators have forgotten
 
     def raise_low_water_mark(self, coordinator: int, mark: int) -> None:
-        """A coordinator knows no transaction up to this one; an older mark changes nothing."""
-        if mark > self.low_water_marks.get(coordinator, -1):
+        """A coordinator knows no transaction up to this one, -1: none is forgotten. An older mark changes nothing."""
+        known = self.low_water_marks.get(coordinator)
+        if known is None or mark > known:
             self.low_water_marks[coordinator] = mark
 
     def is_over(self, transaction: TransactionBits) -> bool:

@@ -101,7 +101,7 @@ class TransactionBufferHandlers(HandlersOfTopics):
                 return None
             raise answer
         inside = await decoded_in_turns(answer.body)
-        return {"managedLedgerName": topic.persistence_name, "managedLedgerInternalStats": inside}
+        return {"managedLedgerName": topic.local_name, "managedLedgerInternalStats": inside}
 
     async def _buffer(self, request: web.Request) -> TransactionBuffer:
         if not self._context.settings.transactions.enabled:
