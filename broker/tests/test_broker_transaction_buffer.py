@@ -320,3 +320,22 @@ async def test_statistics_of_a_buffer() -> None:
 async def test_statistics_without_transactions(admin: Any) -> None:
     path = "/admin/v3/transactions/transactionBufferStats/public/default/topic"
     await admin.check(("GET", path, None, 503, "transactionCoordinatorEnabled=true"))
+
+
+async def test_deduplication_goes_past_markers() -> None:
+    """A marker's sequence id is -1 in an unsigned field: more than a cursor's property can hold."""
+    policies = PolicySettings(deduplication=True, deduplication_snapshot_entries=1)
+    async with transactional(replace(ENABLED, policies=policies)) as (broker, client):
+        await client.producer(TOPIC, producer_name="p")
+        await send(client, 0, transaction=1)
+        await ended(client, 1)
+        await broker.service.unload(TopicName.parse(TOPIC))
+        client = await broker.connect()
+        assert (await client.producer(TOPIC, producer_name="p")).last_sequence_id == 0
+        await send(client, 1)
+        deduplication = loaded(broker).deduplication
+        assert deduplication is not None
+        assert deduplication.stored == {"p": 1}
+        await broker.service.unload(TopicName.parse(TOPIC))
+        client = await broker.connect()
+        assert (await client.producer(TOPIC, producer_name="p")).last_sequence_id == 1

@@ -46,36 +46,44 @@ aborted_lists = st.lists(st.tuples(st.tuples(unsigned, unsigned), position), max
 # --- the table
 
 
+def first_of(table: TransactionTable) -> tuple[int, int] | None:
+    return table.first_open
+
+
+def lost_of(table: TransactionTable) -> tuple[int, int] | None:
+    return table.lost
+
+
 def test_the_oldest_open_transaction() -> None:
     table = TransactionTable()
-    assert table.first_open is None
+    assert first_of(table) is None
     assert table.stored((0, 1), (5, 0))
     assert table.stored((0, 2), (5, 1))
     assert not table.stored((0, 1), (5, 2))
-    assert table.first_open == (5, 0)
+    assert first_of(table) == (5, 0)
     table.committed((0, 1))
-    assert table.first_open == (5, 1)
+    assert first_of(table) == (5, 1)
     table.abort((0, 2), (5, 4))
-    assert table.first_open is None
+    assert first_of(table) is None
     assert dict(table.aborted) == {(0, 2): (5, 4)}
     # A message that comes too late opens nothing.
     assert not table.stored((0, 2), (5, 5))
-    assert table.first_open is None
+    assert first_of(table) is None
 
 
 def test_what_a_coordinator_has_forgotten() -> None:
     table = TransactionTable()
     table.stored((0, 3), (5, 0))
     table.stored((1, 1), (5, 1))
-    assert table.lost is None
+    assert lost_of(table) is None
     table.raise_low_water_mark(1, 9)
-    assert table.lost is None
+    assert lost_of(table) is None
     table.raise_low_water_mark(0, 3)
-    assert table.lost == (0, 3)
+    assert lost_of(table) == (0, 3)
     table.raise_low_water_mark(0, 2)
     assert table.low_water_marks == {0: 3, 1: 9}
     table.abort((0, 3), (5, 2))
-    assert table.lost == (1, 1)
+    assert lost_of(table) == (1, 1)
     assert [table.is_over((0, number)) for number in (0, 3, 4)] == [True, True, False]
     assert not table.is_over((2, 0))
 
@@ -149,7 +157,8 @@ def test_snapshots_of_apache() -> None:
 def test_the_schema_that_is_registered() -> None:
     schema = registered_schema(SINGLE)
     assert json.loads(schema.schema_data)["name"] == "TransactionBufferSnapshot"
-    assert {pair.key: pair.value for pair in schema.properties} == {
+    properties: list[Any] = list(schema.properties)
+    assert {pair.key: pair.value for pair in properties} == {
         "__alwaysAllowNull": "true",
         "__jsr310ConversionEnabled": "false",
     }

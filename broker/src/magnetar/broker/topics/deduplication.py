@@ -94,6 +94,8 @@ class Deduplication:
             return
         if metadata.num_chunks > 1 and metadata.chunk_id != metadata.num_chunks - 1:
             return
+        if metadata.marker_type >= 0:
+            return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1, unsigned.
         name = metadata.producer_name
         highest = max(metadata.sequence_id, metadata.highest_sequence_id)
         if name not in self.stored:

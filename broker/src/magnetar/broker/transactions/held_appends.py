@@ -61,9 +61,16 @@ class HeldAppends(Generic[Batch]):
         try:
             await self._buffer.first_snapshot()
         except MagnetarError as error:
-            self.drop_all(error)
-            self._failed(error)
+            self._give_up(error)
             return
+        except BaseException:
+            # Nothing may wait for ever, whatever went wrong.
+            self._give_up(MagnetarError("the first snapshot was cut short"))
+            raise
         held, self._held = self._held or [], None
         for batch in held:
             self._append(batch)
+
+    def _give_up(self, error: MagnetarError) -> None:
+        self.drop_all(error)
+        self._failed(error)

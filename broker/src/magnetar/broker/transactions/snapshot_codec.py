@@ -60,7 +60,7 @@ def is_like(kind: str, text_of_schema: bytes) -> bool:
     if text_of_schema == schema_text(kind):
         return True
     try:
-        return _bare(json.loads(text_of_schema)) == _bare(json.loads(schema_text(kind)))
+        return bool(_bare(json.loads(text_of_schema)) == _bare(json.loads(schema_text(kind))))
     except (ValueError, RecursionError):
         return False
 
