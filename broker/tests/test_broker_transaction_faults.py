@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, message
 from magnetar.broker.transactions.snapshot_codec import Aborted, Snapshot
 from magnetar.broker.transactions.snapshot_topic import SnapshotsUnavailable
+from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -211,3 +214,40 @@ def fields(number: int, transaction: int | None) -> dict[str, int]:
     """The fields of its command."""
     bits = {} if transaction is None else {"txnid_most_bits": 0, "txnid_least_bits": transaction}
     return {"producer_id": 1, "sequence_id": number, **bits}
+
+
+async def test_the_other_broker_takes_over_and_has_the_snapshots() -> None:
+    """The topic is at one broker, the snapshots at the other; then all of it is there."""
+    settings = BrokerSettings(cluster_name="memory", transactions=TransactionSettings(enabled=True))
+    async with MemoryCluster(2, settings) as cluster:
+        first, second = cluster.brokers
+        snapshots = "persistent://public/default/__transaction_buffer_snapshot"
+        place = await cluster.bundle_of(snapshots)
+        names = (f"persistent://public/default/topic{number}" for number in itertools.count())
+        topic = await anext(elsewhere(cluster, names, place))
+        await cluster.take(first, topic)
+        await cluster.take(second, snapshots)
+        client = await first.connect()
+        await client.producer(topic)
+        await client.consumer(topic)
+        await send(client, 0, transaction=1)
+        await send(client, 1, transaction=2)
+        await send(client, 2, transaction=3)
+        assert not (await end(client, 1, commit=False, topic=topic)).HasField("error")
+        assert snapshots in second.service.topics
+        assert snapshots not in first.service.topics
+        await cluster.stop(first)
+        client = await cluster.client_of(topic)
+        await client.consumer(topic)
+        client.send(Command.FLOW, consumer_id=1, messagePermits=100)
+        assert not (await end(client, 3, topic=topic)).HasField("error")
+        assert [one for one in await client.round_trip() if one.name == "MESSAGE"] == []
+        assert not (await end(client, 2, topic=topic)).HasField("error")
+        assert texts([await client.expect(Command.MESSAGE) for _ in range(2)]) == [b"m1", b"m2"]
+
+
+async def elsewhere(cluster: MemoryCluster, names: Iterator[str], place: BundleName) -> AsyncIterator[str]:
+    """Topics that are not in this bundle."""
+    for name in names:
+        if await cluster.bundle_of(name) != place:
+            yield name
