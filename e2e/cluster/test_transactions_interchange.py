@@ -20,7 +20,7 @@ from e2e.cluster import admin
 from e2e.interchange import brokers, parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.parts import BrokerPart
-from e2e.spark.topic_driver import TopicDriver
+from e2e.interchange.topic_driver import TopicDriver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -138,6 +138,11 @@ def test_each_goes_on_where_the_other_was(cluster: Cluster, tmp_path: Path, *, s
     at_ours(ours)
     shown += ["left0", "plain2", "ours1"]
     assert values(ours) == shown
+    assert statistics(ours) == (1, len(ABORTED) + 1)
+    if segmented:
+        # Apache's broker 4.0.8 does not come back then, not even after itself: it cannot read a segment while the
+        # newest ledger of their topic is empty ("LastConfirmedEntry is null when reading ledger").
+        return
     ours.stop()
     brokers.start_with_namespace(cluster, apache)
     assert values(apache) == shown
