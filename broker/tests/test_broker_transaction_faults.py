@@ -6,9 +6,13 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import pytest
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.testing.auth import ADMIN, TENANT_ADMIN, broker_settings, connected_as, grants, make_namespace
+from magnetar.broker.testing.auth import TOPIC as ORDERS
 from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, message
 from magnetar.broker.transactions.snapshot_codec import Aborted, Snapshot
@@ -251,3 +255,29 @@ async def elsewhere(cluster: MemoryCluster, names: Iterator[str], place: BundleN
     for name in names:
         if await cluster.bundle_of(name) != place:
             yield name
+
+
+@pytest.mark.parametrize("role", [ADMIN, TENANT_ADMIN, "both"])
+async def test_only_super_users_end_transactions(role: str) -> None:
+    """Coordinators are brokers; who else asks does not even hear whether there is such a transaction."""
+    settings = replace(broker_settings(), transactions=TransactionSettings(enabled=True))
+    async with MemoryBroker(settings) as broker:
+        await make_namespace(broker, auth_policies=grants({"both": ["produce", "consume"]}))
+        client = await connected_as(broker, role)
+        answer = await end(client, 1, topic=ORDERS)
+        if role == ADMIN:
+            assert not answer.HasField("error")
+        else:
+            assert answer.error == pb.TransactionNotFound
+
+
+async def test_snapshots_are_written_with_the_brokers_own_credentials() -> None:
+    settings = replace(broker_settings(), transactions=TransactionSettings(enabled=True))
+    async with MemoryBroker(settings) as broker:
+        await make_namespace(broker, auth_policies=grants({"both": ["produce", "consume"]}))
+        client, coordinator = await connected_as(broker, "both"), await connected_as(broker, ADMIN)
+        await client.producer(ORDERS)
+        await client.consumer(ORDERS)
+        await send(client, 0, transaction=1)
+        assert not (await end(coordinator, 1, topic=ORDERS)).HasField("error")
+        assert texts(await client.messages(1)) == [b"m0"]
