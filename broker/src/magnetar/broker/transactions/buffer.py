@@ -63,6 +63,31 @@ class _Marker:
 class TransactionBuffer:
     """Owned by its topic, which tells it what is stored."""
 
+    __slots__ = (
+        "_call_later",
+        "_changes",
+        "_clock",
+        "_ending",
+        "_first_snapshot_over",
+        "_ledger",
+        "_reached",
+        "_settings",
+        "_snapshots",
+        "_spawn",
+        "_sweeping",
+        "_timer",
+        "_topic",
+        "_writing",
+        "has_snapshot",
+        "last_snapshot_ms",
+        "on_failure",
+        "recovery_ended_ms",
+        "recovery_started_ms",
+        "state",
+        "table",
+        "visibility",
+    )
+
     def __init__(
         self,
         topic: TopicName,
@@ -88,7 +113,8 @@ class TransactionBuffer:
         self._spawn = runtime.spawn
         self._call_later = runtime.call_later
         self._settings = settings
-        self._first_snapshot_over = asyncio.Event()
+        self._first_snapshot_over: asyncio.Event | None = None
+        """While the first snapshot is written: set when that is over."""
         self._ending: dict[TransactionBits, _Marker] = {}
         """Markers on their way. Coordinators ask again every few seconds for as long as one is not stored."""
         self._reached: Position = EARLIEST
@@ -190,7 +216,7 @@ class TransactionBuffer:
     async def first_snapshot(self) -> None:
         """Say that there may be transactional messages from here on. Raises what the snapshots raise."""
         self._become(BufferState.FIRST_SNAPSHOTTING)
-        self._first_snapshot_over.clear()
+        over = self._first_snapshot_over = asyncio.Event()
         try:
             await self._snapshots.write(self._snapshot(), ())
             self.has_snapshot = True
@@ -198,7 +224,7 @@ class TransactionBuffer:
             self._after_first_snapshot(BufferState.READY)
         finally:
             self._after_first_snapshot(BufferState.NO_SNAPSHOT)
-            self._first_snapshot_over.set()
+            over.set()
 
     def _after_first_snapshot(self, state: BufferState) -> None:
         if self.state is BufferState.FIRST_SNAPSHOTTING:
@@ -228,6 +254,7 @@ class TransactionBuffer:
         being closed, or what the ledger raises."""
         while self._is(BufferState.FIRST_SNAPSHOTTING):
             # Messages of it may wait for this.
+            assert self._first_snapshot_over is not None
             await self._first_snapshot_over.wait()
         if self._is(BufferState.CLOSE):
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self._topic} is being unloaded")
@@ -333,7 +360,8 @@ class TransactionBuffer:
         """The topic is let go of; twice is no error."""
         self._become(BufferState.CLOSE)
         self._snapshots.release(self._topic)
-        self._first_snapshot_over.set()
+        if self._first_snapshot_over is not None:
+            self._first_snapshot_over.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
