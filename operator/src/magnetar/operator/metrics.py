@@ -76,7 +76,7 @@ class Metrics:
         self._leads = Gauge("magnetar_operator_leads", "Whether this one works; others wait.", registry=self._registry)
         crashes = Counter(METRIC_NAME, METRIC_TEXT, registry=self._registry)
         crashes.inc(CRASHES.count)
-        self._found = _Found()
+        self._found = _StatusCollector()
         self._registry.register(self._found)
 
     def api_call(self, verb: str, kind: str) -> None:
@@ -110,7 +110,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Found(Collector):
+class _StatusCollector(Collector):
     """What was found last, by resource: read from the statuses, so that a resource that is gone leaves nothing."""
 
     def __init__(self) -> None:

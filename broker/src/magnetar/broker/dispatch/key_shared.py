@@ -33,7 +33,8 @@ LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
 stops."""
 
 LOOK_AHEAD_MAX: Final = 20_000
-"""`keySharedLookAheadMsgInReplayThresholdPerSubscription`."""
+"""Entries that may wait per subscription before reading on stops (Pulsar:
+`keySharedLookAheadMsgInReplayThresholdPerSubscription`)."""
 
 
 class Selector(Protocol):

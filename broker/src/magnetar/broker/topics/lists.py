@@ -52,7 +52,7 @@ class Watcher:
         """Whether the list changed before that."""
 
 
-class _Watched:
+class _WatchedNamespace:
     """A namespace that somebody watches."""
 
     __slots__ = ("names", "read", "watchers")
@@ -86,7 +86,7 @@ class TopicLists:
         self._resources = resources
         self._listings = Listings(list_topics)
         self._spawn = spawn
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedNamespace] = {}
         self._refreshing: set[str] = set()
         self._changed_meanwhile: set[str] = set()
         self._known: dict[tuple[int, str], tuple[int, list[str]]] = {}
@@ -125,7 +125,7 @@ class TopicLists:
         Raises PulsarError(NOT_ALLOWED_ERROR) when all watchers together know as many names as they may."""
         watcher = Watcher(namespace, TopicPattern(pattern), changed)
         path = Resources.managed_ledgers_path(namespace)
-        watched = self._watched.setdefault(path, _Watched())
+        watched = self._watched.setdefault(path, _WatchedNamespace())
         watched.watchers[watcher] = None
         try:
             if watched.read and path not in self._refreshing:
@@ -227,7 +227,7 @@ class TopicLists:
         finally:
             self._refreshing.discard(path)
 
-    async def _tell_all(self, watched: _Watched, names: list[str]) -> None:
+    async def _tell_all(self, watched: _WatchedNamespace, names: list[str]) -> None:
         """Tell each watcher what has changed for it since it was told last."""
         turn = TimeSlice()
         changes: dict[int, tuple[list[str], list[str], set[str]]] = {}
