@@ -47,7 +47,7 @@ class DiskState(enum.Enum):
     ALMOST_FULL = enum.auto()
     """Above the warn threshold: compaction that needs room should wait."""
     FULL = enum.auto()
-    """No adds any more."""
+    """Above the usage threshold or without free bytes: the bookie takes no adds any more."""
 
 
 def disk_full(

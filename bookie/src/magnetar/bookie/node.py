@@ -58,7 +58,7 @@ class BookieHttpSettings:
     """The HTTP port."""
 
     host: str = "0.0.0.0"  # noqa: S104  (a server's default)
-    """httpServerHost."""
+    """The address that the HTTP port listens on (httpServerHost)."""
     port: int = 8000
     """httpServerPort, or prometheusStatsHttpPort for metrics alone; 0: any free one."""
     metrics_only: bool = True

@@ -53,15 +53,15 @@ class LimboState:
     since_ms: int = 0
     """When the damage was found, in milliseconds since 1970; 0 when the bookie is not in limbo, or nobody knows."""
     ledgers: int = 0
-    """In limbo."""
+    """Ledgers in limbo now."""
     ledgers_total: int = 0
-    """That were put into limbo when it began; 0 when nobody knows."""
+    """Ledgers that were put into limbo when it began; 0 when nobody knows."""
     ledgers_unhealed: int = 0
     """Ledgers in limbo whose missing entries could not be had at the last attempt. They are tried again."""
     entries_lost: int = 0
     """Entries in limbo that every bookie which ought to have them says it has not. At least so many."""
     entries_fetched: int = 0
-    """Since this process started."""
+    """Entries fetched from other bookies since this process started."""
     problems: tuple[tuple[int, str], ...] = ()
     """Why ledgers in limbo are not healed: (ledger id, reason), the first ones by id."""
     damage: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class DirectoryUsage:
 
     directory: str
     kind: str
-    """`ledgers`, `journal` or `index`."""
+    """What the directory is for: `ledgers`, `journal` or `index`."""
     total_bytes: int
     free_bytes: int
     writable: bool
@@ -82,7 +82,7 @@ class DirectoryUsage:
 
     @property
     def used_share(self) -> float:
-        """0 to 1."""
+        """The used share of the file system, from 0 to 1."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
@@ -114,7 +114,7 @@ class StorageTotals:
     write_cache_bytes_max: int
     journal_queue_bytes: int
     entry_log_bytes: int
-    """All entry logs together."""
+    """The bytes of all entry logs together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +122,11 @@ class StorageMeasures:
     """One ledger directory, for metrics. Counters since the start, sizes as they are now."""
 
     ledger_directory: str
-    """…/current."""
+    """The ledger directory with its `current` folder, as metrics name it."""
     index_directory: str
     ledgers: int
     entries: int
-    """May be RocksDB's estimate."""
+    """Entries in the directory's index, as RocksDB estimates their number."""
     write_cache_bytes: int = 0
     write_cache_entries: int = 0
     write_cache_hits: int = 0
@@ -187,9 +187,9 @@ class AutoRecoveryState:
     """What AutoRecovery does, seen from this bookie."""
 
     enabled: bool
-    """In the whole cluster."""
+    """Whether AutoRecovery is switched on in the whole cluster."""
     auditor_bookie_id: str
-    """Empty while none is elected."""
+    """The bookie that is the elected auditor; empty while none is."""
     ledgers_left: int
     running_here: bool = False
     """Whether a replication worker runs in this process; the rest is about it."""

@@ -61,7 +61,7 @@ class BrokerProcessSettings:
     connections: TcpBookieSettings
     balance: BalanceSettings
     control: ControlSettings | None
-    """None: no control port."""
+    """The control service's port and token; None: there is no control port."""
 
     @property
     def stop_seconds_max(self) -> float:

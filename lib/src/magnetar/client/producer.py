@@ -59,7 +59,7 @@ class ProducerOptions:
     first_sequence_id: int | None = None
     """None: goes on after what the broker knows of this name."""
     compression: Compression = Compression.NONE
-    """The compression of batches."""
+    """The codec that the payloads of batches are compressed with."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     ends_at_failure: bool = False

@@ -58,7 +58,7 @@ class PlacementSettings:
     """Rather no ledger than one in too few racks; bookies of unknown racks are
     not used then."""
     regions_per_write_quorum_min: int = 2
-    """reppMinimumRegionsForDurability; counts when region_aware."""
+    """Regions that each write quorum must lie in, if `region_aware` (BookKeeper: reppMinimumRegionsForDurability)."""
     isolation_groups: tuple[str, ...] = setting("bookkeeperClientIsolationGroups", ())
     """Only bookies of these groups."""
     secondary_isolation_groups: tuple[str, ...] = setting("bookkeeperClientSecondaryIsolationGroups", ())

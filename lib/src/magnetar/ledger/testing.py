@@ -270,11 +270,11 @@ class RegisteredBookies(MemoryBookies):
         return self._listed
 
     def registrations(self, bookie_ids: Collection[str]) -> list[str]:
-        """As those of bookies over TCP."""
+        """The nodes by which these bookies are registered as available."""
         return [f"{AVAILABLE_PATH}/{bookie_id}" for bookie_id in bookie_ids]
 
     async def look_again(self) -> None:
-        """See who is registered."""
+        """Read the list of registered bookies from the store anew."""
         self._listed = await self._store.children(AVAILABLE_PATH)
 
 

@@ -12,9 +12,9 @@ class ManagedLedgerState(enum.Enum):
     """What happens to an append now."""
 
     LEDGER_OPENED = "LedgerOpened"
-    """It is sent at once."""
+    """The append is sent at once: there is a ledger in use."""
     CLOSING_LEDGER = "ClosingLedger"
-    """It waits: the ledger in use is being closed."""
+    """The append waits: the ledger in use is being closed."""
     CLOSED_LEDGER = "ClosedLedger"
     """It starts the creation of a ledger and waits."""
     CREATING_LEDGER = "CreatingLedger"

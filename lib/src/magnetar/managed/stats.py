@@ -15,7 +15,7 @@ class LedgerStats:
     entries: int
     size_bytes: int
     closed_ms: int
-    """0 while in use."""
+    """When the ledger was closed, in milliseconds since 1970; 0 while it is in use."""
     offloaded: bool
 
 
@@ -44,7 +44,7 @@ class ManagedLedgerStats:
 
     state: str
     entries_added: int
-    """Since it was opened."""
+    """Entries added since the managed ledger was opened."""
     number_of_entries: int
     total_size_bytes: int
     current_ledger_entries: int

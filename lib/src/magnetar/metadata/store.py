@@ -19,7 +19,7 @@ ANY_VERSION: Final = None
 """Write whatever the node's version is, and create it if there is none."""
 
 MUST_NOT_EXIST: Final = -1
-"""As an expected version: the write must create the node."""
+"""The expected version with which a write must create its node."""
 
 
 class VersionConflict(MagnetarError):

@@ -49,7 +49,7 @@ class _Content(Protocol):
     def exception(self) -> BaseException | None: ...
 
 
-class _Writer(Protocol):
+class _AnswerWriter(Protocol):
     @property
     def output_size(self) -> int: ...
 
@@ -78,7 +78,7 @@ class HttpRequest(Protocol):
         ...
 
     @property
-    def writer(self) -> _Writer:
+    def writer(self) -> _AnswerWriter:
         """Where its answer is written."""
         ...
 
@@ -432,7 +432,7 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 SERVER_LOG: Final = _ServerLog(logging.getLogger("aiohttp.server"))
-"""For aiohttp's runners."""
+"""The logger that aiohttp's runners are given: it lets go of what the errors' frames refer to."""
 
 
 def _not_a_clients_mistake(record: logging.LogRecord) -> bool:

@@ -8,10 +8,11 @@ from typing import Final
 from magnetar.core.limits import KIB, MIB
 
 LINE_BYTES_MAX: Final = 8 * KIB
-"""As Pulsar's default for the whole head (`httpMaxRequestHeaderSize`)."""
+"""Bytes of a request's first line, and of each header: Pulsar's default for the whole head
+(`httpMaxRequestHeaderSize`)."""
 
 HEAD_BYTES_MAX: Final = 64 * KIB
-"""Tokens take some kilobytes."""
+"""Bytes of a request's first line and all its headers; tokens take some kilobytes."""
 
 
 def head_bytes_max(field_bytes_max: int) -> int:
@@ -57,7 +58,7 @@ class Traffic:
     """What a connection looks like now."""
 
     received_bytes: int
-    """Since its beginning."""
+    """Bytes that have come from the client since the connection's beginning."""
     sent_bytes: int
     """Bytes that the client has taken of what the server has written, since any moment that stays the same."""
     unsent_bytes: int

@@ -70,7 +70,7 @@ class Unhealed:
 
     why: str
     entries_lost: int = 0
-    """For certain."""
+    """Entries that every bookie which must hold them says it has not: they are lost for certain."""
 
 
 class Limbo:
@@ -82,7 +82,7 @@ class Limbo:
         self._path = directories.ledgers[0] / LIMBO_FILE
         self._stage, self._since_ms, self._ledgers_total = _decode(self._disk.read_whole(self._path))
         self.ledgers = 0
-        """In limbo now."""
+        """How many ledgers are in limbo now."""
         self.entries_fetched = 0
         self.unhealed: dict[int, Unhealed] = {}
         self.damage: list[str] = []

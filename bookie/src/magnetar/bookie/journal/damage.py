@@ -46,7 +46,7 @@ class FoundMark(NamedTuple):
     """Where its group began when it was written."""
     checksum: int
     end_offset: int
-    """Behind the padding."""
+    """The offset in the file where the next record begins: behind the mark's padding."""
 
 
 def marks_behind(read_at: ReadAt, offset: int) -> Iterator[FoundMark]:

@@ -27,11 +27,11 @@ ENTRIES_AT_ONCE: Final = 100
 METADATA: Final = {"application": b"magnetar-test"}
 
 Progress = Callable[[int, int], None]
-"""(entries done, entries wanted)."""
+"""Is told how far a check is: entries done and entries wanted."""
 
 
 def _untold(_done: int, _wanted: int) -> None:
-    """Nobody watches."""
+    """The progress of a check that nobody watches."""
 
 
 class CheckFailed(MagnetarError):

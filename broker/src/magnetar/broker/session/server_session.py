@@ -463,8 +463,9 @@ class ServerSession:
             forget_frames(error)
 
     def answering_large(self, request_id: int, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.begin_large`), for which
-        it takes the place. The end of the broker does not wait for it: the client may read nothing."""
+        """Run the work of one request, of which only a large answer comes, in the place that it takes
+        (`ConnectionRequests.begin_large`); what it raises becomes the error answer. The broker stops without waiting
+        for it, as the client may read nothing."""
         frame_bytes = self._frame_bytes
 
         def run() -> None:

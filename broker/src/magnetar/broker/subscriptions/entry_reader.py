@@ -111,12 +111,12 @@ class ReadState(enum.Enum):
     """What becomes of the read in the background."""
 
     IDLE = enum.auto()
-    """There is none."""
+    """No read runs in the background."""
     READING = enum.auto()
     DROPPED = enum.auto()
-    """Nobody wants what it brings."""
+    """The read's entries are not wanted any more: they are dropped when they come."""
     REWINDING = enum.auto()
-    """The same, and when it is over the cursor goes back to the first unacknowledged entry."""
+    """The read's entries are dropped when they come, and the cursor goes back to the first unacknowledged entry."""
 
 
 READ_TRANSITIONS: Final = Transitions(

@@ -191,7 +191,8 @@ class PersistentTopic(TopicBase):
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     def remove_producer(self, producer: Producer) -> None:
-        """See `TopicBase.remove_producer`."""
+        """The producer is gone: the next one that waits may come in, and deduplication keeps its numbers for a
+        while."""
         super().remove_producer(producer)
         if self.deduplication is not None:
             self.deduplication.producer_removed(producer.name)

@@ -68,7 +68,7 @@ CLUSTER_DATA: Final = Shape(
         "migratedClusterUrl": (MIGRATED_URL, None),
     }
 )
-"""Pulsar `ClusterDataImpl`."""
+"""The members of a cluster's record, with what each may be (Pulsar `ClusterDataImpl`)."""
 
 URL_SCHEMES: Final = {
     "serviceUrl": (("http",), "Illegal service url, example: http://pulsar.example.com:8080"),
