@@ -123,7 +123,7 @@ class BookieSettings:
     advertised_host: str = setting("advertisedAddress", "127.0.0.1")
     """How others reach this bookie."""
     bookie_id: str = setting("bookieId", "")
-    """Empty: `<advertised host>:<port>`."""
+    """The id that metadata names this bookie by; empty: `<advertised host>:<port>`."""
     port: int = setting("bookiePort", 3181)
     """0: any free one (then give a bookie id, or it changes with every start)."""
     listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)

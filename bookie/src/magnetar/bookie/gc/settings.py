@@ -23,11 +23,11 @@ class GarbageCollectionSettings:
     """One ledger directory's collector."""
 
     wait_seconds: float = setting("gcWaitTime", 900.0, unit="ms")
-    """Between two collections."""
+    """Seconds between two garbage collections."""
     minor_threshold: float = setting("minorCompactionThreshold", 0.2, high=1)
     """A log whose live share is below this is compacted; 0 or less: never."""
     minor_interval_seconds: float = setting("minorCompactionInterval", 3_600.0, unit="seconds")
-    """0 or less: never."""
+    """Seconds between two minor compactions; 0 or less: none are made."""
     minor_time_max_seconds: float = setting("minorCompactionMaxTimeMillis", -0.001)
     """No further log is begun after this; 0 or less: no limit."""
     major_threshold: float = setting("majorCompactionThreshold", 0.5, high=1)
@@ -52,7 +52,7 @@ class GarbageCollectionSettings:
     disk_almost_full_share: float = setting("diskUsageWarnThreshold", 0.90)
     """Major compactions pause from here on."""
     disk_full_share: float = setting("diskUsageThreshold", 0.95)
-    """Minor compactions pause too."""
+    """From this used share of the disk on, minor compactions pause too."""
     free_bytes_min: int = 64 * MIB
     """Room that no compaction uses, forced or not; the journal and the checkpoints need it."""
     over_replicated_wait_seconds: float = setting("gcOverreplicatedLedgerWaitTime", 86_400.0, unit="ms")
