@@ -106,7 +106,7 @@ class Metrics:
         self._leads.set(leading)
 
     def render(self) -> bytes:
-        """As Prometheus reads it (`CONTENT_TYPE`)."""
+        """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
 

@@ -55,7 +55,7 @@ TURN_COMMANDS_MAX: Final = 200
 
 NOT_ACTIVE: Final = "Target broker isn't available."
 NOT_ALLOWED: Final = "Target broker cannot be validated."
-"""What Apache's proxy says."""
+"""The words with which Apache's proxy refuses a broker's address that is not allowed."""
 
 
 class ProxySessionState(enum.Enum):

@@ -27,7 +27,7 @@ class Column(NamedTuple):
     text: Callable[[Any], object]
     """The cell of a row."""
     right: bool = False
-    """For numbers."""
+    """Whether the cells stand at the right, as numbers do."""
 
 
 class RowPrinter:

@@ -20,7 +20,7 @@ class StoredEntry:
     log_id: int
     position: int
     directory: str
-    """The ledger directory."""
+    """The ledger directory whose index has the entry."""
     problem: str = ""
     """Why it cannot be read; empty when it can, or was not tried."""
 

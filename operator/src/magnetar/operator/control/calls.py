@@ -27,7 +27,7 @@ CHANNEL_IDLE_SECONDS: Final = 300.0
 ANSWER_BYTES_MAX: Final = 65_536
 """Bytes of ZooKeeper's answer to `srvr`, which has some hundred."""
 MOVES_MAX: Final = 10
-"""As many as a status lists."""
+"""Moves of bundles that one answer may tell, as many as a status lists."""
 
 
 @dataclass(slots=True, eq=False)

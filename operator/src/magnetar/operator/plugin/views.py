@@ -35,7 +35,7 @@ class PodView(JsonView, kw_only=True, frozen=True):
     address: str = ""
     image: str = ""
     containers: tuple[str, ...] = ()
-    """The component's own first."""
+    """Names of the pod's containers, the component's own first."""
     restarts: int = 0
     restarted_seconds: float | None = None
     """When its last container ended."""
@@ -59,7 +59,7 @@ class EventView(JsonView, kw_only=True, frozen=True):
     type: str
     reason: str
     about: str
-    """Kind/name."""
+    """What the event is about, as kind/name."""
     message: str
     count: int = 1
 
@@ -91,7 +91,7 @@ class ClusterSummary(JsonView, kw_only=True, frozen=True):
     pools: tuple[PoolSummary, ...] = ()
     pods: tuple[PodView, ...] = ()
     events: tuple[EventView, ...] = ()
-    """The latest last."""
+    """The cluster's events, the latest one last."""
     addresses: tuple[str, ...] = ()
     """By which clients outside reach it: of a load balancer."""
 

@@ -31,7 +31,7 @@ STOPPING: Final = "Stopping"
 UPDATE_WAITS: Final = "UpdateWaits"
 UPDATING: Final = "Updating"
 WAITING: Final = "Waiting"
-"""Reasons of components' conditions."""
+"""The reasons that components' conditions may give."""
 
 UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 """Those of work that goes on only when it is looked at."""

@@ -76,7 +76,7 @@ class LogSource:
     """One container's log."""
 
     name: str
-    """As it is shown."""
+    """The name that stands before the log's lines."""
     options: LogOptions
 
 
