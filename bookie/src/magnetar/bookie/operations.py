@@ -30,13 +30,13 @@ class BookieState:
     """Whether the bookie works, and for whom."""
 
     running: bool
-    """It has started and not begun to stop."""
+    """Whether the bookie has started and not begun to stop."""
     shutting_down: bool
     read_only: bool
     high_priority_writes: bool
     """It takes the writes of recoveries: it is writable, or read-only with a reserve on its disks."""
     read_only_reasons: tuple[str, ...] = ()
-    """In words; empty while it is writable."""
+    """Why the bookie is read-only, in words; empty while it is writable."""
     read_only_manual: bool = False
     """Somebody has asked for it, so that free disk space alone does not end it."""
     read_only_forced: bool = False
@@ -150,7 +150,7 @@ class JournalMeasures:
     """One journal, for metrics."""
 
     queue_records: int
-    """Appends that wait for their group."""
+    """Appends that wait for their group of the journal."""
     queue_bytes: int
     queue_bytes_max: int
 
@@ -223,7 +223,7 @@ class BookieDrainState:
     bytes_copied: int = 0
     bytes_per_second: float = 0.0
     blockers: tuple[tuple[int, str], ...] = field(default=())
-    """(ledger id, why it cannot be moved now)."""
+    """Ledgers that cannot be moved now: (ledger id, why)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

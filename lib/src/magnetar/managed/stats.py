@@ -26,9 +26,9 @@ class CursorStats:
     mark_delete: Position
     read_position: Position
     individually_acknowledged: str
-    """Ranges as Pulsar prints them: `[(l:e..l:e], ...]`."""
+    """Individually acknowledged ranges, as Pulsar prints them: `[(l:e..l:e], ...]`."""
     cursor_ledger: int
-    """-1: none, the position is in the metadata."""
+    """The id of the cursor's ledger; -1: none, the position is in the metadata."""
     cursor_ledger_last_entry: int
     backlog_entries: int
     individual_count: int

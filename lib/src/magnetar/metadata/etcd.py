@@ -44,7 +44,7 @@ OPERATION_TIMEOUT_MS: Final = 30_000
 lives as long as metadataStoreSessionTimeoutMillis says."""
 
 KEYS_PER_PAGE: Final = 10_000
-"""Some megabytes of names in one answer."""
+"""Keys of one answer to a listing: some megabytes of names."""
 
 _ATTEMPTS_MAX: Final = 20
 """How often a put starts again because its parent came or went meanwhile."""

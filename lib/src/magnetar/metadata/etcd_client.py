@@ -42,7 +42,7 @@ NOT_SENT: Final = ("failed to connect", "connection refused", "no route to host"
 
 
 _OF_A_SERVER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-"""Another server may do better."""
+"""Statuses that are one server's: another one may do better."""
 
 
 class ProtobufMessage(Protocol):

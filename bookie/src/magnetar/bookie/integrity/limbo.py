@@ -49,7 +49,7 @@ class LimboStage(enum.Enum):
     ENTERING = b"entering\n"
     """Some ledgers are not in limbo yet: nothing is served before they are."""
     HEALING = b"healing\n"
-    """Those that may lack something are in limbo."""
+    """Ledgers that may lack entries are in limbo, and are being healed from other bookies."""
 
 
 TRANSITIONS: Final = Transitions(

@@ -21,9 +21,9 @@ logger: Final = logging.getLogger(__name__)
 ENTRIES: Final = 10
 """Entries written by the check; `bookkeeper shell bookiesanity` writes as many by default."""
 SECONDS_MAX: Final = 10.0
-"""For a bookie that tests itself."""
+"""Seconds that a bookie's test of itself may take."""
 ENTRIES_AT_ONCE: Final = 100
-"""Entries on their way at a time."""
+"""Entries of the check that are on their way at a time."""
 METADATA: Final = {"application": b"magnetar-test"}
 
 Progress = Callable[[int, int], None]

@@ -22,7 +22,7 @@ NAMES_KEPT_MAX: Final = 50_000
 EMPTY: Final = BundleLoad()
 
 OWNERS_AT_ONCE_MAX: Final = 64
-"""Reads of ownership nodes under way."""
+"""Reads of ownership nodes that are under way at a time."""
 
 FindOwner: TypeAlias = Callable[[BundleName], Awaitable[str | None]]
 """The id of the broker that owns a bundle."""

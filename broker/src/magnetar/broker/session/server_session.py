@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
-"""The newest protocol version served; Pulsar 4.x."""
+"""The newest version of the binary protocol that is served: that of Pulsar 4.x."""
 
 CONTROL_COMMANDS_MAX: Final = 60_000
 """Control commands of one connection under way, those that wait for exclusive access with them: others wait in the

@@ -32,7 +32,8 @@ BACKOFF_FIRST_SECONDS: Final = 0.1
 """Short enough not to be seen when a bookie restarts."""
 
 BACKOFF_SECONDS_MAX: Final = 15.0
-"""`dispatcherReadFailureBackoffInitialTimeInMs`: what Pulsar begins with."""
+"""Seconds between two attempts to read, at most: what Pulsar begins with
+(`dispatcherReadFailureBackoffInitialTimeInMs`)."""
 
 
 class Spawn(Protocol):

@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 4 << 20
 """About how large they may be, as far as the ledger's average tells."""
 
 FIRST: Final[Position] = (0, 0)
-"""No entry stands before it."""
+"""The position before which no entry can stand."""
 
 
 class CompactedCursor:

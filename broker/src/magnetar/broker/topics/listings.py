@@ -17,7 +17,7 @@ KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
 NAME_BYTES: Final = 64
-"""What a name costs beside its letters."""
+"""Bytes that a name in a list costs beside its letters."""
 
 Key: TypeAlias = tuple[NamespaceName, str]
 """A namespace, and the domain of its topics."""

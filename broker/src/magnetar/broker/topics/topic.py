@@ -48,7 +48,7 @@ BITS_PER_WORD: Final = 64
 _OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
-"""Cursor names that belong to the broker itself."""
+"""Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
 
 
 class PersistentTopic(TopicBase):
@@ -430,4 +430,4 @@ class PersistentTopic(TopicBase):
 
 
 Topic: TypeAlias = PersistentTopic | NonPersistentTopic
-"""A topic of either kind."""
+"""A loaded topic, persistent or not."""

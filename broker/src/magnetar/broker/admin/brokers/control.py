@@ -23,7 +23,7 @@ from magnetar.core.topic_name import InvalidTopicName
 
 SERVICE: Final = "magnetar.control.v1.Broker"
 DRAIN_INTERVAL_MS: Final = (200, 50)
-"""(when 0 is asked for, the least.)"""
+"""Milliseconds between two messages of a drain that is watched: when 0 is asked for, and the least."""
 
 DECISIONS: Final = (100, 1_000)
 """(when 0 is asked for, the most); a thousand of each stay below gRPC's 4 MiB."""

@@ -36,7 +36,7 @@ DEFAULT_QUOTA: Final = {
     "memory": 80.0,
     "dynamic": True,
 }
-"""Where nobody said otherwise (Pulsar `BundlesQuotas.INITIAL_QUOTA`)."""
+"""The quota of bundles for which nobody has set one (Pulsar `BundlesQuotas.INITIAL_QUOTA`)."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:

@@ -18,9 +18,9 @@ class Scope(enum.Enum):
     """What a request is about, which decides how it is refused."""
 
     PUBLIC = enum.auto()
-    """Nobody has to say who he is."""
+    """Anybody may ask, without saying who he is."""
     OPEN = enum.auto()
-    """Anybody may who says who he is."""
+    """Anybody may ask who is authenticated."""
     SUPER_USER = enum.auto()
     CLUSTER = enum.auto()
     CLUSTER_POLICY = enum.auto()
