@@ -60,7 +60,7 @@ class PlacementSettings:
     regions_per_write_quorum_min: int = 2
     """Regions that each write quorum must lie in, if `region_aware` (BookKeeper: reppMinimumRegionsForDurability)."""
     isolation_groups: tuple[str, ...] = setting("bookkeeperClientIsolationGroups", ())
-    """Only bookies of these groups."""
+    """Groups of bookies from which ensembles are chosen, and from no others; none: from all."""
     secondary_isolation_groups: tuple[str, ...] = setting("bookkeeperClientSecondaryIsolationGroups", ())
     """Used as well when the first ones have too few; then those that are in no group."""
 

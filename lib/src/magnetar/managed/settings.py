@@ -13,18 +13,18 @@ class ManagedLedgerSettings:
     """May be changed while the managed ledger is open; each check reads the value of the moment."""
 
     ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1)
-    """Bookies that a ledger is spread over."""
+    """Bookies that the entries of a ledger are spread over (the ensemble)."""
     write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1)
     """Bookies that each entry is written to (the write quorum)."""
     ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1)
-    """Copies that must be on disk before an entry counts."""
+    """Bookies that must have an entry on disk before it is confirmed (the ack quorum)."""
     digest_type: str = setting("managedLedgerDigestType", "CRC32C")
     password: bytes = setting("managedLedgerPassword", b"")
 
     max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000)
     """A ledger with so many entries is full. The last batch may go over it."""
     max_size_per_ledger_bytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048 * MIB)
-    """A ledger of this size is full."""
+    """Bytes of a ledger after which it is full."""
     maximum_rollover_ms: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240 * 60_000)
     """A ledger of this age is full at its next append."""
     minimum_rollover_ms: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10 * 60_000)

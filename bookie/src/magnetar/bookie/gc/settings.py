@@ -36,11 +36,11 @@ class GarbageCollectionSettings:
     force_allowed: bool = setting("forceAllowCompaction", True)
     """A compaction that somebody asks for is made even where the intervals switch it off."""
     throttle_by_bytes: bool = setting("isThrottleByBytes", False)
-    """Which of the two rates holds."""
+    """Whether `bytes_per_second` bounds compactions, not `entries_per_second`."""
     entries_per_second: int = setting("compactionRateByEntries", 1_000, older="compactionRate", low=1)
-    """Entries copied by a compaction."""
+    """Entries that a compaction copies in a second, at most."""
     bytes_per_second: int = setting("compactionRateByBytes", 1_000_000, low=1)
-    """Bytes copied by a compaction."""
+    """Bytes that a compaction copies in a second, at most."""
     transactional: bool = setting("useTransactionalCompaction", True)
     """Upstream's other way, copying into the log of new entries, is not offered: the
     setting is read and has no effect."""
@@ -50,7 +50,7 @@ class GarbageCollectionSettings:
     force_when_full: bool = setting("isForceGCAllowWhenNoSpace", False)
     """On a full disk compact all the more, instead of not at all."""
     disk_almost_full_share: float = setting("diskUsageWarnThreshold", 0.90)
-    """Major compactions pause from here on."""
+    """From this used share of the disk on, major compactions pause."""
     disk_full_share: float = setting("diskUsageThreshold", 0.95)
     """From this used share of the disk on, minor compactions pause too."""
     free_bytes_min: int = 64 * MIB

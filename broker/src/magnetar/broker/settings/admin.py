@@ -26,10 +26,10 @@ class AdminSettings:
     bookkeeper_metadata_service_uri: str = setting("bookkeeperMetadataServiceUri", "")
     """The URL of the bookies' metadata store that tools are told; empty: the cluster's own store."""
     status_file: str = setting("statusFilePath", "")
-    """/status.html is 404 while this file is not there; empty: no such file is wanted."""
+    """The file without which /status.html is 404, as load balancers ask; empty: no such file is wanted."""
     http_connections_max: int = setting("maxHttpServerConnections", 2_048)
-    """When another one comes, the one goes that has asked for nothing for the longest."""
+    """HTTP connections at a time; when another one comes, the one goes that has asked for nothing for the longest."""
     http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
     """Bytes of the first line of an HTTP request, and of each of its headers, at most."""
     region_aware_placement: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
-    """Whether racks may be told with their region."""
+    """Whether a bookie's rack may be set with its region."""

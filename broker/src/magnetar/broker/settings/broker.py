@@ -37,10 +37,10 @@ class DispatchSettings:
     """How entries leave for consumers."""
 
     read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100)
-    """Entries read from a cursor at a time."""
+    """Entries that one read of a cursor brings, at most."""
     read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB)
     round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20)
-    """Messages to one consumer before the next one's turn."""
+    """Messages that one consumer is sent before the next one's turn."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000)
     """Unacknowledged messages that a consumer may hold before it is sent no more; 0 is no limit."""
     unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000)
@@ -65,7 +65,7 @@ class BrokerSettings:
     proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
     """Connections may begin with a PROXY header that names the true client."""
     advertised_listeners: str = setting("advertisedListeners", "")
-    """`name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
+    """Addresses by listener: `name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
     internal_listener_name: str = setting("internalListenerName", "")
     """Whose addresses brokers and clients that name no listener get; empty: the first one's."""
 
@@ -80,7 +80,7 @@ class BrokerSettings:
     publish_buffer_bytes_per_connection_max: int = 16 * MIB
     """Unacknowledged publishes of one connection before it is read no further; several batches of the largest size."""
     lookups_max: int = setting("maxConcurrentLookupRequest", 50_000, dynamic="broker")
-    """Beyond it lookups answer TooManyRequests."""
+    """Lookups under way at a time; further ones are answered TooManyRequests."""
     topic_loads_max: int = setting("maxConcurrentTopicLoadRequest", 5_000, dynamic="broker")
     topic_list_watchers: bool = setting("enableBrokerTopicListWatcher", True)
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)

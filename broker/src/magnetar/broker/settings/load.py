@@ -35,17 +35,17 @@ class LoadSettings:
     report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10)
     """Percent by which a broker's load must have changed for a new report."""
     report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000)
-    """Reports are so far apart at least."""
+    """Milliseconds between two load reports, at least."""
     report_interval_seconds_max: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60)
-    """There is a new report at the latest after this, changed or not."""
+    """Seconds after which a new load report is written, changed or not."""
     host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60)
-    """Over how long CPU and network are averaged."""
+    """Seconds over which CPU and network usage are averaged."""
     nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None)
     """Gbit/s of each network interface, which count instead of what the system tells; None: the system's word."""
     round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60)
     """Seconds between two rounds of the leader, each of which decides what moves and splits."""
     averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60)
-    """How often the leader stores averages of bundles and brokers."""
+    """Seconds between two writes of bundles' and brokers' averages by the leader."""
     averaged_bundles_per_broker_max: int = setting("loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10)
     """Of which averages are stored, the busiest; 0: all."""
     failure_domains: bool = setting("failureDomainsEnabled", False)

@@ -14,7 +14,7 @@ class BacklogQuotaPolicy(Enum):
     """What happens when a backlog is over its quota (Pulsar `BacklogQuota.RetentionPolicy`)."""
 
     HOLD = "producer_request_hold"
-    """Producers are sent away and told to wait."""
+    """Producers are sent away and told to wait until the backlog is smaller."""
     REFUSE = "producer_exception"
     """Producers are sent away with an error for the application."""
     EVICT = "consumer_backlog_eviction"
