@@ -331,7 +331,7 @@ class CollectionOperations(Protocol):
         ...
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Undo `suspend_compaction`."""
+        """Have compactions made again that `suspend_compaction` has stopped."""
         ...
 
 

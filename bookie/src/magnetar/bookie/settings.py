@@ -112,7 +112,7 @@ class DiskSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieSettings:
-    """One bookie."""
+    """The settings of one bookie's storage and of how others reach it."""
 
     journal_directories: tuple[Path, ...] = field(metadata=named("journalDirectories", older="journalDirectory"))
     """A ledger belongs to one of them by its id, so they and their order never change."""

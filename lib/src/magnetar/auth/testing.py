@@ -69,7 +69,7 @@ def token_of(subject: str, **claims: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """In PEM."""
+    """A key pair in PEM."""
 
     certificate: bytes
     key: bytes

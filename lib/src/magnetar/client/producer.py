@@ -84,7 +84,7 @@ class Pending:
         self.sent_at_seconds = sent_at_seconds
 
     def frame(self, producer_id: int) -> bytes:
-        """The SEND."""
+        """The SEND command of the entry, as a frame."""
         highest = self.highest_sequence_id if self.count > 1 else 0
         return requests.send(
             producer_id, self.sequence_id, self.entry, num_messages=self.count, highest_sequence_id=highest

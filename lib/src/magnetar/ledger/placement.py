@@ -48,7 +48,7 @@ _GROUP_PROPERTIES: Final = ("isolationBookieGroups", "secondaryIsolationBookieGr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSettings:
-    """The policy."""
+    """The placement policy: which bookies may form an ensemble."""
 
     rack_aware: bool = setting("bookkeeperClientRackawarePolicyEnabled", True)
     region_aware: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)

@@ -205,7 +205,7 @@ class MemoryBookies:
         self.bookies = {f"bookie-{number}:3181": MemoryBookie(f"bookie-{number}:3181") for number in range(count)}
 
     def add_bookie(self) -> MemoryBookie:
-        """One more."""
+        """Add one more bookie."""
         bookie_id = f"bookie-{len(self.bookies)}:3181"
         self.bookies[bookie_id] = MemoryBookie(bookie_id)
         return self.bookies[bookie_id]
@@ -287,12 +287,12 @@ class RecordingListener:
         self._news = asyncio.Event()
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
-        """Kept."""
+        """Keeps what was confirmed."""
         self.confirmations.append(last_add_confirmed)
         self._news.set()
 
     def failed(self, ledger_id: int, error: Exception) -> None:
-        """Kept."""
+        """Keeps the error."""
         self.errors.append(error)
         self._news.set()
 

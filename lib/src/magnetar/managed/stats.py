@@ -21,7 +21,7 @@ class LedgerStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorStats:
-    """One cursor."""
+    """Where one cursor stands and how it is stored."""
 
     mark_delete: Position
     read_position: Position

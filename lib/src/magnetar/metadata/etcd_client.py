@@ -90,7 +90,7 @@ class EtcdClient:
         self._closed = False
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        """Read keys."""
+        """Read the keys of a range."""
         return await self._call("/etcdserverpb.KV/Range", request, pb.RangeResponse, repeatable=True)
 
     async def transact(self, request: pb.TxnRequest, *, reads_only: bool = False) -> pb.TxnResponse:

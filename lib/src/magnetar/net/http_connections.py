@@ -286,7 +286,7 @@ class _Watched(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """For logs."""
+        """The peer's address, for logs."""
         address = None if self._transport is None else self._transport.get_extra_info("peername")
         return "somebody" if not address else f"{address[0]}:{address[1]}"
 

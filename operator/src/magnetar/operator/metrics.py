@@ -80,7 +80,7 @@ class Metrics:
         self._registry.register(self._found)
 
     def api_call(self, verb: str, kind: str) -> None:
-        """One more."""
+        """Count a call of the API server."""
         self._calls.labels(verb, kind).inc()
 
     def passed(self, key: Key, seconds: float, failure: str) -> None:

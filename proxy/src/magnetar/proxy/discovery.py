@@ -223,7 +223,7 @@ class WatchedBrokers:
         await self._kept.start()
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the list of brokers."""
         await self._kept.stop()
         if self._rereading is not None:
             self._rereading.cancel()

@@ -142,7 +142,7 @@ class ProxySession:
             self.connection.pause_reading("answers")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Leave."""
+        """The connection is over: give back what the session holds."""
         del error
         self._become(ProxySessionState.CLOSED)
         self._access.close()

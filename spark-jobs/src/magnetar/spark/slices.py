@@ -40,5 +40,5 @@ class Slice:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate."""
+        """About how many stored bytes the slice has."""
         return sum(part.size_bytes for part in self.ranges)

@@ -91,7 +91,7 @@ class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def encode_intention(intention: Intention) -> bytes:
-    """JSON."""
+    """The intention as JSON, which is the value of its node."""
     return msgspec.json.encode(
         _Stored(
             bookie_id=intention.bookie_id,

@@ -163,7 +163,7 @@ class LogReading:
     """Learns a log's ledgers by reading all of it, step by step."""
 
     def __init__(self, disk: Disk, path: Path, log_id: int) -> None:
-        """FileNotFoundError, OSError."""
+        """Opens the log. FileNotFoundError, OSError."""
         self._scan = LogScan(disk, path)
         self._log_id = log_id
         self._sizes_bytes: dict[int, int] = {}

@@ -10,7 +10,7 @@ from magnetar.bookie.gc.plan import CompactionKind
 
 @dataclass(slots=True, kw_only=True)
 class CollectionReport:
-    """One collection."""
+    """What one garbage collection has done."""
 
     ledgers_deleted: int = 0
     over_replicated_deleted: int = 0

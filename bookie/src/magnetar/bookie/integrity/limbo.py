@@ -77,7 +77,7 @@ class Limbo:
     """A bookie's: the stage is durable, counts are this process's."""
 
     def __init__(self, directories: BookieDirectories) -> None:
-        """OSError."""
+        """Reads the stage from the disk. OSError."""
         self._disk = directories.disk
         self._path = directories.ledgers[0] / LIMBO_FILE
         self._stage, self._since_ms, self._ledgers_total = _decode(self._disk.read_whole(self._path))

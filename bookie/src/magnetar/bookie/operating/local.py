@@ -287,7 +287,7 @@ class LocalOperations:
             collector.suspend_compaction(major=major, minor=minor)
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Undo `suspend_compaction`."""
+        """Have compactions made again that `suspend_compaction` has stopped."""
         for collector in self._collectors():
             collector.resume_compaction(major=major, minor=minor)
 

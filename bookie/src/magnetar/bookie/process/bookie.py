@@ -68,7 +68,7 @@ class BookieProcessSettings:
 
     @property
     def bookie(self) -> BookieSettings:
-        """Its storage."""
+        """The settings of the bookie's storage."""
         return self.node.bookie
 
 

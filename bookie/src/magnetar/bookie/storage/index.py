@@ -315,7 +315,7 @@ class Index:
 
 
 def open_rocksdb_index(directory: Path, block_cache_bytes: int, *, create: bool) -> Index:
-    """Production's `OpenIndex`."""
+    """Opens the index on the disk, in RocksDB: the `OpenIndex` of a real bookie."""
     return Index(directory, block_cache_bytes, create=create)
 
 

@@ -81,7 +81,7 @@ class KeySharedDispatcher:
 
     @property
     def active(self) -> Consumer | None:
-        """Several receive."""
+        """None: several consumers receive at a time."""
         return None
 
     @property

@@ -124,7 +124,7 @@ class LoadAverages:
 
     @property
     def bundles(self) -> Mapping[str, BundleAverages]:
-        """By bundle."""
+        """The averages of bundles, by the bundle's name."""
         return self._bundles
 
     async def sample(self, reports: Mapping[str, BrokerReport]) -> None:

@@ -71,7 +71,7 @@ def average_load(averages: BundleAverages) -> BundleLoad:
 
 
 def broker_load(report: BrokerReport) -> BrokerLoad:
-    """One broker."""
+    """A broker's load, from its report."""
     loads: dict[BundleName, BundleLoad] = {}
     for name in report.bundles:
         bundle = parse_bundle(name)

@@ -40,7 +40,7 @@ class Spawn(Protocol):
     """How background work is started; whoever gives this owns the tasks and outlives them."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, None], /) -> object:
-        """Run it."""
+        """Run the coroutine as a task."""
         ...
 
 
@@ -173,7 +173,7 @@ class _Nobody:
         return False
 
     def read_ended(self) -> None:
-        """Nothing follows."""
+        """Nothing follows a read's end."""
 
 
 NOBODY: Final = _Nobody()

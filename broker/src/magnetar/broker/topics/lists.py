@@ -147,7 +147,7 @@ class TopicLists:
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Stop telling."""
+        """Tell a watcher of no further changes."""
         path = Resources.managed_ledgers_path(watcher.namespace)
         watched = self._watched.get(path)
         if watched is None or watcher not in watched.watchers:

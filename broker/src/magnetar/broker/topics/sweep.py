@@ -92,7 +92,7 @@ class Sweeper(Generic[Item]):
         self.jobs.append(job)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to run the jobs."""
         self._stopped = False
         self._arm(TICK_SECONDS)
 

@@ -14,7 +14,7 @@ from magnetar.core.disk import SystemDisk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEntry:
-    """One entry."""
+    """Where an entry is stored, by the index."""
 
     entry_id: int
     log_id: int

@@ -392,7 +392,7 @@ def watch_topic_update(watcher_id: int, new_topics: list[str], deleted_topics: l
 
 
 def get_schema_response(request_id: int, schema: pb.Schema, schema_version: bytes) -> bytes:
-    """A schema."""
+    """GET_SCHEMA_RESPONSE with a schema and its version, as a frame."""
     return frame_of(pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=schema_version))
 
 

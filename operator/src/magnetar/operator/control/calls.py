@@ -126,7 +126,7 @@ class ControlCalls:
             return facts.driver(await control.driver())
 
     async def set_driver(self, address: str, token: str, driver: Driver) -> None:
-        """Choose that."""
+        """Choose who moves and splits bundles in the whole cluster."""
         async with self._broker(address, token) as control:
             await control.set_driver(driver)
 

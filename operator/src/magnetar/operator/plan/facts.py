@@ -30,7 +30,7 @@ class ResourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One pod."""
+    """What is known of one pod."""
 
     name: str
     uid: str
@@ -129,7 +129,7 @@ class Children:
     """Why Jobs have no pods, by kind and name."""
 
     def jobs(self) -> list[Manifest]:
-        """By name."""
+        """The Jobs, in the order of their names."""
         return [manifest for (kind, _), manifest in sorted(self.objects.items()) if kind == "Job"]
 
     def of(self, component: str, pool: str = "") -> list[PodFacts]:

@@ -51,7 +51,7 @@ class Report:
         self.missing: list[str] = []
 
     def add(self, name: str, content: str | bytes) -> None:
-        """One more."""
+        """Put a file into the report."""
         self.files[name] = content.encode() if isinstance(content, str) else content
 
     def add_objects(self, name: str, objects: Sequence[Manifest]) -> None:

@@ -54,7 +54,7 @@ class HashingScheme(enum.Enum):
     MURMUR3 = "Murmur3_32Hash"
 
     def hash_of(self, key: str) -> int:
-        """Not negative."""
+        """The hash of a key, which is not negative."""
         return java_string_hash(key) if self is HashingScheme.JAVA_STRING else murmur3_32(key.encode())
 
 

@@ -51,7 +51,7 @@ class SchemaDefinition:
 
     @property
     def type_name(self) -> str:
-        """For texts."""
+        """The schema type's name, for texts."""
         known = SchemaType.from_wire_number(self.type)
         return f"type {self.type}" if known is None else known.name
 

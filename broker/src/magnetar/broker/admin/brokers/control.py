@@ -225,7 +225,7 @@ async def load_report(operations: BrokerOperations) -> messages.LoadReport:
 
 
 def owned_bundle(row: BundleRow) -> messages.OwnedBundle:
-    """One bundle."""
+    """An owned bundle as the control service tells it."""
     stats = row.stats
     return messages.OwnedBundle(
         bundle=row.name,

@@ -225,7 +225,7 @@ async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> 
 
 
 def publisher_stats(producer: Producer) -> dict[str, Any]:
-    """One producer."""
+    """A producer's statistics as JSON."""
     identity = producer.identity
     return {
         "accessMode": ACCESS_MODES[identity.access_mode],

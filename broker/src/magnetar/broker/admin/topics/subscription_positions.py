@@ -81,7 +81,7 @@ class PositionHandlers(HandlersOfTopics):
 
     @takes("authoritative")
     async def skip_all(self, request: web.Request) -> web.Response:
-        """Acknowledge everything."""
+        """Acknowledge the whole backlog of a subscription."""
         return await self._on_subscription(request, lambda topic, subscription: subscription.skip())
 
     @takes("authoritative")

@@ -39,7 +39,7 @@ UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPlan:
-    """One component."""
+    """What is to be done about one component, and what its condition is."""
 
     condition: NewCondition
     """Whether it is as it should be: all pods there, up to date and ready."""

@@ -108,7 +108,7 @@ class Follower:
             yield sorted(batch, key=lambda line: line.time)
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading all logs."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
