@@ -75,7 +75,7 @@ class WriteMode:
         self._listeners: list[Callable[[bool], None]] = []
         self._states: dict[Path, DiskState] = {}
         self.spaces: tuple[DirectorySpace, ...] = ()
-        """As seen last."""
+        """The disks' space as it was seen last, one for each directory."""
         self.free_bytes = 0
         """Free bytes of the directory that has the least."""
 

@@ -32,7 +32,7 @@ class Listener:
         """Makes a listener that has no socket yet; `listen` makes it and opens it."""
         self._loop = asyncio.get_running_loop()
         self.held = held if held is not None else HeldBytes(self._loop)
-        """What its connections hold."""
+        """The bytes that this listener's connections hold."""
         self._make_handler = make_handler
         self._left_of = left_of
         self._connections: dict[Connection, None] = {}

@@ -280,7 +280,7 @@ class _Watched(asyncio.Protocol):
         self._passes = False
         """The body is longer than those that are held: it is passed on as it comes, or refused."""
         self.began_seconds = 0.0
-        """When its request did."""
+        """When the request under way began, in seconds of the loop's clock."""
         self.answering = False
         """The request's handler is done; its answer may still be on its way."""
 

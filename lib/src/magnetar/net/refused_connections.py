@@ -72,7 +72,7 @@ class RefusedConnections:
         self._seldom = ThrottledReport(self._tell, call_later)
         self._last = ""
         self.counts: dict[LimitKind, int] = dict.fromkeys(kinds, 0)
-        """Since the start."""
+        """Connections refused since the start, by what limited them."""
 
     def refused(self, peer: str, limit: ConnectionLimit) -> None:
         """One was; the log has a few lines a minute about all. `peer` is empty where nobody knows it yet."""

@@ -40,7 +40,7 @@ class LogUsage:
         self.ledger_ids: array[int] | None = None
         """The ledgers that remain; None when they are to be read again."""
         self.sizes_bytes: array[int] = array("q")
-        """Bytes of each of them."""
+        """Bytes in the log of each ledger of `ledger_ids`."""
         self.scanned = False
         """It has no ledgers map, so reading it again would cost the whole log: its pairs stay in memory."""
         self.emptied = False

@@ -44,7 +44,7 @@ class _Kept:
         self.listed = listed
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}
-        """By pattern."""
+        """The part of the list that each pattern has found."""
         self.size_bytes = sum(map(len, listed)) + NAME_BYTES * (1 + len(listed))
 
 

@@ -92,7 +92,7 @@ class TopicLists:
         self._known: dict[tuple[int, str], tuple[int, list[str]]] = {}
         """By list and pattern: what the pattern found in it, and for how many watchers."""
         self.watched_names = 0
-        """In all lists of `_known`."""
+        """How many names all lists of `_known` have together."""
         self._stops = [store.watch(self._notified), store.watch_session(self._take_session_event)]
 
     @property
