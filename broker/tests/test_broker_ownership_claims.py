@@ -148,7 +148,9 @@ async def test_a_cut_that_is_stored_after_its_bundle_was_lost_and_taken_again_le
     assert await cluster.take(cluster[1], TOPIC) != bundle
 
 
-@pytest.mark.parametrize("path", ["/admin/local-policies/a/b/c", "/admin/local-policies/a", "/admin/local-policies/a/ "])
+@pytest.mark.parametrize(
+    "path", ["/admin/local-policies/a/b/c", "/admin/local-policies/a", "/admin/local-policies/a/ "]
+)
 async def test_nodes_beside_the_cuts_of_namespaces_disturb_nobody(cluster: MemoryCluster, path: str) -> None:
     bundle = await cluster.take(cluster[0], TOPIC)
     assert not await cluster[0].store.exists(path)

@@ -89,7 +89,7 @@ class BundleOwnership:
         self._owners: NodeCache[Owner] = NodeCache(store, self._decode, entries_max=OWNERS_KEPT_MAX)
         self._taking: dict[BundleName, asyncio.Task[Owner]] = {}
         self._being_cut: set[BundleName] = set()
-        """Bundles between `claim_parts` and `replace` or `give_back`: the cut may be stored before the parts are ours."""
+        """From `claim_parts` to `replace` or `give_back`: the cut may be stored before the parts are ours."""
         self._doubts = 0
         """How often the session was lost: what was claimed before one is no proof after it."""
         self._closing = False
