@@ -165,7 +165,7 @@ class Model:
 DELAYS_MS = st.one_of(
     st.integers(min_value=1, max_value=50),
     st.integers(min_value=1, max_value=5 * BUCKET_MS),
-    st.sampled_from([BUCKET_MS - 1, BUCKET_MS, BUCKET_MS + 1, 10_000_000_000]),
+    st.sampled_from([BUCKET_MS - 1, BUCKET_MS, BUCKET_MS + 1, 2_000_000]),
 )
 STEPS = st.lists(
     st.one_of(
@@ -179,7 +179,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(STEPS, st.lists(DELAYS_MS, min_size=41, max_size=41))
 def test_subscriptions_of_a_topic_wait_each_for_itself(steps: list[tuple[str, int, int]], delays_ms: list[int]) -> None:
     timers, delays = Timers(), TopicDelays()
@@ -204,7 +204,7 @@ def test_subscriptions_of_a_topic_wait_each_for_itself(steps: list[tuple[str, in
             subscription.waiting.clear()
         for each in subscriptions:
             each.check()
-    timers.advance(10_000_000_000)
+    timers.advance(2_000_000)
     assert not any(map(len, (each.delayed for each in subscriptions)))
     assert delays.index is None
     assert timers.pending == 0
