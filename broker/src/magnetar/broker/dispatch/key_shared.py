@@ -44,6 +44,10 @@ class Selector(Protocol):
         """The slot of a key, at least 1."""
         ...
 
+    def slot_of_hash(self, key_hash: int) -> int:
+        """The slot of a key, by its Murmur3 hash."""
+        ...
+
     def add(self, consumer: Consumer) -> None:
         """Let a consumer own slots. Raises PulsarError(CONSUMER_ASSIGN_ERROR)."""
         ...

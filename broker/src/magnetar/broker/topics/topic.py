@@ -14,6 +14,7 @@ from magnetar.broker.policies.system_topics import is_compacted
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
@@ -57,6 +58,7 @@ class PersistentTopic(TopicBase):
     __slots__ = (
         "_checks_messages",
         "_deduplication_changes",
+        "_delayed",
         "_dispatch_limiter",
         "_on_lost",
         "_spawn",
@@ -80,6 +82,7 @@ class PersistentTopic(TopicBase):
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
         self._checks_messages = policies.checks_messages
+        self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
         self._deduplication_changes = False
@@ -424,7 +427,7 @@ class PersistentTopic(TopicBase):
             subscription.add_publish_rate(messages, size_bytes)
 
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
-        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
+        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch, self._delayed)
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
 
