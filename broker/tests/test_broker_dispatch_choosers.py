@@ -19,13 +19,12 @@ from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledge
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DelayedEntries
 from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection, Timers
+from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection
 
 
 def consumer(name: str, policy: KeySharedPolicy | None = None) -> Consumer:
@@ -173,125 +172,6 @@ def test_pending_counts_messages_and_hashes() -> None:
     assert pending.remove((1, 0)) == 0
     assert pending.take_all() == [((1, 2), 4)]
     assert len(pending) == 0
-
-
-def test_delayed_entries_have_one_timer_for_the_first() -> None:
-    timers = Timers()
-    fired: list[int] = []
-    delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(timers.now_ms()))
-    start_ms = timers.now_ms()
-    for seconds in (5, 3, 4):
-        delayed.add(start_ms + seconds * 1_000, (1, seconds), 0)
-        delayed.arm(start_ms)
-    assert timers.pending == 1
-    timers.advance(3_000)
-    assert fired == [start_ms + 3_000]
-    assert delayed.take_due(timers.now_ms()) == [((1, 3), 0)]
-    delayed.discard((1, 4))
-    delayed.arm(timers.now_ms())
-    timers.advance(10_000)
-    assert delayed.take_due(timers.now_ms()) == [((1, 5), 0)]
-    assert timers.pending == 0
-
-
-class JumpingClock:
-    """The wall clock of `Timers`, moved; timers go on as ever."""
-
-    def __init__(self, timers: Timers) -> None:
-        self.ahead_ms = 0
-        self._timers = timers
-
-    def now_ms(self) -> int:
-        return self._timers.now_ms() + self.ahead_ms
-
-    def monotonic_seconds(self) -> float:
-        return self._timers.monotonic_seconds()
-
-
-@pytest.mark.parametrize("wrong_ms", [-600_000, 600_000])
-def test_a_clock_that_is_put_right_delays_nothing_for_long(wrong_ms: int) -> None:
-    timers = Timers()
-    clock = JumpingClock(timers)
-    fired: list[int] = []
-    delayed = DelayedEntries(clock, timers.call_later, lambda: fired.append(1))
-    start_ms = clock.now_ms()
-    clock.ahead_ms = wrong_ms
-    if wrong_ms < 0:
-        # The timer is set by a clock that is behind, and the clock is put right then.
-        delayed.add(start_ms + 2_000, (1, 1), 0)
-        delayed.arm(clock.now_ms())
-    else:
-        # The timer is set by a clock that was right, and the clock goes past the entry's time.
-        delayed.add(start_ms + wrong_ms, (1, 1), 0)
-        delayed.arm(start_ms)
-    clock.ahead_ms = max(0, wrong_ms)
-    timers.advance(10_000)
-    assert fired == [1]
-
-
-def test_far_delays_are_looked_at_again_all_the_time() -> None:
-    timers = Timers()
-    fired: list[int] = []
-    delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(1))
-    delayed.add(timers.now_ms() + 2 * 3_600_000 + 1, (1, 1), 0)
-    delayed.arm(timers.now_ms())
-    timers.advance(2 * 3_600_000)
-    assert fired == []
-    timers.advance(1)
-    assert fired == [1]
-
-
-def staged_delays(count: int) -> tuple[Timers, DelayedEntries]:
-    """So many entries that are due in a second."""
-    timers = Timers()
-    delayed = DelayedEntries(timers, timers.call_later, lambda: None)
-    for number in range(count):
-        delayed.add(timers.now_ms() + 1_000, (1, number), 0)
-    return timers, delayed
-
-
-def test_what_is_due_at_the_same_time_comes_in_parts() -> None:
-    timers, delayed = staged_delays(2 * AT_ONCE_MAX + 1)
-    timers.advance(1_000)
-    sizes = []
-    while found := delayed.take_due(timers.now_ms()):
-        sizes.append(len(found))
-        delayed.arm(timers.now_ms())
-        assert timers.pending == (1 if len(delayed) else 0)
-    assert sizes == [AT_ONCE_MAX, AT_ONCE_MAX, 1]
-
-
-def test_entries_that_are_skipped_are_forgotten_in_parts() -> None:
-    timers, delayed = staged_delays(2 * AT_ONCE_MAX + 1)
-    delayed.begin_discarding()
-    assert delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
-    assert len(delayed) == AT_ONCE_MAX + 2  # The last one stays.
-    assert delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
-    assert not delayed.discard_up_to((1, 2 * AT_ONCE_MAX - 1))
-    timers.advance(1_000)
-    assert delayed.take_due(timers.now_ms()) == [((1, 2 * AT_ONCE_MAX), 0)]
-
-
-def test_a_timer_that_fires_while_skipped_entries_are_looked_at_is_set_again() -> None:
-    """What stays would else be delivered never."""
-    timers, delayed = staged_delays(2 * AT_ONCE_MAX)
-    delayed.arm(timers.now_ms())
-    delayed.begin_discarding()
-    timers.advance(1_000)
-    assert delayed.take_due(timers.now_ms()) == []
-    while delayed.discard_up_to((1, 10)):
-        pass
-    assert timers.pending == 1
-    assert len(delayed) == 2 * AT_ONCE_MAX - 11
-
-
-def test_all_that_is_delayed_may_become_due_in_parts() -> None:
-    timers, delayed = staged_delays(AT_ONCE_MAX + 1)
-    delayed.hurry()
-    delayed.arm(timers.now_ms())
-    assert [len(delayed.take_due(timers.now_ms())) for _ in range(3)] == [AT_ONCE_MAX, 1, 0]
-    delayed.add(timers.now_ms() + 1, (2, 1), 0)
-    assert not delayed.take_due(timers.now_ms())
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])

@@ -341,3 +341,18 @@ def test_order_per_key_whatever_happens(steps: list[tuple[str, str | int]]) -> N
 
 def test_slots_are_never_zero() -> None:
     assert all(1 <= consistent_slot(str(number).encode()) <= 65_535 for number in range(1_000))
+
+
+def test_entries_for_later_go_to_the_owner_of_their_key() -> None:
+    stage = Stage(SubscriptionType.KEY_SHARED)
+    for name in "ab":
+        stage.join(name)
+    for key in KEYS:
+        stage.publish(partition_key=key)
+    owners = {entry_id: name for name in "ab" for entry_id in stage.received(name)}
+    assert set(owners.values()) == {"a", "b"}
+    for key in KEYS:
+        stage.publish(partition_key=key, deliver_at_time=stage.timers.now_ms() + 1_000)
+    stage.timers.advance(1_000)
+    later = {entry_id - len(KEYS): name for name in "ab" for entry_id in stage.received(name)}
+    assert later == owners

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX
+from magnetar.broker.subscriptions.pump import DUE_WAITING_MAX
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -293,6 +295,25 @@ def test_entries_for_later_are_found_again_by_the_next_consumer() -> None:
     stage.join("b")
     stage.timers.advance(1_000)
     assert stage.received("b") == [0]
+
+
+def test_what_is_due_waits_until_less_is_to_be_sent() -> None:
+    """A million that is due in one second would else weigh more than all that waits for its time."""
+    entries = 2 * DUE_WAITING_MAX + AT_ONCE_MAX
+    stage = shared_stage(unacked_messages_per_consumer_max=0, unacked_messages_per_subscription_max=0)
+    stage.join("a", permits=1)
+    stage.publish(entries, deliver_at_time=stage.timers.now_ms() + 1_000)
+    stage.timers.advance(60_000)
+    assert stage.received("a") == [0]
+    assert stage.subscription.waiting_entries < DUE_WAITING_MAX + AT_ONCE_MAX
+    assert stage.subscription.delayed_entries >= entries - DUE_WAITING_MAX - AT_ONCE_MAX
+    got = []
+    while stage.subscription.delayed_entries or stage.subscription.waiting_entries:
+        stage.flow("a", 1_000)
+        stage.timers.advance(1)
+        got += stage.received("a")
+        assert stage.subscription.waiting_entries < DUE_WAITING_MAX + AT_ONCE_MAX
+    assert got == list(range(1, entries))
 
 
 def test_chunks_of_a_message_go_to_one_consumer() -> None:

@@ -15,8 +15,8 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.broker.transactions.segment_codec import (
-    Segment,
     SegmentPlace,
+    SnapshotSegment,
     bits_block,
     encode_index,
     encode_segment,
@@ -91,7 +91,7 @@ def test_an_index_as_avro_reads_it(
 
 @given(position, bits_lists)
 def test_a_segment_as_avro_reads_it(marker: tuple[int, int], bits: list[tuple[int, int]]) -> None:
-    payload = encode_segment(Segment(TOPIC, 5, marker), [bits_block(bits)])
+    payload = encode_segment(SnapshotSegment(TOPIC, 5, marker), [bits_block(bits)])
     record = as_avro(SEGMENT, payload)
     assert record == {
         "topicName": TOPIC,

@@ -37,14 +37,24 @@ def failover_index(topic_name: str, consumer_names: list[str]) -> int:
     return ring[points[at if at < len(points) else 0]]
 
 
+def consistent_slot_of_hash(key_hash: int) -> int:
+    """The slot on the consistent hash ring of a key with this Murmur3 hash."""
+    return 1 + (key_hash & POSITIVE_MASK) % KEY_HASH_RANGE
+
+
 def consistent_slot(key: bytes) -> int:
     """The slot of a key on the consistent hash ring."""
-    return 1 + (murmur3_32(key) & POSITIVE_MASK) % KEY_HASH_RANGE
+    return consistent_slot_of_hash(murmur3_32(key))
+
+
+def sticky_slot_of_hash(key_hash: int) -> int:
+    """The slot among sticky ranges of a key with this Murmur3 hash; 0 is not used."""
+    return (key_hash & POSITIVE_MASK) % STICKY_HASH_RANGE or 1
 
 
 def sticky_slot(key: bytes) -> int:
-    """The slot of a key among sticky ranges; 0 is not used."""
-    return (murmur3_32(key) & POSITIVE_MASK) % STICKY_HASH_RANGE or 1
+    """The slot of a key among sticky ranges."""
+    return sticky_slot_of_hash(murmur3_32(key))
 
 
 class ConsistentHashSelector:
@@ -62,6 +72,10 @@ class ConsistentHashSelector:
     def slot(self, key: bytes) -> int:
         """The slot that a key falls into."""
         return consistent_slot(key)
+
+    def slot_of_hash(self, key_hash: int) -> int:
+        """The slot of a key by its Murmur3 hash."""
+        return consistent_slot_of_hash(key_hash)
 
     def add(self, consumer: Consumer) -> None:
         """Put a consumer's points on the ring."""

@@ -33,7 +33,8 @@ LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
 stops."""
 
 LOOK_AHEAD_MAX: Final = 20_000
-"""`keySharedLookAheadMsgInReplayThresholdPerSubscription`."""
+"""Entries that may wait per subscription before reading on stops (Pulsar:
+`keySharedLookAheadMsgInReplayThresholdPerSubscription`)."""
 
 
 class Selector(Protocol):
@@ -41,6 +42,10 @@ class Selector(Protocol):
 
     def slot(self, key: bytes) -> int:
         """The slot of a key, at least 1."""
+        ...
+
+    def slot_of_hash(self, key_hash: int) -> int:
+        """The slot of a key, by its Murmur3 hash."""
         ...
 
     def add(self, consumer: Consumer) -> None:
@@ -80,7 +85,7 @@ class KeySharedDispatcher:
 
     @property
     def active(self) -> Consumer | None:
-        """Several receive."""
+        """None: several consumers receive at a time."""
         return None
 
     @property

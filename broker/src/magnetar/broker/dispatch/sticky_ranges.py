@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from magnetar.broker.dispatch.hash_ring import STICKY_HASH_RANGE, sticky_slot
+from magnetar.broker.dispatch.hash_ring import STICKY_HASH_RANGE, sticky_slot, sticky_slot_of_hash
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class StickyRangeSelector:
     def slot(self, key: bytes) -> int:
         """The slot that a key falls into."""
         return sticky_slot(key)
+
+    def slot_of_hash(self, key_hash: int) -> int:
+        """The slot of a key by its Murmur3 hash."""
+        return sticky_slot_of_hash(key_hash)
 
     def add(self, consumer: Consumer) -> None:
         """Give a consumer its ranges. Raises PulsarError(CONSUMER_ASSIGN_ERROR) for bad or overlapping ones."""

@@ -1,12 +1,18 @@
-"""Entries that are to be delivered later, of one Shared or Key_Shared subscription.
+"""Entries that are to be delivered later, as one Shared or Key_Shared subscription sees them.
 
-Kept in memory only: after a restart or a change of owner the backlog is read again, which finds them again.
+The topic's index (`delayed_index.py`) tells when each is due. A subscription keeps a bit for each that it waits for,
+and how far in time it is. Both are in memory only: after a restart or a change of owner the backlog is read again,
+which finds them again.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.subscriptions.delayed_index import BUCKET_BITS, BUCKET_MS, NO_ENTRY, DelayedIndex, TopicDelays
+from magnetar.broker.subscriptions.position_set import PositionSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,8 +20,8 @@ if TYPE_CHECKING:
     from magnetar.core.clock import CallLater, Clock, TimerHandle
     from magnetar.core.ids import Position
 
-DELAYED_ENTRIES_MAX: Final = 1_000_000
-"""Entries that may wait for their time before the subscription reads no further; some 200 bytes of memory each."""
+DELAYED_ENTRIES_MAX: Final = 4_000_000
+"""Entries of a topic that may wait for their time before its subscriptions read no further; some 100 MB of memory."""
 
 FAR_FUTURE_MS: Final = 1 << 63
 
@@ -24,106 +30,168 @@ DELAY_SECONDS_MAX: Final = 10.0
 was put right again. A look costs microseconds."""
 
 AT_ONCE_MAX: Final = 10_000
-"""Entries that are taken out, or looked at, in one turn of the event loop; a million may be due at the same time."""
+"""Entries that are taken out, or ordered, in one turn of the event loop; a million may be due at the same time."""
+
+NO_LOOK: Final = -1
 
 
 class DelayedEntries:
-    """Positions by time, and one timer for the first of them."""
+    """What waits for its time, and one timer for the first of it."""
 
     __slots__ = (
+        "_at",
         "_call_later",
         "_clock",
+        "_delays",
         "_due",
-        "_heap",
-        "_hurried",
-        "_positions",
-        "_sifted",
+        "_hurried_from",
+        "_key",
+        "_offset",
         "_timer",
         "_timer_ms",
+        "_waiting",
     )
 
-    def __init__(self, clock: Clock, call_later: CallLater, due: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, call_later: CallLater, due: Callable[[], None], delays: TopicDelays) -> None:
         self._clock = clock
         self._call_later = call_later
         self._due = due
-        self._heap: list[tuple[int, Position, int]] = []
-        self._positions: dict[Position, None] = {}
-        self._hurried = False
-        """All that there is, is due."""
-        self._sifted: list[tuple[int, Position, int]] = []
-        """Taken from the heap, still to be compared with the mark."""
+        self._delays = delays
+        self._waiting = PositionSet()
+        self._key = 0
+        self._offset = 0
+        """Where in time the subscription is: the bucket, and the first of its milliseconds that is still to come."""
+        self._at = NO_ENTRY
+        """The entry of that millisecond that comes next, if some were taken."""
+        self._hurried_from = NO_LOOK
+        """Everything is due: the bucket that comes next, and in `_at` the entry."""
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._waiting.count
 
     @property
     def full(self) -> bool:
         """Reading on has to wait."""
-        return len(self._positions) >= DELAYED_ENTRIES_MAX
+        index = self._delays.index
+        return index is not None and index.count >= DELAYED_ENTRIES_MAX
+
+    def passed_ms(self, now_ms: int) -> int:
+        """The time up to which entries are delivered at once; what is due later has to be added. It is now, or earlier
+        while entries that are due by now wait to be taken out: later ones must not overtake them."""
+        if not self._waiting.count:
+            self._stand(now_ms + 1)
+        return (self._key << BUCKET_BITS) + self._offset - 1
 
     def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
-        """Keep an entry until its time; call `arm` when all of a batch are added."""
-        if position not in self._positions:
-            self._positions[position] = None
-            heappush(self._heap, (deliver_at_ms, position, key_hash))
+        """Keep an entry that is due after `passed_ms` until its time; call `arm` when all of a batch are added.
 
-    def discard(self, position: Position) -> bool:
-        """The entry is acknowledged (an operator skipped it). True when it was here."""
-        if position not in self._positions:
-            return False
-        del self._positions[position]
-        if len(self._heap) > 64 + 2 * len(self._positions):
-            self._heap = [item for item in self._heap if item[1] in self._positions]
-            heapify(self._heap)
-        return True
+        `key_hash`: the Murmur3 hash of its key, 31 bits."""
+        if self._waiting.add(position):
+            index = self._delays.opened()
+            index.stand_at(self, self._key)
+            index.add(deliver_at_ms, position, key_hash)
 
     def take_due(self, now_ms: int) -> list[tuple[Position, int]]:
-        """Take out what is to be delivered by now, with the key hashes; of very many those that come first, and `arm`
-        sets the timer for the others at once."""
+        """Take out what is to be delivered by now, with the hashes of the keys; of very many those that come first, and
+        `arm` sets the timer for the others at once."""
         taken: list[tuple[Position, int]] = []
-        until_ms = FAR_FUTURE_MS if self._hurried else now_ms
-        heap = self._heap
-        for _ in range(min(AT_ONCE_MAX, len(heap))):
-            if heap[0][0] > until_ms:
-                break
-            _, position, key_hash = heappop(heap)
-            if position in self._positions:
-                del self._positions[position]
-                taken.append((position, key_hash))
-        if not self._positions:
-            self._hurried = False
+        index = self._delays.index
+        if index is not None and self._hurried_from != NO_LOOK:
+            self._take_hurried(index, taken)
+        elif index is not None and self._waiting.count:
+            if now_ms + 1 < (self._key << BUCKET_BITS) + self._offset:
+                # The clock was put back. What waits is found by its time again.
+                self._stand(now_ms + 1)
+            left = AT_ONCE_MAX
+            while left > 0 and self._waiting.count:
+                key = index.first_from(self._key)
+                if key < 0 or key << BUCKET_BITS > now_ms:
+                    self._stand(now_ms + 1)
+                    break
+                if key > self._key:
+                    self._stand(key << BUCKET_BITS)
+                left = self._take_from_bucket(index, now_ms, left, taken)
+        if index is not None:
+            index.forget()
+        if not self._waiting.count:
+            self._rest(now_ms)
         return taken
+
+    def _take_from_bucket(self, index: DelayedIndex, now_ms: int, left: int, taken: list[tuple[Position, int]]) -> int:
+        """What is due of the bucket that the subscription stands at. Returns how many may still be looked at."""
+        bucket = index.bucket(self._key)
+        if not bucket.chain(left):
+            return 0
+        if self._at == NO_ENTRY:
+            offset = bucket.next_occupied(self._offset)
+            if offset == BUCKET_MS:
+                self._stand(min((self._key + 1) << BUCKET_BITS, now_ms + 1))
+                return left - 1 if self._offset == 0 else 0
+            if (self._key << BUCKET_BITS) + offset > now_ms:
+                self._stand(now_ms + 1)
+                return 0
+            self._offset = offset
+            self._at = bucket.head(offset)
+        number = self._at
+        while number != NO_ENTRY and left > 0:
+            position = bucket.position(number)
+            if self._waiting.discard(position):
+                taken.append((position, bucket.key_hash(number)))
+            number = bucket.following(number)
+            left -= 1
+        self._at = number
+        if number == NO_ENTRY:
+            self._stand((self._key << BUCKET_BITS) + self._offset + 1)
+        return left
 
     def hurry(self) -> None:
         """All that is here now is due."""
-        self._hurried = bool(self._positions)
+        if self._waiting.count:
+            self._hurried_from = self._key
+            self._at = 0
 
-    def begin_discarding(self) -> None:
-        """A mark was moved on (entries expired, or were skipped): `discard_up_to` looks at all that there is."""
-        self._sifted += self._heap
-        self._heap = []
+    def end_hurry(self) -> None:
+        """What is still here waits for its time again."""
+        if self._hurried_from != NO_LOOK:
+            self._hurried_from = NO_LOOK
+            self._at = NO_ENTRY
 
-    def discard_up_to(self, mark_delete: Position) -> bool:
-        """Forget what is acknowledged up to the mark, of a part of what there is to look at. True when it is to be
-        called again, in another turn of the loop."""
-        sifted = self._sifted
-        for _ in range(min(AT_ONCE_MAX, len(sifted))):
-            item = sifted.pop()
-            if item[1] <= mark_delete:
-                self._positions.pop(item[1], None)
-            elif item[1] in self._positions:
-                heappush(self._heap, item)
-        self.arm(self._clock.now_ms())
-        return bool(sifted)
+    def _take_hurried(self, index: DelayedIndex, taken: list[tuple[Position, int]]) -> None:
+        left = AT_ONCE_MAX
+        while left > 0 and self._waiting.count:
+            key = index.first_from(self._hurried_from)
+            if key < 0:
+                # What was added behind this look waits for its time.
+                self.end_hurry()
+                return
+            if key != self._hurried_from:
+                self._hurried_from, self._at = key, 0
+            bucket = index.bucket(key)
+            until = min(len(bucket), self._at + left)
+            for number in range(self._at, until):
+                position = bucket.position(number)
+                if self._waiting.discard(position):
+                    taken.append((position, bucket.key_hash(number)))
+            left -= until - self._at
+            self._at = until
+            if until == len(bucket):
+                self._hurried_from, self._at = key + 1, 0
+
+    def discard_up_to(self, mark_delete: Position) -> None:
+        """A mark was moved on (entries expired, or were skipped): forget what is acknowledged up to it."""
+        self._waiting.discard_up_to(mark_delete)
+        if not self._waiting.count:
+            self._rest(self._clock.now_ms())
+            self._disarm()
 
     def arm(self, now_ms: int) -> None:
         """Have the timer stand at the first entry's time."""
-        if not self._heap:
+        if not self._waiting.count:
             self._disarm()
             return
-        first_ms = now_ms if self._hurried else self._heap[0][0]
+        first_ms = self._first_ms(now_ms)
         if self._timer is not None:
             if self._timer_ms <= first_ms:
                 return
@@ -134,16 +202,47 @@ class DelayedEntries:
 
     def clear(self) -> None:
         """Forget everything and set no timer."""
-        self._heap = []
-        self._sifted = []
-        self._positions = {}
-        self._hurried = False
+        self._waiting.clear()
+        self._rest(self._clock.now_ms())
         self._disarm()
 
     def let_go(self) -> None:
         """Whoever is told what is due is gone: it refers to this object, and would wait for the collector of cycles."""
         self.clear()
         self._due = _nothing
+
+    def _first_ms(self, now_ms: int) -> int:
+        """When something is due, or a look is needed that tells when."""
+        index = self._delays.index
+        if index is None or self._hurried_from != NO_LOOK or self._at != NO_ENTRY:
+            return now_ms
+        passed = (self._key << BUCKET_BITS) + self._offset
+        key = index.first_from(self._key)
+        if key == self._key:
+            offset = index.bucket(key).next_known(self._offset)
+            if offset < BUCKET_MS:
+                return (key << BUCKET_BITS) + offset
+            key = index.first_from(key + 1)
+        if key < 0:
+            return FAR_FUTURE_MS
+        return max(passed, (key << BUCKET_BITS) + index.bucket(key).first_offset)
+
+    def _stand(self, next_ms: int) -> None:
+        """Everything before a time was taken out."""
+        key = next_ms >> BUCKET_BITS
+        self._offset = next_ms & (BUCKET_MS - 1)
+        self._at = NO_ENTRY
+        if key != self._key:
+            self._key = key
+            index = self._delays.index
+            if index is not None and self._waiting.count:
+                index.stand_at(self, key)
+
+    def _rest(self, now_ms: int) -> None:
+        """Nothing waits."""
+        self.end_hurry()
+        self._stand(now_ms + 1)
+        self._delays.leave(self)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -153,8 +252,9 @@ class DelayedEntries:
     def _fired(self) -> None:
         self._timer = None
         # A timer may fire a little before the clock reads its time; then it is set again.
-        if self._heap and not self._hurried and self._heap[0][0] > self._clock.now_ms():
-            self.arm(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        if self._first_ms(now_ms) > now_ms:
+            self.arm(now_ms)
         else:
             self._due()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import EntryBatch
+from magnetar.core.hashing import murmur3_32
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import MessageMetadataView, sticky_key
 
@@ -31,7 +32,8 @@ class Slots(Protocol):
 
 
 class FilteredEntries:
-    """`batch` can go out now. `markers` are of no concern to clients. `delayed` are (time in ms, position, key hash).
+    """`batch` can go out now. `markers` are of no concern to clients. `delayed` are (time in ms, position, Murmur3
+    hash of the key).
     `ack_sets` has what is left of those batches of which a part is acknowledged. `unreadable` are among the markers."""
 
     __slots__ = ("ack_sets", "batch", "delayed", "markers", "size_bytes", "unreadable")
@@ -70,12 +72,12 @@ def filter_entries(
         if metadata.marker_type >= 0 or (metadata.txnid_most_bits >= 0 and _is_aborted(metadata, aborted)):
             filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
-        key_hash = 0 if slots is None else slots.slot(sticky_key(metadata))
         if metadata.deliver_at_ms > now_ms >= 0:
             deliver_at_ms = metadata.deliver_at_ms
             if delay_ms_max > 0:
                 deliver_at_ms = min(deliver_at_ms, metadata.publish_time_ms + delay_ms_max)
             if deliver_at_ms > now_ms:
+                key_hash = murmur3_32(sticky_key(metadata))
                 filtered.delayed.append((deliver_at_ms, (entry.ledger_id, entry.entry_id), key_hash))
                 continue
         count = metadata.num_messages
@@ -95,7 +97,7 @@ def filter_entries(
         batch.entries.append(entry)
         batch.message_counts.append(count)
         if slots is not None:
-            batch.key_hashes.append(key_hash)
+            batch.key_hashes.append(slots.slot(sticky_key(metadata)))
         filtered.size_bytes += len(entry.data)
     return filtered
 

@@ -16,6 +16,7 @@ from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.broker.subscriptions.filtering import FilteredEntries, filter_entries
 from magnetar.core.limits import MIB
@@ -39,7 +40,7 @@ TURN_BYTES_MAX: Final = 8 * MIB
 """What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
 
 TURN_READS_MAX: Final = 32
-"""Reads in one turn; other topics want theirs."""
+"""Reads of one subscription in a turn of the event loop: other topics want theirs."""
 
 UNREADABLE_MAX: Final = 1_000
 """Damaged entries that are put aside; with more, reading waits at the next one: then more than one disk page is bad."""
@@ -50,6 +51,9 @@ UNREADABLE_RETRY_SECONDS: Final = 15.0
 _IDLE: Final = ReadState.IDLE
 
 UNLIMITED: Final = 1 << 62
+
+DUE_WAITING_MAX: Final = 10_000
+"""Entries that wait to be sent (again) beside which no delayed ones are taken out, though they are due: some 2 MB."""
 
 NOT_DELAYED: Final = -1
 """The time that `filter_entries` takes for "deliver everything now"."""
@@ -71,6 +75,7 @@ class Pump:
         "_cursor",
         "_delays",
         "_dispatcher",
+        "_due",
         "_handover",
         "_key_shared",
         "_limiters",
@@ -98,6 +103,7 @@ class Pump:
         settings: DispatchSettings,
         label: str,
         caught_up: Callable[[], None],
+        delays: TopicDelays,
     ) -> None:
         self.blocked = False
         self.held = False
@@ -107,7 +113,7 @@ class Pump:
         """What the topic's transactions hide; None: nothing."""
         self.redelivery_counts = RedeliveryCounts()
         self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
-        self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due)
+        self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due, delays)
         self.reader = EntryReader(cursor, runtime, self, label)
         self._cursor = cursor
         self._runtime = runtime
@@ -118,6 +124,8 @@ class Pump:
         self._dispatcher: Dispatcher | None = None
         self._key_shared: KeySharedDispatcher | None = None
         self._pumping = False
+        self._due = False
+        """Delayed entries are due, and wait until fewer others do."""
         self._next_turn: TimerHandle | None = None
         self._handover: TimerHandle | None = None
         self._unreadable: list[Position] | None = None
@@ -138,7 +146,9 @@ class Pump:
                 limiter.forget(self.run)
             self._limiters = limiters
         self._delays = delays
-        if not delays and len(self.delayed) and self._dispatcher is not None:
+        if delays:
+            self.delayed.end_hurry()
+        elif len(self.delayed) and self._dispatcher is not None:
             self.delayed.hurry()
             self._delayed_due()
         if settings.unacked_messages_per_subscription_max <= 0:
@@ -165,6 +175,7 @@ class Pump:
             limiter.forget(self.run)
         self.redelivery_counts.clear()
         self.delayed.clear()
+        self._due = False
         self.reader.drop()
         for timer in (self._next_turn, self._handover, self._unreadable_retry):
             if timer is not None:
@@ -230,6 +241,8 @@ class Pump:
         while size_bytes < TURN_BYTES_MAX and reads < TURN_READS_MAX:
             if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
                 return False
+            if self._due and dispatcher.waiting < DUE_WAITING_MAX:
+                self._take_due()
             may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
             room = dispatcher.room()
             if not may_wait and room <= 0:
@@ -249,9 +262,7 @@ class Pump:
                     self.reader.replay(positions)
                     return False
             room = min(room, self._headroom())
-            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
-                return False
-            if self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from:
+            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing or self._hidden():
                 return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)
@@ -306,6 +317,10 @@ class Pump:
         self._next_turn = None
         self.run()
 
+    def _hidden(self) -> bool:
+        """Whether all that could be read comes after the beginning of an open transaction."""
+        return self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from
+
     def _visible(self, entries: list[Entry]) -> list[Entry]:
         """Those before the oldest open transaction; the others are read when it has ended."""
         visibility = self.visibility
@@ -325,7 +340,7 @@ class Pump:
         shared = dispatcher.type.acknowledges_individually
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
-        delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
+        delays_at_ms = self.delayed.passed_ms(now_ms) if shared and self._delays else NOT_DELAYED
         filtered = filter_entries(
             entries,
             self._cursor,
@@ -446,12 +461,22 @@ class Pump:
             self.run()
 
     def _delayed_due(self) -> None:
+        self._take_due()
+        self.run()
+
+    def _take_due(self) -> None:
+        """Have entries sent whose time has come; not so many that what waits outweighs what is not due yet."""
+        dispatcher = self._dispatcher
+        self._due = dispatcher is not None and dispatcher.waiting >= DUE_WAITING_MAX
+        if dispatcher is None or self._due:
+            return
         now_ms = self._runtime.clock.now_ms()
         items = self.delayed.take_due(now_ms)
         self.delayed.arm(now_ms)
-        if self._dispatcher is not None and items:
-            self._dispatcher.redeliver(items)
-            self.run()
+        if items and self._key_shared is not None:
+            slot_of_hash = self._key_shared.selector.slot_of_hash
+            items = [(position, slot_of_hash(key_hash)) for position, key_hash in items]
+        dispatcher.redeliver(items)
 
 
 def _nothing() -> None:

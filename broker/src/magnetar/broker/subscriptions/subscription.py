@@ -14,6 +14,7 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
@@ -55,6 +56,7 @@ class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
 
     __slots__ = (
+        "_delayed_of_topic",
         "_delays",
         "_dispatcher",
         "_limiter",
@@ -80,7 +82,9 @@ class Subscription:
         cursor: SubscriptionCursor,
         runtime: SubscriptionRuntime,
         settings: DispatchSettings,
+        delayed_of_topic: TopicDelays | None = None,
     ) -> None:
+        """`delayed_of_topic` is shared by all subscriptions of the topic."""
         self.topic_name = topic_name
         self.name = name
         self.cursor = cursor
@@ -98,6 +102,7 @@ class Subscription:
         self._dispatcher: Dispatcher | None = None
         self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self._delays = True
+        self._delayed_of_topic = delayed_of_topic if delayed_of_topic is not None else TopicDelays()
         self._pump: Pump | None = None
         """There while there are consumers, or a read that they began: half of what a subscription weighs."""
 
@@ -346,18 +351,18 @@ class Subscription:
         if self.terminated:
             self._announce_end()
         if self._pump is not None:
-            self._pump.delayed.begin_discarding()
+            self._pump.delayed.discard_up_to(self.cursor.mark_delete)
             self._let_go()
 
     def _let_go(self) -> None:
-        """Forget what consumers hold, and what waits for its time, up to the mark: a part of it in each turn of the
-        loop. What still waits is not sent: whoever reads it again leaves out what is acknowledged."""
+        """Forget what consumers hold up to the mark: a part of it in each turn of the loop. What still waits is not
+        sent: whoever reads it again leaves out what is acknowledged."""
         dispatcher, pump = self._dispatcher, self._pump
         if pump is None:
             return
-        more = pump.delayed.discard_up_to(self.cursor.mark_delete)
+        more = False
         if dispatcher is not None and dispatcher.type.acknowledges_individually:
-            more |= pump.acknowledger.take_acknowledged(self.consumers, dispatcher, LET_GO_ENTRIES_MAX)
+            more = pump.acknowledger.take_acknowledged(self.consumers, dispatcher, LET_GO_ENTRIES_MAX)
             pump.unblock()
         pump.wake()
         if more:
@@ -452,7 +457,9 @@ class Subscription:
         pump = self._pump
         if pump is None:
             label = f"{self.topic_name} / {self.name}"
-            pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
+            pump = self._pump = Pump(
+                self.cursor, self._runtime, self._settings, label, self._announce_end, self._delayed_of_topic
+            )
             pump.follow(self._settings, self._limiters, delays=self._delays)
             pump.stopped = self.state is not SubscriptionState.OPEN
             pump.visibility = self.visibility

@@ -14,6 +14,7 @@ from magnetar.broker.policies.system_topics import is_compacted
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
@@ -50,7 +51,7 @@ BITS_PER_WORD: Final = 64
 _OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
-"""Cursor names that belong to the broker itself."""
+"""Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
 
 
 class PersistentTopic(TopicBase):
@@ -59,6 +60,7 @@ class PersistentTopic(TopicBase):
     __slots__ = (
         "_checks_messages",
         "_deduplication_changes",
+        "_delayed",
         "_dispatch_limiter",
         "_held",
         "_on_lost",
@@ -87,6 +89,7 @@ class PersistentTopic(TopicBase):
         """None: no transaction may write to it."""
         self._held: HeldAppends[PublishBatch] | None = None
         self._checks_messages = policies.checks_messages
+        self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
         self._deduplication_changes = False
@@ -227,7 +230,8 @@ class PersistentTopic(TopicBase):
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     def remove_producer(self, producer: Producer) -> None:
-        """See `TopicBase.remove_producer`."""
+        """The producer is gone: the next one that waits may come in, and deduplication keeps its numbers for a
+        while."""
         super().remove_producer(producer)
         if self.deduplication is not None:
             self.deduplication.producer_removed(producer.name)
@@ -470,7 +474,7 @@ class PersistentTopic(TopicBase):
             subscription.add_publish_rate(messages, size_bytes)
 
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
-        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch)
+        subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch, self._delayed)
         if self.buffer is not None:
             subscription.visibility = self.buffer.visibility
         subscription.follow(self.policies, self._dispatch_limiter)
@@ -478,4 +482,4 @@ class PersistentTopic(TopicBase):
 
 
 Topic: TypeAlias = PersistentTopic | NonPersistentTopic
-"""A topic of either kind."""
+"""A loaded topic, persistent or not."""

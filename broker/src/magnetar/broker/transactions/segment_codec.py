@@ -25,7 +25,7 @@ class SegmentPlace(NamedTuple):
     """Where the segment is in the topic of segments."""
 
 
-class Segment(NamedTuple):
+class SnapshotSegment(NamedTuple):
     """What a segment says beside the transactions that it lists."""
 
     topic: str
@@ -51,7 +51,7 @@ def bits_block(transactions: Sequence[TransactionBits]) -> bytes:
     return b"".join(parts)
 
 
-def encode_segment(segment: Segment, blocks: Iterable[bytes]) -> bytes:
+def encode_segment(segment: SnapshotSegment, blocks: Iterable[bytes]) -> bytes:
     """A segment with these blocks, none of which is empty."""
     ledger_id, entry_id = segment.last_marker
     fields = (number(entry_id), number(ledger_id), number(segment.sequence_id), text(segment.topic))

@@ -14,8 +14,8 @@ from typing import Final
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.transactions.segment_codec import (
-    Segment,
     SegmentPlace,
+    SnapshotSegment,
     bits_block,
     encode_index,
     encode_segment,
@@ -58,7 +58,7 @@ class SegmentedSnapshots:
         """Of topics that are loaded: their segments, oldest first."""
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
-        """See `SnapshotStore`."""
+        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted."""
         found = await self._read_index(topic)
         if found is None:
             return await self._single.read(topic, first_ledger_id)
@@ -75,7 +75,7 @@ class SegmentedSnapshots:
         return snapshot, aborted + [(bits, marker) for bits in unsealed]
 
     async def write(self, snapshot: Snapshot, aborted: Sequence[Aborted]) -> None:
-        """See `SnapshotStore`."""
+        """Keep a snapshot instead of the one before; durable on return."""
         topic = TopicName.parse(snapshot.topic)
         places = self._places.setdefault(snapshot.topic, [])
         last = places[-1].last_marker if places else EARLIEST
@@ -94,7 +94,7 @@ class SegmentedSnapshots:
         await self._delete_segments(topic, expired)
 
     async def delete(self, topic: TopicName) -> None:
-        """See `SnapshotStore`."""
+        """Remove the snapshot of a topic that is gone."""
         found = await self._read_index(topic)
         if found is not None:
             await self._indexes.of(topic.namespace_name).write(str(topic), None)
@@ -103,11 +103,11 @@ class SegmentedSnapshots:
             await self._single.delete(topic)
 
     def release(self, topic: TopicName) -> None:
-        """See `SnapshotStore`."""
+        """Forget where the segments of a topic are that no buffer of this broker has any more."""
         self._places.pop(str(topic), None)
 
     async def close(self) -> None:
-        """See `SnapshotStore`."""
+        """Read and write nothing any more; before the client is closed."""
         for kept in (self._indexes, self._segments, self._single):
             await kept.close()
 
@@ -147,7 +147,7 @@ class SegmentedSnapshots:
 
     async def _seal(self, topic: TopicName, places: list[SegmentPlace], aborted: Sequence[Aborted]) -> SegmentPlace:
         sequence_id = max((place.sequence_id for place in places), default=-1) + 1
-        segment = Segment(str(topic), sequence_id, aborted[-1][1])
+        segment = SnapshotSegment(str(topic), sequence_id, aborted[-1][1])
         payload = encode_segment(segment, await _blocks([bits for bits, _ in aborted]))
         stored = await self._segments.of(topic.namespace_name).write(segment_key(str(topic), sequence_id), payload)
         return SegmentPlace(sequence_id, segment.last_marker, stored.position)

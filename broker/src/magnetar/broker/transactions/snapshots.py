@@ -34,7 +34,7 @@ class SingleSnapshots:
         self._topics = SnapshotTopics(SNAPSHOT_TOPIC, SINGLE, parts)
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
-        """See `SnapshotStore`."""
+        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted."""
         del first_ledger_id
         namespace = topic.namespace_name
         message = await self._topics.of(namespace).latest(str(topic))
@@ -53,7 +53,7 @@ class SingleSnapshots:
         return reading.rest(), aborted
 
     async def write(self, snapshot: Snapshot, aborted: Sequence[Aborted]) -> None:
-        """See `SnapshotStore`."""
+        """Keep a snapshot instead of the one before; durable on return."""
         blocks: list[bytes] = []
         turn = TimeSlice()
         for first in range(0, len(aborted), AT_ONCE):
@@ -64,13 +64,13 @@ class SingleSnapshots:
         await topic.write(snapshot.topic, encode_snapshot(snapshot, blocks))
 
     async def delete(self, topic: TopicName) -> None:
-        """See `SnapshotStore`."""
+        """Remove the snapshot of a topic that is gone."""
         if await self._topics.exists(topic.namespace_name):
             await self._topics.of(topic.namespace_name).write(str(topic), None)
 
     def release(self, topic: TopicName) -> None:
-        """See `SnapshotStore`; nothing is remembered of single topics."""
+        """Nothing is remembered of single topics."""
 
     async def close(self) -> None:
-        """See `SnapshotStore`."""
+        """Read and write nothing any more; before the client is closed."""
         await self._topics.close()
