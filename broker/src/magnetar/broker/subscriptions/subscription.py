@@ -62,6 +62,7 @@ class Subscription:
         "_runtime",
         "_settings",
         "cursor",
+        "hidden",
         "last_active_seconds",
         "name",
         "state",
@@ -88,6 +89,8 @@ class Subscription:
         self.totals = SubscriptionTotals()
         self.last_active_seconds = runtime.clock.monotonic_seconds()
         """When it last had a consumer, or was loaded."""
+        self.hidden: dict[Position, int] | None = None
+        """The messages that open transactions have acknowledged, as bits of each entry; -1 is all of it."""
         self._runtime = runtime
         self._settings = settings
         self._limiter: RateLimiter | None = None
@@ -293,6 +296,25 @@ class Subscription:
         pump.unblock()
         pump.wake()
 
+    # --- from transactions
+
+    @property
+    def delivering(self) -> tuple[Dispatcher | None, Pump | None]:
+        """Who chooses and who sends, while anybody is connected."""
+        return self._dispatcher, self._pump
+
+    def hide(self, held: dict[Position, int]) -> None:
+        """Send nothing of what stands in here, from now on."""
+        self.hidden = held
+        if self._pump is not None:
+            self._pump.hidden = held
+
+    def acknowledged_in_transaction(self, mark_delete: Position) -> None:
+        """A transaction was committed; `mark_delete` is where the mark was before."""
+        if self.cursor.mark_delete != mark_delete:
+            self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
+        self._announce_end()
+
     # --- from the topic and its administrators
 
     def entries_available(self) -> None:
@@ -450,6 +472,7 @@ class Subscription:
             label = f"{self.topic_name} / {self.name}"
             pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
             pump.follow(self._settings, self._limiters, delays=self._delays)
+            pump.hidden = self.hidden
             pump.stopped = self.state is not SubscriptionState.OPEN
         return pump
 
