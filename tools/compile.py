@@ -63,6 +63,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/subscriptions/acknowledgement.py",
     "broker/src/magnetar/broker/dispatch/redelivery.py",
     "broker/src/magnetar/broker/subscriptions/filtering.py",
+    "broker/src/magnetar/broker/subscriptions/hidden.py",
     "broker/src/magnetar/broker/subscriptions/pump.py",
     "broker/src/magnetar/broker/session/publish.py",
     "broker/src/magnetar/broker/session/acknowledge.py",

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import EntryBatch
-from magnetar.managed.entry_bitmap import value_of, words_of
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import sticky_key
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
@@ -26,6 +24,14 @@ class Slots(Protocol):
 
     def slot(self, key: bytes) -> int:
         """The slot of a key."""
+        ...
+
+
+class BatchesLeft(Protocol):
+    """What is left of batches of which a part is not to be delivered: a cursor says so, or `PartlyHeld`."""
+
+    def remaining_ack_set(self, position: Position) -> list[int] | None:
+        """Words with a 1 for each message that is left; None: all of them."""
         ...
 
 
@@ -45,18 +51,12 @@ class FilteredEntries:
 
 
 def filter_entries(
-    entries: list[Entry],
-    cursor: SubscriptionCursor,
-    now_ms: int,
-    slots: Slots | None,
-    delay_ms_max: int = 0,
-    hidden: dict[Position, int] | None = None,
+    entries: list[Entry], cursor: BatchesLeft, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
 ) -> FilteredEntries:
     """Sort out which entries go out now; those of which nothing is left count as markers. `slots` is for Key_Shared.
 
     `now_ms` below 0 means that nothing is delayed on this subscription. Longer delays than `delay_ms_max`, if it is
-    not 0, are cut to it. What of batches is `hidden` (bits of messages by position) is taken off their ack sets; entries
-    that are hidden as a whole do not come here."""
+    not 0, are cut to it."""
     filtered = FilteredEntries()
     batch = filtered.batch
     for entry in entries:
@@ -81,8 +81,6 @@ def filter_entries(
         count = metadata.num_messages
         if count > 1:
             ack_set = cursor.remaining_ack_set((entry.ledger_id, entry.entry_id))
-            if hidden:
-                ack_set = without_held(ack_set, count, hidden.get((entry.ledger_id, entry.entry_id), 0))
             if ack_set is not None:
                 ack_set = within_batch(ack_set, count)
                 count = unacknowledged(ack_set)
@@ -112,35 +110,6 @@ def within_batch(ack_set: list[int], message_count: int) -> list[int]:
     if within == last & WORD_MASK:
         return ack_set if len(ack_set) == words else ack_set[:words]
     return [*ack_set[: words - 1], within]
-
-
-def not_held(entries: list[Entry], cursor: SubscriptionCursor, hidden: dict[Position, int]) -> list[Entry]:
-    """The entries of which open transactions leave anything; what they hold is neither sent nor acknowledged."""
-    return [entry for entry in entries if not _wholly_held(entry, cursor, hidden)]
-
-
-def _wholly_held(entry: Entry, cursor: SubscriptionCursor, hidden: dict[Position, int]) -> bool:
-    position = (entry.ledger_id, entry.entry_id)
-    held = hidden.get(position, 0)
-    if held <= 0:
-        return held < 0
-    try:
-        count = entry.metadata().num_messages
-    except BadMetadata:
-        return False
-    if count <= 1:
-        return True
-    ack_set = cursor.remaining_ack_set(position)
-    left = (1 << count) - 1 if ack_set is None else value_of(within_batch(ack_set, count))
-    return left != 0 and left & ~held == 0
-
-
-def without_held(ack_set: list[int] | None, message_count: int, held: int) -> list[int] | None:
-    """An ack set of a batch without the messages that transactions hold."""
-    if not held:
-        return ack_set
-    left = (1 << message_count) - 1 if ack_set is None else value_of(ack_set)
-    return words_of(left & ~held)
 
 
 def unacknowledged(ack_set: list[int]) -> int:

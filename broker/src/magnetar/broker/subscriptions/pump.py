@@ -17,7 +17,8 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
-from magnetar.broker.subscriptions.filtering import FilteredEntries, Slots, filter_entries, not_held
+from magnetar.broker.subscriptions.filtering import BatchesLeft, FilteredEntries, Slots, filter_entries
+from magnetar.broker.subscriptions.hidden import without_held
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.enums import SubscriptionType
 
@@ -309,17 +310,16 @@ class Pump:
 
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns the bytes."""
+        batches: BatchesLeft = self._cursor
         if self.hidden:
-            entries = not_held(entries, self._cursor, self.hidden)
+            entries, batches = without_held(entries, self._cursor, self.hidden)
         if not entries:
             return 0
         shared = dispatcher.type.acknowledges_individually
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
         delays_at_ms = now_ms if shared and self._delays else NOT_DELAYED
-        filtered = filter_entries(
-            entries, self._cursor, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms, self.hidden
-        )
+        filtered = filter_entries(entries, batches, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
         for (ledger_id, entry_id), error in filtered.unreadable:
             logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if filtered.markers:

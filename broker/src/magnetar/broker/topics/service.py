@@ -17,7 +17,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -212,6 +212,8 @@ class BrokerService:
         return topic
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if is_bare_ledger(name):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
@@ -405,6 +407,10 @@ class BrokerService:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
+        if is_bare_ledger(name) and await self.exists(name):
+            # Left over by a deletion that was cut short; its namespace can only be deleted without it.
+            await self.ledgers.delete(name.persistence_name)
+            return
         if loaded is None and not await self.exists(name):
             if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")

@@ -11,9 +11,10 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from google.protobuf.message import DecodeError
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position, signed64, unsigned64
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.generated import transaction_pending_ack_pb2 as pb
 
 BATCH_MAGIC: Final = b"\x0e\x01"
@@ -72,10 +73,10 @@ def decode_records(data: bytes) -> list[PendingAckRecord]:
     """The records of an entry. Raises `BadPendingAckRecord`."""
     try:
         if data.startswith(BATCH_MAGIC):
-            batch = pb.BatchedPendingAckMetadataEntry.FromString(data[len(BATCH_HEADER) :])
+            batch = parse(pb.BatchedPendingAckMetadataEntry, data[len(BATCH_HEADER) :])
             return [_record_of(each) for each in batch.pending_ack_log]
-        return [_record_of(pb.PendingAckMetadataEntry.FromString(data))]
-    except DecodeError as error:
+        return [_record_of(parse(pb.PendingAckMetadataEntry, data))]
+    except BadProtobuf as error:
         raise BadPendingAckRecord(f"an entry of pending acknowledgements cannot be read: {error}") from None
 
 
@@ -99,8 +100,9 @@ def _message_of(record: PendingAckRecord) -> pb.PendingAckMetadataEntry:
 
 
 def _record_of(message: pb.PendingAckMetadataEntry) -> PendingAckRecord:
-    if not message.HasField("pending_ack_op"):
-        raise BadPendingAckRecord("a record of pending acknowledgements does not say what it is")
+    # Parsing does not look at required fields.
+    if not message.HasField("pending_ack_op") or not message.IsInitialized():
+        raise BadPendingAckRecord("a record of pending acknowledgements lacks a field")
     return PendingAckRecord(
         PendingAckOperation(message.pending_ack_op),
         (signed64(message.txnid_most_bits), signed64(message.txnid_least_bits)),
