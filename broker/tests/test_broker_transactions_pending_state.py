@@ -298,21 +298,24 @@ def test_replay_leaves_out_what_is_acknowledged_or_gone() -> None:
     assert held.entries == {(7, 2): WHOLE}
 
 
-def test_replay_of_cumulative_acknowledgements() -> None:
+@pytest.mark.parametrize(
+    ("acks", "held_then"),
+    [
+        ([(FIRST, 4, ())], None),
+        ([(FIRST, 6, (0b100,)), (SECOND, 8, ())], CumulativeAck(FIRST, (7, 6), 0b100)),
+        ([(FIRST, 6, (0b100,)), (FIRST, 7, ())], CumulativeAck(FIRST, (7, 7), 0)),
+    ],
+)
+def test_replay_of_cumulative_acknowledgements(
+    acks: list[tuple[Position, int, tuple[int, ...]]], held_then: CumulativeAck | None
+) -> None:
     held, cursor = HeldAcknowledgements(), Cursor(mark=(7, 4))
-
-    def ack(transaction: Position, entry_id: int, *words: int) -> None:
+    for transaction, entry_id, words in acks:
         entry = AckedEntry((7, entry_id), words, 0)
         held.replay(PendingAckRecord(ACK, transaction, cumulative=True, entries=[entry]), cursor, lambda _: True)
-
-    ack(FIRST, 4)
-    assert held.cumulative is None
-    ack(FIRST, 6, 0b100)
-    ack(SECOND, 8)
-    assert held.cumulative == CumulativeAck(FIRST, (7, 6), 0b100)
-    ack(FIRST, 7)
-    assert held.cumulative == CumulativeAck(FIRST, (7, 7), 0)
-    assert held.replay(PendingAckRecord(COMMIT, FIRST, cumulative=True), cursor, lambda _: True) == FIRST
+    assert held.cumulative == held_then
+    ended = held.replay(PendingAckRecord(COMMIT, FIRST, cumulative=True), cursor, lambda _: True)
+    assert ended == (None if held_then is None else FIRST)
 
 
 # --- trimming

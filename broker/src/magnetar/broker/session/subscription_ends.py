@@ -15,7 +15,7 @@ from magnetar.core.ids import signed64
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
-from magnetar.wire.pulsar.messages import frame_of
+from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX, frame_of
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
@@ -42,6 +42,9 @@ class SubscriptionEndCommands:
         )
         try:
             await self._end(request)
+        except PulsarError as error:
+            answer.error, answer.message = cast("pb.ServerError", int(error.code)), error.message[:TEXT_CHARACTERS_MAX]
+            forget_frames(error)
         except MagnetarError as error:
             logger.warning(
                 "transaction (%d,%d) is not ended on %s / %s: %s",
@@ -52,7 +55,7 @@ class SubscriptionEndCommands:
                 error,
             )
             answer.error = cast("pb.ServerError", int(server_error_of(error)))
-            answer.message = str(error) or type(error).__name__
+            answer.message = (str(error) or type(error).__name__)[:TEXT_CHARACTERS_MAX]
             forget_frames(error)
         self._session.write(frame_of(answer))
 

@@ -72,6 +72,25 @@ def acknowledge_held(
         pump.redelivery_counts.forget(position)
 
 
+def take_back(subscription: Subscription, positions: Sequence[Position]) -> list[tuple[Position, int]]:
+    """Their transaction is aborted: whoever has the rest of a batch has it no more, as all that is left of the batch is
+    sent again. Those that somebody had, each with its key hash."""
+    dispatcher, pump = subscription.delivering
+    if dispatcher is None or pump is None or not dispatcher.type.acknowledges_individually:
+        return []
+    found: list[tuple[Position, int]] = []
+    for consumer in dispatcher.consumers:
+        held = [position for position in positions if position in consumer.pending]
+        if not held:
+            continue
+        taken, messages = pump.acknowledger.take_back(consumer, held)
+        consumer.messages_redelivered += messages
+        for position, key_hash in taken:
+            dispatcher.acknowledged(consumer, position, key_hash)
+        found += taken
+    return found
+
+
 async def send_again(subscription: Subscription, key_hashes: Mapping[Position, int]) -> None:
     """Their transaction was aborted: consumers get these entries again. With one receiver that is all that it has not
     acknowledged, as always. A hash of 0 is not known; Key_Shared looks at the entries for it."""
@@ -86,7 +105,7 @@ async def send_again(subscription: Subscription, key_hashes: Mapping[Position, i
     for first in range(0, len(items), SENT_AGAIN_AT_ONCE):
         some = items[first : first + SENT_AGAIN_AT_ONCE]
         try:
-            await _find_slots(subscription, some)
+            some = await _with_slots(subscription, some)
         except (MagnetarError, BadMetadata) as error:
             # Those who subscribe again get all that is not acknowledged.
             logger.warning("%s / %s begins again: %s", subscription.topic_name, subscription.name, error)
@@ -96,34 +115,26 @@ async def send_again(subscription: Subscription, key_hashes: Mapping[Position, i
         await asyncio.sleep(0)
 
 
-async def _find_slots(subscription: Subscription, items: list[tuple[Position, int]]) -> None:
-    """Find out the unknown hashes, in place; what is gone, or acknowledged by now, is left out."""
+async def _with_slots(subscription: Subscription, items: list[tuple[Position, int]]) -> list[tuple[Position, int]]:
+    """The entries with hashes that were not known; without those that are gone, or acknowledged by now."""
     _, pump = subscription.delivering
     slots = pump.slots if pump is not None else None
     unknown = [position for position, key_hash in items if not key_hash]
     if slots is None or not unknown:
-        return
+        return items
     known = {position: key_hash for position, key_hash in items if key_hash}
     for entry in await subscription.cursor.read_positions(unknown):
         known[entry.position] = slots.slot(sticky_key(entry.metadata()))
-    items[:] = sorted(known.items())
+    return sorted(known.items())
 
 
 def _redeliver(subscription: Subscription, items: list[tuple[Position, int]]) -> None:
     dispatcher, pump = subscription.delivering
     if dispatcher is None or pump is None:
         return
-    released: list[tuple[Consumer, Position, int]] = []
-    for consumer in dispatcher.consumers:
-        # A part of a batch: its holder has the rest, and gets all of it again, or another one does.
-        taken, messages = pump.acknowledger.take_back(consumer, [one for one, _ in items if one in consumer.pending])
-        consumer.messages_redelivered += messages
-        released += [(consumer, position, key_hash) for position, key_hash in taken]
     for position, _ in items:
         pump.redelivery_counts.increment(position)
     dispatcher.redeliver(items)
-    for consumer, position, key_hash in released:
-        dispatcher.acknowledged(consumer, position, key_hash)
     pump.unblock()
     pump.wake()
 

@@ -130,6 +130,11 @@ class Pump:
         """Nothing of it goes on: without a dispatcher it may be forgotten."""
         return not self._pumping and self.reader.state is _IDLE
 
+    def hide(self, hidden: dict[Position, int] | None) -> None:
+        """What stands in here is held by open transactions, from now on."""
+        self.hidden = hidden
+        self.acknowledger.hidden = hidden
+
     @property
     def slots(self) -> Slots | None:
         """Key_Shared: how keys become slots."""

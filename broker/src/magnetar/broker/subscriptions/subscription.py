@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, KeySharedPolicy
-from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.choice import new_dispatcher
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -36,18 +34,6 @@ if TYPE_CHECKING:
 
 LET_GO_ENTRIES_MAX: Final = 5_000
 """What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
-
-
-def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
-    """The dispatcher of the type that a subscription's first consumer asks for."""
-    kind = consumer.identity.subscription_type
-    if kind is SubscriptionType.EXCLUSIVE:
-        return ExclusiveDispatcher()
-    if kind is SubscriptionType.FAILOVER:
-        return FailoverDispatcher(topic_name, consumer.partition_index)
-    if kind is SubscriptionType.SHARED:
-        return SharedDispatcher(round_robin_messages_max)
-    return KeySharedDispatcher(consumer.identity.key_shared or KeySharedPolicy())
 
 
 class Subscription:
@@ -307,7 +293,7 @@ class Subscription:
         """Send nothing of what stands in here, from now on."""
         self.hidden = held
         if self._pump is not None:
-            self._pump.hidden = held
+            self._pump.hide(held)
 
     def acknowledged_in_transaction(self, mark_delete: Position) -> None:
         """A transaction was committed; `mark_delete` is where the mark was before."""
@@ -472,7 +458,7 @@ class Subscription:
             label = f"{self.topic_name} / {self.name}"
             pump = self._pump = Pump(self.cursor, self._runtime, self._settings, label, self._announce_end)
             pump.follow(self._settings, self._limiters, delays=self._delays)
-            pump.hidden = self.hidden
+            pump.hide(self.hidden)
             pump.stopped = self.state is not SubscriptionState.OPEN
         return pump
 

@@ -341,9 +341,11 @@ class PersistentTopic(TopicBase):
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
         self._disconnect()
-        if self.pending_acks is not None:
-            await self.pending_acks.abandon()
-        await self.ledger.abandon()
+        if self.pending_acks is None:
+            await self.ledger.abandon()
+        else:
+            # Both at once: nothing may be written any more.
+            await asyncio.gather(self.ledger.abandon(), self.pending_acks.abandon())
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""

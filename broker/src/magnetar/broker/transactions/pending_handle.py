@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-from magnetar.broker.subscriptions.held import acknowledge_held, hold_back, send_again
+from magnetar.broker.subscriptions.held import acknowledge_held, hold_back, send_again, take_back
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.transactions.pending_log import PendingAckLog
 from magnetar.broker.transactions.pending_records import (
@@ -117,8 +117,8 @@ class PendingAckHandle:
         self._contains = contains
         self._new_log = new_log
         self._open_log = open_log
-        self._starting: asyncio.Task[None] | None = None
-        self._endings: dict[TransactionId, asyncio.Task[None]] = {}
+        self._starting: asyncio.Future[None] | None = None
+        self._endings: dict[TransactionId, asyncio.Future[None]] = {}
         self._key_hashes: dict[Position, int] = {}
         """Key_Shared: under which slots entries were sent that are held now."""
         self._sweeping = False
@@ -142,15 +142,21 @@ class PendingAckHandle:
         starting = self._starting
         if starting is None:
             self._become(PendingAckState.REPLAYING)
-            starting = self._starting = asyncio.get_running_loop().create_task(self._start())
+            starting = self._starting = self._run(self._start())
             starting.add_done_callback(self._started)
         # A client that gives up must not take the replay away from the others that wait for it.
         await asyncio.shield(starting)
 
-    def _started(self, task: asyncio.Task[None]) -> None:
+    def _started(self, outcome: asyncio.Future[None]) -> None:
+        del outcome
         self._starting = None
-        if not task.cancelled():
-            task.exception()  # Looked at: nobody may be left to wait for it.
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Do something on the side, whoever waits for it: the broker's service does when it closes."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(_looked_at)
+        self._runtime.spawn(_told(work, outcome))
+        return outcome
 
     async def _start(self) -> None:
         try:
@@ -236,7 +242,9 @@ class PendingAckHandle:
             done(None)
             return
         self.held.hold(transaction, entries)
-        bits = {entry.position: entry.bits for entry in entries}
+        bits: dict[Position, int] = {}
+        for entry in entries:
+            bits[entry.position] = bits.get(entry.position, 0) | entry.bits
         for position, key_hash in hold_back(self._subscription, consumer, bits):
             self._key_hashes[position] = key_hash
         self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=acked), done)
@@ -291,16 +299,10 @@ class PendingAckHandle:
             self._sweeping = True
             self._runtime.spawn(self._sweep())
 
-    def _end_in_background(self, transaction: TransactionId, *, commit: bool) -> asyncio.Task[None]:
-        ending = asyncio.get_running_loop().create_task(self._end(transaction, commit=commit))
-        self._endings[transaction] = ending
-        ending.add_done_callback(lambda task: self._ended(transaction, task))
+    def _end_in_background(self, transaction: TransactionId, *, commit: bool) -> asyncio.Future[None]:
+        ending = self._endings[transaction] = self._run(self._end(transaction, commit=commit))
+        ending.add_done_callback(lambda _: self._endings.pop(transaction, None))
         return ending
-
-    def _ended(self, transaction: TransactionId, task: asyncio.Task[None]) -> None:
-        del self._endings[transaction]
-        if not task.cancelled():
-            task.exception()  # Looked at: nobody may be left to wait for it.
 
     async def _end(self, transaction: TransactionId, *, commit: bool) -> None:
         operation = PendingAckOperation.COMMIT if commit else PendingAckOperation.ABORT
@@ -322,10 +324,14 @@ class PendingAckHandle:
         hashes: dict[Position, int] = {}
         turn = TimeSlice()
         for entries in list(acks.records) if acks is not None else ():
+            positions = [entry.position for entry in entries]
+            hashes.update((position, self._key_hashes.pop(position, 0)) for position in positions)
             if commit:
                 acknowledge_held(subscription, *_acknowledgement(entries))
+            else:
+                # Before they are shown again: who had the rest of a batch had fewer messages than that has now.
+                hashes.update(take_back(subscription, positions))
             held.release(entries)
-            hashes.update((entry.position, self._key_hashes.pop(entry.position, 0)) for entry in entries)
             if turn.over:
                 await turn.pause()
         if commit and cumulative is not None:
@@ -369,14 +375,13 @@ class PendingAckHandle:
         await self._settled()
 
     async def abandon(self) -> None:
-        """Take nothing more and write nothing."""
+        """Take nothing more and write nothing. Waits for nobody: what is under way finds out."""
         self._become(PendingAckState.CLOSED)
         if self.log is not None:
             await self.log.abandon()
-        await self._settled()
 
     async def _settled(self) -> None:
-        waiting = [task for task in (self._starting, *self._endings.values()) if task is not None]
+        waiting = [outcome for outcome in (self._starting, *self._endings.values()) if outcome is not None]
         if waiting:
             await asyncio.wait(waiting)
 
@@ -421,6 +426,25 @@ class PendingAckHandle:
         if batch_index < 0 or batch_index >= self.held.sizes.get(position, 0):
             return "InvalidPosition"
         return "PendingAck" if bits >> batch_index & 1 else "NotInPendingAck"
+
+
+async def _told(work: Coroutine[Any, Any, None], outcome: asyncio.Future[None]) -> None:
+    """Do the work, and tell how it went."""
+    try:
+        await work
+    except MagnetarError as error:
+        outcome.set_exception(error)
+    except BaseException:
+        outcome.cancel()
+        raise
+    else:
+        outcome.set_result(None)
+
+
+def _looked_at(outcome: asyncio.Future[None]) -> None:
+    """Nobody may be left to wait for it."""
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _entries_of(ack: Ack) -> list[AckedEntry]:
