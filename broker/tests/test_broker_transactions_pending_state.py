@@ -279,10 +279,12 @@ def test_bits_are_held_exactly_by_who_acknowledged_them(
 def test_replay_holds_what_is_open_and_names_what_is_ended() -> None:
     held, cursor = HeldAcknowledgements(), Cursor()
     one = PendingAckRecord(ACK, FIRST, cumulative=False, entries=[AckedEntry((7, 1), (), 0), AckedEntry((7, 2), (), 0)])
-    refused = PendingAckRecord(ACK, SECOND, cumulative=False, entries=[AckedEntry((7, 2), (), 0)])
+    again = [AckedEntry((7, 2), (), 0), AckedEntry((7, 3), (), 0)]
+    refused = PendingAckRecord(ACK, SECOND, cumulative=False, entries=again)
     assert held.replay(one, cursor, lambda _: True) is None
     assert held.replay(refused, cursor, lambda _: True) is None
     assert set(held.entries) == {(7, 1), (7, 2)}
+    assert (held.open_transactions, len(held.transactions)) == (1, 2)
     # A refused record is there, too, and its transaction is to be ended; nothing of the first one is let go.
     assert held.replay(PendingAckRecord(ABORT, SECOND, cumulative=False), cursor, lambda _: True) == SECOND
     assert held.transactions[SECOND].records == []

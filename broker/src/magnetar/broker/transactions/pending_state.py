@@ -132,9 +132,12 @@ class HeldAcknowledgements:
         for entry in entries:
             if _is_acknowledged(entry, cursor):
                 return f"message {entry.position[0]}:{entry.position[1]} was acknowledged before"
-            if self.entries.get(entry.position, 0) & entry.bits:
+            if self._is_held(entry):
                 return f"message {entry.position[0]}:{entry.position[1]} is in pending ack status"
         return ""
+
+    def _is_held(self, entry: HeldEntry) -> bool:
+        return self.entries.get(entry.position, 0) & entry.bits != 0
 
     def cumulative_conflict(self, ack: CumulativeAck, cursor: AcknowledgedView) -> str:
         """Why a cumulative acknowledgement cannot be held, empty when it can."""
@@ -202,8 +205,8 @@ class HeldAcknowledgements:
 
     @property
     def open_transactions(self) -> int:
-        """Transactions with individual acknowledgements."""
-        return len(self.transactions)
+        """Transactions with individual acknowledgements that count."""
+        return sum(1 for acks in self.transactions.values() if acks.records)
 
     # --- coordinators
 
@@ -226,9 +229,9 @@ class HeldAcknowledgements:
     ) -> TransactionId | None:
         """Take a record of the log. The transaction that it ends, if this one knows it: the caller does that.
 
-        Of an acknowledgement counts what was not acknowledged, or held, before: refused ones are in the log, too, and
-        what is acknowledged in the cursor came from a commit whose end was not written before a crash, or from
-        elsewhere."""
+        Apache's brokers write an acknowledgement before they look whether they take it: one of what another record
+        holds was refused, and counts for nothing. What is acknowledged by now may have been so later, as by a commit of
+        which a part was stored before a crash: then the rest of the record counts."""
         if record.operation is not PendingAckOperation.ACK:
             return record.transaction if self.knows(record.transaction) else None
         if record.cumulative:
@@ -237,9 +240,10 @@ class HeldAcknowledgements:
                 if not self.cumulative_conflict(ack, cursor):
                     self.hold_cumulative(ack)
             return None
-        held = map(held_entry, record.entries)
-        fresh = [each for each in held if each.bits and contains(each.position) and not self.conflict((each,), cursor)]
-        self.hold(record.transaction, fresh)
+        entries = [each for each in map(held_entry, record.entries) if each.bits and contains(each.position)]
+        if any(self._is_held(each) for each in entries):
+            entries = []
+        self.hold(record.transaction, [each for each in entries if not _is_acknowledged(each, cursor)])
         return None
 
 
