@@ -245,6 +245,21 @@ async def test_an_abort_takes_the_rest_of_a_batch_from_its_holder(broker: Memory
     assert (list(message.body.ack_set), subscription.unacked_messages) == ([], 3)
 
 
+async def test_what_an_abort_shows_again_is_with_one_consumer_only(broker: MemoryBroker) -> None:
+    client = await Client.of(broker)
+    batch = await one_batch(client)
+    await client.consumer(SHARED, consumer_id=2)
+    subscription = topic_of(broker).subscriptions["s"]
+    assert await client.ack(5, batch, sets={batch: FIRST_OF_THREE}) is None
+    client.client.send(pb.BaseCommand.FLOW, consumer_id=2, messagePermits=10)
+    await client.client.round_trip()
+    subscription.consumers[0].permits = 0
+    assert await client.end(5, ABORT) is None
+    message = await client.client.expect(pb.BaseCommand.MESSAGE)
+    assert (message.body.consumer_id, subscription.unacked_messages) == (2, 3)
+    assert [len(consumer.pending) for consumer in subscription.consumers] == [0, 1]
+
+
 # --- cumulative
 
 

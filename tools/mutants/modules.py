@@ -266,7 +266,8 @@ PARTS: Final = (
         ),
         _files(
             "broker/tests",
-            *("broker_transactions_pending_state", "broker_transactions_acks", "broker_transactions_takeover"),
+            *("broker_transactions_pending_state", "broker_transactions_pending_log"),
+            *("broker_transactions_acks", "broker_transactions_takeover"),
         ),
     ),
     Part(
