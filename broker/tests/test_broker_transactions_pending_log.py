@@ -36,9 +36,9 @@ class World:
         """The next owner's log."""
         runtime = SubscriptionRuntime(self.timers, self.spawn, self.timers.call_later)
         shared = TransactionSettings(enabled=True, **settings)
-        return PendingAckLog(
-            PendingAckLogs(ledgers=self.managed.factory(), settings=shared, runtime=runtime), "log", self.cursor
-        )
+        logs = PendingAckLogs(ledgers=self.managed.factory(), settings=shared, runtime=runtime)
+        cursor: Any = self.cursor
+        return PendingAckLog(logs, "log", cursor)
 
 
 @pytest.fixture
