@@ -95,7 +95,7 @@ def ledger_document(ledger: LedgerStats) -> Document:
 def cursor_document(
     cursor: CursorStats, entries_added: int, subscription: Subscription | None, ledger: ManagedLedger
 ) -> Document:
-    """One cursor."""
+    """A cursor's internal statistics as JSON."""
     active = subscription is not None and bool(subscription.consumers)
     waiting = active and cursor.read_position > ledger.last_confirmed
     ahead = ledger.ledgers.previous_position(cursor.read_position)
