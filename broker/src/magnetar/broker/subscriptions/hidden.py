@@ -29,7 +29,7 @@ class PartlyHeld:
         self.left: dict[Position, list[int]] = {}
 
     def remaining_ack_set(self, position: Position) -> list[int] | None:
-        """As that of the cursor."""
+        """What is left of a batch as words, with a 1 for each message; None: all of it."""
         left = self.left.get(position)
         return left if left is not None else self._cursor.remaining_ack_set(position)
 
