@@ -257,6 +257,20 @@ PARTS: Final = (
         _SUBSCRIPTION_TESTS,
     ),
     Part(
+        "pending-acks",
+        _BROKER,
+        (
+            *("transactions/pending_index", "transactions/pending_records", "transactions/pending_state"),
+            *("transactions/pending_handle", "transactions/pending_log", "transactions/pending_topic"),
+            *("subscriptions/held", "subscriptions/hidden"),
+        ),
+        _files(
+            "broker/tests",
+            *("broker_transactions_pending_state", "broker_transactions_pending_log"),
+            *("broker_transactions_acks", "broker_transactions_takeover"),
+        ),
+    ),
+    Part(
         "access",
         _BROKER,
         ("auth/access", "auth/authorizer", "auth/rules", "session/access", "peers/access", "admin/web/access"),

@@ -318,6 +318,12 @@ class ManagedLedger:
                 if state is not None:
                     self._add_cursor(name, CursorStorage(self._shared, self.appends, name, state))
 
+    async def check_owner(self) -> None:
+        """Before something beside it is changed that no write of its own guards. `ManagedLedgerFenced` when another
+        owner has it."""
+        await self._check_owner()
+        self._check_usable()
+
     async def check_loaded_cursors(self) -> None:
         """Before any of them is used: `ManagedLedgerFenced` when another owner has written the list since.
 

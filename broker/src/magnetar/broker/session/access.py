@@ -212,6 +212,15 @@ class SessionAccess:
         assert principal is not None
         return authorizer.allows_on_topic_now(principal, Right.LOOKUP, topic) is True
 
+    @property
+    def is_super_user(self) -> bool:
+        """Whether the client, and the proxy that it comes through, may do everything."""
+        authorizer = self._access.authorizer
+        if authorizer is None:
+            return True
+        assert self.principal is not None
+        return authorizer.is_super_user(self.principal)
+
     async def require_on_namespace(self, right: Right, namespace: NamespaceName, refusal: str) -> None:
         """`PulsarError` with the text `refusal` unless the client has a right on a namespace as a whole."""
         if self._access.authorizer is None:

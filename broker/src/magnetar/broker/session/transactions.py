@@ -1,4 +1,4 @@
-"""Transaction commands, which this broker refuses: it has no transaction coordinator.
+"""Transaction commands that this broker refuses: it has no transaction coordinator.
 
 The refusals are those of an Apache broker with `transactionCoordinatorEnabled=false`, which is its default
 (`ServerCnx.checkTransactionEnableAndSendError`), so that clients report what they would report there.
@@ -34,9 +34,6 @@ class TransactionCommands:
         pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._refuse_end(
             command.endTxnOnPartition, pb.CommandEndTxnOnPartitionResponse()
         ),
-        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._refuse_end(
-            command.endTxnOnSubscription, pb.CommandEndTxnOnSubscriptionResponse()
-        ),
     }
     """What this group answers."""
 
@@ -48,8 +45,8 @@ class TransactionCommands:
 
     def _refuse_end(
         self,
-        request: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription,
-        answer: pb.CommandEndTxnOnPartitionResponse | pb.CommandEndTxnOnSubscriptionResponse,
+        request: pb.CommandEndTxnOnPartition,
+        answer: pb.CommandEndTxnOnPartitionResponse,
     ) -> None:
         answer.request_id = request.request_id
         answer.txnid_least_bits, answer.txnid_most_bits = request.txnid_least_bits, request.txnid_most_bits

@@ -9,6 +9,7 @@ from magnetar.broker.settings.access import AccessSettings
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
 from magnetar.core.setting import part, setting
@@ -92,6 +93,7 @@ class BrokerSettings:
     policies: PolicySettings = field(default_factory=PolicySettings)
     load: LoadSettings = field(default_factory=LoadSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import sticky_key
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
@@ -26,6 +25,14 @@ class Slots(Protocol):
 
     def slot(self, key: bytes) -> int:
         """The slot of a key."""
+        ...
+
+
+class BatchesLeft(Protocol):
+    """What is left of batches of which a part is not to be delivered: a cursor says so, or `PartlyHeld`."""
+
+    def remaining_ack_set(self, position: Position) -> list[int] | None:
+        """Words with a 1 for each message that is left; None: all of them."""
         ...
 
 
@@ -46,7 +53,7 @@ class FilteredEntries:
 
 
 def filter_entries(
-    entries: list[Entry], cursor: SubscriptionCursor, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
+    entries: list[Entry], cursor: BatchesLeft, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
 ) -> FilteredEntries:
     """Sort out which entries go out now; those of which nothing is left count as markers. `slots` is for Key_Shared.
 

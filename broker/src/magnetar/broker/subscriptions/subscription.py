@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, KeySharedPolicy
-from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.choice import new_dispatcher
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
@@ -39,18 +37,6 @@ LET_GO_ENTRIES_MAX: Final = 5_000
 """What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
 
 
-def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
-    """The dispatcher of the type that a subscription's first consumer asks for."""
-    kind = consumer.identity.subscription_type
-    if kind is SubscriptionType.EXCLUSIVE:
-        return ExclusiveDispatcher()
-    if kind is SubscriptionType.FAILOVER:
-        return FailoverDispatcher(topic_name, consumer.partition_index)
-    if kind is SubscriptionType.SHARED:
-        return SharedDispatcher(round_robin_messages_max)
-    return KeySharedDispatcher(consumer.identity.key_shared or KeySharedPolicy())
-
-
 class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
 
@@ -64,6 +50,7 @@ class Subscription:
         "_runtime",
         "_settings",
         "cursor",
+        "hidden",
         "last_active_seconds",
         "name",
         "state",
@@ -92,6 +79,8 @@ class Subscription:
         self.totals = SubscriptionTotals()
         self.last_active_seconds = runtime.clock.monotonic_seconds()
         """When it last had a consumer, or was loaded."""
+        self.hidden: dict[Position, int] | None = None
+        """The messages that open transactions have acknowledged, as bits of each entry; -1 is all of it."""
         self._runtime = runtime
         self._settings = settings
         self._limiter: RateLimiter | None = None
@@ -298,6 +287,25 @@ class Subscription:
         pump.unblock()
         pump.wake()
 
+    # --- from transactions
+
+    @property
+    def delivering(self) -> tuple[Dispatcher | None, Pump | None]:
+        """Who chooses and who sends, while anybody is connected."""
+        return self._dispatcher, self._pump
+
+    def hide(self, held: dict[Position, int]) -> None:
+        """Send nothing of what stands in here, from now on."""
+        self.hidden = held
+        if self._pump is not None:
+            self._pump.hide(held)
+
+    def acknowledged_in_transaction(self, mark_delete: Position) -> None:
+        """A transaction was committed; `mark_delete` is where the mark was before."""
+        if self.cursor.mark_delete != mark_delete:
+            self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
+        self._announce_end()
+
     # --- from the topic and its administrators
 
     def entries_available(self) -> None:
@@ -457,6 +465,7 @@ class Subscription:
                 self.cursor, self._runtime, self._settings, label, self._announce_end, self._delayed_of_topic
             )
             pump.follow(self._settings, self._limiters, delays=self._delays)
+            pump.hide(self.hidden)
             pump.stopped = self.state is not SubscriptionState.OPEN
         return pump
 

@@ -17,7 +17,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -26,6 +26,8 @@ from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.broker.transactions.pending_log import PendingAckLogs
+from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -87,6 +89,12 @@ class BrokerService:
             self.namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
+        transactions = settings.transactions
+        self._pending_ack_logs = (
+            PendingAckLogs(ledgers=ledgers, settings=transactions, runtime=self._runtime)
+            if transactions.enabled
+            else None
+        )
         self.upkeep = Upkeep(self, call_later)
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
@@ -204,6 +212,8 @@ class BrokerService:
         return topic
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if is_bare_ledger(name):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
@@ -213,6 +223,8 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
         # Again from memory: what it is opened with may be outdated by now.
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
+        if self._pending_ack_logs is not None and not topic.of_broker:
+            topic.pending_acks = TopicPendingAcks(name, ledger, self._pending_ack_logs)
         try:
             await topic.prepare()
         except BaseException:
@@ -395,6 +407,10 @@ class BrokerService:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
+        if is_bare_ledger(name) and await self.exists(name):
+            # Left over by a deletion that was cut short; its namespace can only be deleted without it.
+            await self.ledgers.delete(name.persistence_name)
+            return
         if loaded is None and not await self.exists(name):
             if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")

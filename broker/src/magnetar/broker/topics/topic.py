@@ -32,6 +32,7 @@ from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.topic_base import TopicBase
+from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -66,6 +67,7 @@ class PersistentTopic(TopicBase):
         "_subscribing",
         "deduplication",
         "ledger",
+        "pending_acks",
         "subscriptions",
     )
 
@@ -81,6 +83,8 @@ class PersistentTopic(TopicBase):
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
+        self.pending_acks: TopicPendingAcks | None = None
+        """What transactions have acknowledged; None where there are none."""
         self._checks_messages = policies.checks_messages
         self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
@@ -233,6 +237,8 @@ class PersistentTopic(TopicBase):
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
         if consumer.durable:
             subscription = await self.create_subscription(name, start, properties)
+            if self.pending_acks is not None:
+                await self.pending_acks.ready(subscription)
             self._refuse_when_closing()
         elif subscription is None:
             self._check_new_subscription(len(self.subscriptions))
@@ -256,6 +262,8 @@ class PersistentTopic(TopicBase):
         self.last_active_seconds = self._clock.monotonic_seconds()
         if not subscription.cursor.durable and not subscription.consumers:
             del self.subscriptions[name]
+            if self.pending_acks is not None:
+                self.pending_acks.forget(name)
             self._spawn(self._close_subscription(subscription))
 
     async def _close_subscription(self, subscription: Subscription) -> None:
@@ -277,6 +285,9 @@ class PersistentTopic(TopicBase):
                 await subscription.cursor.close()
                 return
         try:
+            if self.pending_acks is not None:
+                await self.ledger.check_owner()
+                await self.pending_acks.delete(name)
             await self.ledger.delete_cursor(name)
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
@@ -294,6 +305,9 @@ class PersistentTopic(TopicBase):
 
         `remaining` says what of the batch at the position is still to be delivered, as an ack set."""
         try:
+            if self.pending_acks is not None and subscription.durable:
+                # Or a later replay would acknowledge again what is read again from here on.
+                await self.pending_acks.ready(subscription)
             await subscription.reset(position)
         except MagnetarError as error:
             if isinstance(error, PulsarError):
@@ -323,22 +337,39 @@ class PersistentTopic(TopicBase):
         self._become(LoadedTopicState.CLOSING)
         await self.admission.drain()
         self._disconnect()
+        if self.pending_acks is not None:
+            await self.pending_acks.close()
         await self.ledger.close()
 
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
         self._disconnect()
-        await self.ledger.abandon()
+        if self.pending_acks is None:
+            await self.ledger.abandon()
+        else:
+            # Both at once: nothing may be written any more.
+            await asyncio.gather(self.ledger.abandon(), self.pending_acks.abandon())
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
         self._disconnect()
         try:
+            if self.pending_acks is not None:
+                await self._delete_pending_acks(self.pending_acks)
             await self.ledger.delete()
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
+            raise
+
+    async def _delete_pending_acks(self, pending_acks: TopicPendingAcks) -> None:
+        try:
+            await self.ledger.check_owner()
+            await pending_acks.delete_all([one.name for one in self.subscriptions.values() if one.durable])
+        except BaseException:
+            # The topic stays: whoever comes next loads it again.
+            await asyncio.shield(self.ledger.close())
             raise
 
     def _disconnect(self) -> None:

@@ -7,7 +7,14 @@ from typing import Final
 from aiohttp import web
 from magnetar.broker.admin.topics import measures as topic_measures
 from magnetar.broker.admin.topics import messages as topic_messages
-from magnetar.broker.admin.topics import non_persistent, schemas, subscription_positions, subscriptions, topics
+from magnetar.broker.admin.topics import (
+    non_persistent,
+    pending_acks,
+    schemas,
+    subscription_positions,
+    subscriptions,
+    topics,
+)
 from magnetar.broker.admin.topics import partitions as topic_partitions
 from magnetar.broker.admin.topics import permissions as topic_permissions
 from magnetar.broker.admin.topics import policies as topic_policies
@@ -29,6 +36,7 @@ RESOURCES: Final = (
     topic_policies,
     topic_policies_special,
     schemas,
+    pending_acks,
 )
 
 
