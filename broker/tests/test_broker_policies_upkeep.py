@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.upkeep import TOPICS_AT_ONCE, Upkeep
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from broker.tests.subscription_stage import Timers
 
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/topic"
@@ -96,6 +100,23 @@ async def test_a_backlog_over_its_size_is_cut_to_nine_tenths_of_the_limit() -> N
         assert 800 <= left <= 950
         assert it.topic.subscriptions["fast"].backlog < 80
         await it.publish(1, 100)
+
+
+async def test_a_backlog_that_is_cut_is_held_by_nobody() -> None:
+    """What a consumer was sent of it would else count against its limit for ever."""
+    async with world(backlog_quota_bytes=1_000, backlog_quota_policy=EVICT) as it:
+        await it.client.producer(TOPIC)
+        await it.client.consumer(TOPIC, "slow", subType=1)
+        it.client.send(Command.FLOW, consumer_id=1, messagePermits=1_000)
+        await it.publish(100)
+        for _ in range(100):
+            await it.client.expect(Command.MESSAGE)
+        subscription = it.topic.subscriptions["slow"]
+        assert subscription.unacked_messages == 100
+        await it.check("backlog quotas")
+        assert 0 < subscription.backlog < 100
+        assert subscription.unacked_messages == subscription.backlog
+        assert [one.unacked_messages for one in subscription.consumers] == [subscription.backlog]
 
 
 async def test_a_backlog_over_its_age_loses_whole_ledgers() -> None:
@@ -300,3 +321,47 @@ async def test_everything_is_swept_by_itself() -> None:
             sweeper._tick()
         while it.broker.service.topics:
             await it.client.round_trip()
+
+
+class Following:
+    """A topic that notes how often it followed its policies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = TopicName.parse(name)
+        self.followed = 0
+
+    def follow(self, _: object) -> None:
+        self.followed += 1
+
+
+class SlowTimers(Timers):
+    """Each look at the clock takes a millisecond, so that a sweep has many slices."""
+
+    def monotonic_seconds(self) -> float:
+        self.time_ms += 1
+        return super().monotonic_seconds()
+
+
+def test_policies_that_change_while_others_are_applied_to_very_many_topics_hold_for_all() -> None:
+    timers = SlowTimers()
+    topics = {
+        f"persistent://{namespace}/{number}": Following(f"persistent://{namespace}/{number}")
+        for namespace in ("t/first", "t/second")
+        for number in range(TOPICS_AT_ONCE)
+    }
+    listeners: list[Any] = []
+    policies = SimpleNamespace(watch=listeners.append, of=lambda _: None)
+    service: Any = SimpleNamespace(
+        settings=BrokerSettings(), clock=timers, policies=policies, topics=topics, spawn=lambda work: work.close()
+    )
+    upkeep = Upkeep(service, timers.call_later)
+    upkeep._sweeper.start()
+    (changed,) = listeners
+    changed(NamespaceName("t", "first"), None)
+    timers.advance(50)
+    begun = sum(one.followed for one in topics.values())
+    assert 0 < begun < TOPICS_AT_ONCE, "the sweep is under way"
+    changed(NamespaceName("t", "second"), None)
+    timers.advance(10_000)
+    assert all(one.followed for one in topics.values())
+    upkeep._sweeper.stop()
