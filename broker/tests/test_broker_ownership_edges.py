@@ -170,3 +170,16 @@ async def test_a_cut_that_another_broker_was_quicker_to_store_stays(
         found = await one.bundles.of_namespace(namespace)
     assert whole not in found
     assert whole not in await other.bundles.read_again(namespace)
+
+
+async def test_no_client_is_sent_to_an_owner_that_lets_go(cluster: MemoryCluster) -> None:
+    """Not from memory either: it would only be sent back."""
+    topic = TopicName.parse(TOPIC)
+    bundle = await cluster.take(cluster[1], TOPIC)
+    assert await cluster.lookup(cluster[0], TOPIC) is cluster[1]
+    here = cluster[0].running.context
+    assert here.lookup.find_now(topic) is not None
+    await cluster[1].running.context.ownership.disable(bundle)
+    await until(lambda: (owner := here.ownership.peek(bundle)) is None or owner.disabled)
+    assert await here.ownership.owner(bundle) is not None
+    assert here.lookup.find_now(topic) is None

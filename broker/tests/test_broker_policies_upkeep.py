@@ -119,6 +119,15 @@ async def test_a_backlog_that_is_cut_is_held_by_nobody() -> None:
         assert [one.unacked_messages for one in subscription.consumers] == [subscription.backlog]
 
 
+async def test_what_only_deduplication_has_not_acknowledged_keeps_nobody_out() -> None:
+    async with world(backlog_quota_bytes=100, deduplication=True) as it:
+        await it.client.producer(TOPIC, producer_name="p")
+        await it.publish(20)
+        await it.check("backlog quotas")
+        await it.client.expect(Command.CLOSE_PRODUCER)
+        assert (await it.client.producer(TOPIC, 2, producer_name="p")).last_sequence_id == 19
+
+
 async def test_a_backlog_over_its_age_loses_whole_ledgers() -> None:
     ledgers = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
     async with world(ledgers, backlog_quota_age_seconds=60, backlog_quota_policy=EVICT) as it:
@@ -365,3 +374,23 @@ def test_policies_that_change_while_others_are_applied_to_very_many_topics_hold_
     timers.advance(10_000)
     assert all(one.followed for one in topics.values())
     upkeep._sweeper.stop()
+
+
+def test_the_brokers_limit_of_unacknowledged_messages_goes_by_what_is_held_now() -> None:
+    """Not by what was held at each look, added up."""
+    timers = Timers()
+    settings = BrokerSettings(
+        policies=PolicySettings(unacked_messages_per_broker_max=10, unacked_share_when_broker_blocked=0.2)
+    )
+    policies = SimpleNamespace(watch=lambda _: None)
+    service: Any = SimpleNamespace(settings=settings, clock=timers, policies=policies, topics={}, spawn=None)
+    upkeep = Upkeep(service, timers.call_later)
+    looks: list[bool] = []
+    subscription: Any = SimpleNamespace(unacked_messages=6, hold=lambda *, held: looks.append(held))
+    topic = PersistentTopic.__new__(PersistentTopic)
+    topic.subscriptions = {"s": subscription}
+    for unacked, expected in ((6, False), (6, False), (6, False), (11, False), (6, True), (5, True), (5, False)):
+        subscription.unacked_messages = unacked
+        upkeep._add_up(topic)
+        upkeep._added_up()
+        assert looks.pop() is expected, (unacked, expected)
