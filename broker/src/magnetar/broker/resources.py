@@ -23,6 +23,9 @@ logger: Final = logging.getLogger(__name__)
 
 Document: TypeAlias = dict[str, Any]
 
+LOCAL_POLICIES_ROOT: Final = "/admin/local-policies/"
+"""Below it is a node per namespace: the bundles in force, and what else holds in this cluster only."""
+
 UPDATE_ATTEMPTS_MAX: Final = 10
 """Compare-and-set rounds before giving up; each lost round means that another writer got through."""
 
@@ -186,7 +189,7 @@ class Resources:
     @staticmethod
     def local_policies_path(namespace: NamespaceName) -> str:
         """Where the bundles in force are."""
-        return f"/admin/local-policies/{namespace}"
+        return f"{LOCAL_POLICIES_ROOT}{namespace}"
 
     @staticmethod
     def partitioned_topics_path(namespace: NamespaceName, domain: str) -> str:
