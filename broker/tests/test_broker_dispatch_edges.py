@@ -3,6 +3,7 @@ and what a consumer that leaves or comes back must not leave behind."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +19,13 @@ from magnetar.broker.policies.model import EffectivePolicies, Rate
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DELAYED_ENTRIES_MAX
 from magnetar.broker.subscriptions.filtering import unacknowledged, within_batch
+from magnetar.core.ids import Position
+from magnetar.ledger.api import EntryUnreadable
 from magnetar.managed.entry import Entry
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection, stored_message
+from broker.tests.subscription_stage import LEDGER, MemoryCursor, Stage, StagedConnection, stored_message
 
 EXCLUSIVE, FAILOVER = SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
@@ -289,6 +292,106 @@ def test_delayed_entries_behind_many_that_are_skipped_come_at_their_time() -> No
     stage.timers.advance(5_000)
     assert stage.received("a") == list(range(AT_ONCE_MAX + 2, AT_ONCE_MAX + 5))
     assert stage.subscription.delayed_entries == 0
+
+
+# --- damaged entries
+
+
+class Damaged(MemoryCursor):
+    """Has entries that no bookie can read, as long as they are in `damaged`; nothing is cached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged: set[int] = set()
+        self.cached_from = 1_000
+
+    async def read(self, count_max: int, size_bytes_max: int) -> list[Entry]:
+        if self.next_entry in self.damaged:
+            self.background_reads += 1
+            raise EntryUnreadable((LEDGER, self.next_entry), "damaged")
+        before_damage = min([one for one in self.damaged if one > self.next_entry], default=len(self.entries))
+        return await super().read(min(count_max, before_damage - self.next_entry), size_bytes_max)
+
+    async def read_positions(self, positions: Sequence[Position]) -> list[Entry]:
+        for position in positions:
+            if position[1] in self.damaged:
+                self.background_reads += 1
+                raise EntryUnreadable(position, "damaged")
+        return await super().read_positions(positions)
+
+
+def damaged_stage(*damaged: int, kind: SubscriptionType = SHARED) -> tuple[Stage, Damaged]:
+    """A subscription whose cursor has some damaged entries."""
+    stage = Stage(kind)
+    cursor = Damaged()
+    cursor.damaged.update(damaged)
+    replaced: Any = cursor
+    stage.cursor = cursor
+    stage.subscription.cursor = replaced
+    return stage, cursor
+
+
+def test_a_damaged_entry_stops_no_other_one_and_comes_when_it_can_be_read() -> None:
+    stage, cursor = damaged_stage(1)
+    fill(stage, 4)
+    stage.join("a")
+    assert stage.received("a") == [0, 2, 3]
+    stage.timers.advance(15_000)
+    assert stage.received("a") == []
+    reads = cursor.background_reads
+    stage.timers.advance(60_000)
+    assert stage.received("a") == []
+    assert cursor.background_reads <= reads + 8, "now and then"
+    cursor.damaged.clear()
+    stage.timers.advance(15_000)
+    assert stage.received("a") == [1]
+    stage.validate()
+
+
+def test_an_entry_that_is_damaged_when_it_is_to_be_sent_again_stops_no_other_one() -> None:
+    stage, cursor = damaged_stage()
+    fill(stage, 6)
+    stage.join("a", permits=4)
+    assert stage.received("a") == [0, 1, 2, 3]
+    cursor.damaged.add(1)
+    stage.redeliver("a")
+    stage.flow("a", 100)
+    reads = cursor.background_reads
+    assert sorted(stage.received("a")) == [0, 2, 3, 4, 5]
+    assert cursor.background_reads <= reads + 4
+    cursor.damaged.clear()
+    stage.timers.advance(15_000)
+    assert stage.received("a") == [1]
+    stage.validate()
+
+
+def test_what_was_damaged_once_is_not_sent_again_with_what_is_damaged_next() -> None:
+    stage, cursor = damaged_stage(1)
+    fill(stage, 2)
+    stage.join("a")
+    assert stage.received("a") == [0]
+    cursor.damaged.clear()
+    stage.timers.advance(15_000)
+    assert stage.received("a") == [1]
+    cursor.damaged.add(2)
+    stage.publish(2)
+    assert stage.received("a") == [3]
+    cursor.damaged.clear()
+    stage.timers.advance(15_000)
+    assert stage.received("a") == [2]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, KEY_SHARED])
+def test_where_there_is_an_order_all_waits_for_a_damaged_entry(kind: SubscriptionType) -> None:
+    stage, cursor = damaged_stage(1, kind=kind)
+    fill(stage, 4)
+    stage.join("a", partition=0)
+    assert stage.received("a") == [0]
+    stage.timers.advance(60_000)
+    assert stage.received("a") == []
+    cursor.damaged.clear()
+    stage.timers.advance(15_000)
+    assert stage.received("a") == [1, 2, 3]
 
 
 # --- rates
