@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.broker_limits import BrokerLimits
-from magnetar.broker.session.acknowledge import ConsumerRequests
 from magnetar.broker.session.command_limits import PAIRS_MAX, check_command
 from magnetar.broker.session.publish import RECENTLY_CLOSED_MAX, Publishes
 from magnetar.broker.settings.policies import PolicySettings
