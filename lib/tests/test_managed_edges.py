@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
-from magnetar.ledger.api import LedgerUnavailable
+from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
 from magnetar.managed.errors import ManagedLedgerTerminated
 from magnetar.managed.ledger_rollover import FAILING_LEDGER_DELAY_SECONDS
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -137,6 +137,24 @@ async def test_the_next_owner_has_the_properties_that_were_stored_last(world: Ma
         await cursor.set_properties({"p": sequence_id})
     again = (await world.factory(POLICY).open(NAME)).cursors["sub"]
     assert again.properties == {"p": 2}
+
+
+async def test_acknowledgements_that_could_not_be_stored_are_stored_later(world: ManagedWorld) -> None:
+    """By the timer: nobody has to acknowledge anything more."""
+    ledger = await world.factory(POLICY).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    last = await append(ledger, [b"a", b"b"])
+    world.ledgers.not_enough_bookies()
+    cursor.acknowledge([last])
+    told: list[MagnetarError | None] = []
+    cursor.persist(told.append)
+    await world.settle()
+    assert isinstance(told[0], NotEnoughBookies)
+    world.ledgers.refuse_creation = None
+    world.clock.ms += 10_000
+    await asyncio.sleep(10)
+    again = (await world.factory(POLICY).open(NAME)).cursors["sub"]
+    assert again.mark_delete == last
 
 
 async def test_a_reader_of_a_trimmed_ledger_counts_only_what_is_left(world: ManagedWorld) -> None:
