@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.broker_limits import BrokerLimits
-from magnetar.broker.session.command_limits import PAIRS_MAX, check_command
+from magnetar.broker.session.command_limits import FRAME_OVERHEAD_BYTES, PAIRS_MAX, check_command
 from magnetar.broker.session.publish import RECENTLY_CLOSED_MAX, Publishes
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame
@@ -17,6 +17,7 @@ from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.net.connection import Connection, Handler
+from magnetar.net.requests import REQUESTS_MAX
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -172,3 +173,20 @@ async def test_a_producer_that_fails_after_it_was_let_in_leaves_its_name(
     assert not memory_broker.service.topics[TOPIC].producers.by_name
     other = await memory_broker.connect()
     assert (await other.producer(TOPIC, producer_name="p")).producer_name == "p"
+
+
+async def test_what_waited_counts_no_more_once_it_is_served(memory_broker: MemoryBroker) -> None:
+    """Else a connection that was busy often enough would never be read again."""
+    client = await memory_broker.connect()
+    (connection,) = memory_broker.running._ports.connections
+    session: Any = connection._handler
+    for _ in range(REQUESTS_MAX):
+        session.step_back(1)
+    client.send_bytes(command_frame(Command.GET_SCHEMA, topic=TOPIC, request_id=7) * 20)
+    await until(lambda: len(session._waiting) == 20)
+    assert session._waiting_bytes > 20 * FRAME_OVERHEAD_BYTES
+    for _ in range(REQUESTS_MAX):
+        session.step_aside(1)
+    for _ in range(20):
+        assert (await client.expect(Command.GET_SCHEMA_RESPONSE)).body.request_id == 7
+    assert (len(session._waiting), session._waiting_bytes) == (0, 0)

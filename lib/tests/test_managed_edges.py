@@ -11,7 +11,9 @@ import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
+from magnetar.managed.entry import Entry
 from magnetar.managed.errors import ManagedLedgerTerminated
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import FAILING_LEDGER_DELAY_SECONDS
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import ManagedWorld, MemoryWriter, append, read_all
@@ -155,6 +157,34 @@ async def test_acknowledgements_that_could_not_be_stored_are_stored_later(world:
     await asyncio.sleep(10)
     again = (await world.factory(POLICY).open(NAME)).cursors["sub"]
     assert again.mark_delete == last
+
+
+async def test_what_is_acknowledged_while_it_is_read_again_is_not_given_out(world: ManagedWorld) -> None:
+    ledger = await world.factory(POLICY, cache_bytes_max=0).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(4)]
+    reading = asyncio.create_task(cursor.read_positions(at))
+    await asyncio.sleep(0)
+    cursor.acknowledge([at[1], at[2]])
+    assert [int(entry.data) for entry in await reading] == [0, 3]
+
+
+async def test_what_is_read_again_comes_in_order_wherever_it_was(world: ManagedWorld) -> None:
+    ledger = await world.factory(POLICY).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(5)]
+    kept = [Entry(at[0][0], number, b"%d" % number) for number in (1, 3)]
+    ledger.cache.remove_ledger(at[0][0])
+    for entry in kept:
+        ledger.cache.add(at[0][0], [entry], 1, 0.0)
+    assert [int(entry.data) for entry in await cursor.read_positions(at)] == [0, 1, 2, 3, 4]
+    assert world.ledgers.reads > 0
+
+
+def test_the_bytes_behind_a_position_are_those_of_the_entries_behind_it() -> None:
+    ledgers = LedgerList([LedgerRecord(1, 10, 1_000), LedgerRecord(2, 5, 200), LedgerRecord(3)])
+    assert [ledgers.size_bytes_after((1, entry_id)) for entry_id in (-1, 0, 4, 9)] == [1_200, 1_100, 700, 200]
+    assert [ledgers.size_bytes_after(position) for position in ((2, 4), (3, -1), (0, 5))] == [0, 0, 1_200]
 
 
 async def test_a_reader_of_a_trimmed_ledger_counts_only_what_is_left(world: ManagedWorld) -> None:
