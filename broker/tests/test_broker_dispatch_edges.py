@@ -38,9 +38,9 @@ def consumer(number: int, kind: SubscriptionType, permits: int = 10) -> Consumer
     return made
 
 
-def fill(stage: Stage, count: int, messages: int = 0, **fields: int) -> None:
+def fill(stage: Stage, count: int, messages: int = 0, **fields: Any) -> None:
     """Entries that are there before anybody looks; batches of so many messages, if any are named."""
-    batch = {"num_messages_in_batch": messages} if messages else {}
+    batch: dict[str, Any] = {"num_messages_in_batch": messages} if messages else {}
     for _ in range(count):
         stage.cursor.append(stored_message(sequence_id=len(stage.cursor.entries), **batch, **fields))
 

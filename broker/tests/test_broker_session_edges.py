@@ -37,7 +37,9 @@ def nobody(connection: Connection) -> Handler:
 
 
 def test_properties_of_both_kinds_count_together() -> None:
-    subscribe = pb.CommandSubscribe(topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=1)
+    subscribe = pb.CommandSubscribe(
+        topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Exclusive, consumer_id=1, request_id=1
+    )
     pairs = [pb.KeyValue(key="", value="") for _ in range(PAIRS_MAX // 2)]
     subscribe.metadata.extend(pairs)
     subscribe.subscription_properties.extend(pairs)
@@ -81,7 +83,7 @@ async def test_each_of_several_large_acknowledgements_is_taken(memory_broker: Me
 async def test_the_request_with_the_number_0_is_answered(memory_broker: MemoryBroker) -> None:
     """Clients may begin to count there."""
     client = await memory_broker.connect()
-    ack = {"ack_type": 0, "message_id": [{"ledgerId": 1, "entryId": 0}], "request_id": 0}
+    ack: dict[str, Any] = {"ack_type": 0, "message_id": [{"ledgerId": 1, "entryId": 0}], "request_id": 0}
     client.send(Command.ACK, consumer_id=9, **ack)
     gone = (await client.expect(Command.ACK_RESPONSE)).body
     assert (gone.request_id, gone.error) == (0, pb.ConsumerNotFound)

@@ -50,7 +50,7 @@ class Client:
 
 def producer(
     name: str,
-    mode: ProducerAccessMode.ValueType = ProducerAccessMode.Shared,
+    mode: Any = ProducerAccessMode.Shared,
     *,
     epoch: int = 0,
     topic_epoch: int | None = None,

@@ -206,8 +206,9 @@ async def test_a_reader_of_a_trimmed_ledger_counts_only_what_is_left(world: Mana
 async def test_a_reader_that_is_closed_is_forgotten(world: ManagedWorld) -> None:
     ledger = await world.factory(POLICY).open(NAME)
     reader = ledger.new_non_durable_cursor("reader", EARLIEST)
-    assert ledger.appends.cache_wanted
-    await reader.close()
-    assert not ledger.appends.cache_wanted
     await append(ledger, [b"a"])
-    assert ledger.cache.size_bytes == 0, "nobody is left who would read it"
+    kept_bytes = ledger.cache.size_bytes
+    assert kept_bytes > 0
+    await reader.close()
+    await append(ledger, [b"b"])
+    assert ledger.cache.size_bytes == kept_bytes, "nobody is left who would read it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.rollover import is_full, is_inactive
@@ -18,13 +20,13 @@ def records(*sizes: int) -> list[LedgerRecord]:
     return made
 
 
-def deleted(*sizes: int, now_hours: float = 100, mark: tuple[int, int] | None = None, **settings: int) -> list[int]:
+def deleted(*sizes: int, now_hours: float = 100, mark: tuple[int, int] | None = None, **settings: Any) -> list[int]:
     return ledgers_to_delete(records(*sizes), mark, ManagedLedgerSettings(**settings), int(now_hours * HOUR_MS))
 
 
 def test_retention_by_size_keeps_that_much() -> None:
     """What goes is taken off what is left; else the first ledger too many would take all others with it."""
-    forever = {"retention_time_ms": -1}
+    forever: dict[str, Any] = {"retention_time_ms": -1}
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=250, **forever) == [1, 2, 3]
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=450, **forever) == [1]
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=501, **forever) == []
@@ -32,7 +34,7 @@ def test_retention_by_size_keeps_that_much() -> None:
 
 
 def test_retention_by_time_counts_from_the_close() -> None:
-    by_time = {"retention_size_bytes": -1, "retention_time_ms": HOUR_MS}
+    by_time: dict[str, Any] = {"retention_size_bytes": -1, "retention_time_ms": HOUR_MS}
     assert deleted(1, 1, 1, 1, now_hours=3.5, **by_time) == [1, 2]
     assert deleted(1, 1, 1, 1, now_hours=2, **by_time) == []
 
@@ -42,7 +44,7 @@ def test_what_somebody_has_not_acknowledged_stays(mark: tuple[int, int] | None, 
     assert deleted(1, 1, 1, mark=mark) == gone
 
 
-def full(entries: int = 1, size_bytes: int = 1, age_ms: int = 1, **settings: int) -> bool:
+def full(entries: int = 1, size_bytes: int = 1, age_ms: int = 1, **settings: Any) -> bool:
     return is_full(ManagedLedgerSettings(minimum_rollover_ms=0, **settings), 7, entries, size_bytes, age_ms)
 
 
