@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
+from magnetar.broker.dispatch.consumer import PERMITS_MAX, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHashSelector, consistent_slot
 from magnetar.broker.dispatch.key_shared import LOOK_AHEAD_MAX, KeySharedDispatcher
@@ -125,6 +125,12 @@ def test_permits_of_key_shared_are_messages() -> None:
     owed = stage.join("a", permits=25)
     assert stage.received("a") == [0, 1, 2]
     assert owed.permits == -5
+
+
+def test_permits_are_as_many_as_tools_can_read_at_most() -> None:
+    owed = consumer(1, SHARED, permits=PERMITS_MAX)
+    owed.allow(PERMITS_MAX)
+    assert owed.permits == PERMITS_MAX == 2**31 - 1
 
 
 # --- order, and who gets what

@@ -109,6 +109,26 @@ class Slowly:
         monkeypatch.setattr(PersistentTopic, "subscribe", slowly)
 
 
+async def test_the_end_of_a_consumer_is_not_told_of_the_next_one_with_its_id(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notice may wait until the client knows of what it ends; by then the id may be on its way to another."""
+    slow = Slowly(monkeypatch)
+    client = await memory_broker.connect()
+    (connection,) = memory_broker.running._ports.connections
+    session: Any = connection._handler
+    request_id = client.start(Command.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1)
+    await slow.begun.wait()
+    session.consumers._tell_closed(1, "", "")
+    assert await client.round_trip() == []
+    slow.over.set()
+    assert (await client.answer(request_id)).name == "SUCCESS"
+    session.consumers._tell_closed(1, "", "")
+    assert await client.round_trip() == []
+    session.consumers._tell_closed(2, "", "")
+    assert (await client.expect(Command.CLOSE_CONSUMER)).body.consumer_id == 2
+
+
 @pytest.mark.parametrize("how", ["closed", "cut off"])
 async def test_a_consumer_that_is_gone_before_it_is_there_is_not_subscribed(
     memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, how: str

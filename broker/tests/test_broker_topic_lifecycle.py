@@ -202,6 +202,18 @@ async def test_delete_with_subscriptions_removes_everything(memory_broker: Memor
     assert await client.round_trip() == [], "the new topic is empty"
 
 
+async def test_a_deleted_partition_leaves_the_schema_to_the_others(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    for index in range(2):
+        partition = NAME.partition(index)
+        schema = {"name": "s", "type": 1, "schema_data": b""}
+        await client.producer(str(partition), index + 1, schema=schema)
+    await memory_broker.service.delete(NAME.partition(0), force=True)
+    kept = await client.request(Command.GET_SCHEMA, topic=str(NAME.partition(1)))
+    assert (kept.body.HasField("error_code"), kept.body.schema.type) == (False, 1)
+    await memory_broker.service.delete(NAME.partition(1), force=True)
+
+
 async def test_delete_of_nothing(memory_broker: MemoryBroker) -> None:
     with pytest.raises(PulsarError) as refusal:
         await memory_broker.service.delete(NAME, force=True)
