@@ -45,13 +45,13 @@ def fill(stage: Stage, count: int, messages: int = 0, **fields: Any) -> None:
         stage.cursor.append(stored_message(sequence_id=len(stage.cursor.entries), **batch, **fields))
 
 
-def moved(stage: Stage) -> str:
-    """A key that `a` alone would have, and that `b` has once it is there: to be found before `a` joins."""
+def key_of(owner: str) -> str:
+    """A key that `a` or `b` has when both are there; alone `a` has all."""
     selector = ConsistentHashSelector()
     for name in "ab":
         selector.add(Consumer(ConsumerIdentity(1, name, KEY_SHARED), StagedConnection()))
     keys = (str(number) for number in range(1_000))
-    return next(key for key in keys if getattr(selector.owner(consistent_slot(key.encode())), "name", "") == "b")
+    return next(key for key in keys if getattr(selector.owner(consistent_slot(key.encode())), "name", "") == owner)
 
 
 # --- limits of what is not acknowledged
@@ -165,8 +165,7 @@ def test_where_two_points_fall_together_who_came_first_keeps_the_slot() -> None:
 
 def test_a_key_moves_by_the_acknowledgement_that_also_frees_its_former_consumer() -> None:
     stage = Stage(KEY_SHARED, DispatchSettings(unacked_messages_per_consumer_max=1))
-    key = moved(stage)
-    stage.publish_keys("")
+    key = key_of("b")
     stage.cursor.append(stored_message(partition_key=key))
     stage.cursor.append(stored_message(partition_key=key))
     stage.join("a")
@@ -179,9 +178,22 @@ def test_a_key_moves_by_the_acknowledgement_that_also_frees_its_former_consumer(
     stage.validate()
 
 
+def test_what_has_no_room_is_kept_also_where_the_cursor_goes_back_to_what_is_behind_it() -> None:
+    stage = Stage(KEY_SHARED)
+    key, other = key_of("b"), key_of("a")
+    stage.join("a", permits=1)
+    stage.join("b", permits=3)
+    for name, messages in ((other, 1), (other, 1), (key, 3), (other, 1)):
+        stage.cursor.append(stored_message(partition_key=name, num_messages_in_batch=messages))
+    stage.subscription.entries_available()
+    assert (stage.received("a"), stage.received("b")) == ([0], [2])
+    stage.flow("a", 10)
+    assert stage.received("a") == [1, 3]
+
+
 def test_who_gives_everything_back_holds_no_key() -> None:
     stage = Stage(KEY_SHARED)
-    key = moved(stage)
+    key = key_of("b")
     stage.cursor.append(stored_message(partition_key=key))
     held = stage.join("a")
     assert stage.received("a") == [0]
@@ -276,16 +288,29 @@ def test_a_second_change_of_the_receiver_waits_as_the_first_one_would() -> None:
 
 def test_what_has_become_due_behind_an_entry_that_waits_is_sent_once() -> None:
     stage = Stage(SHARED)
-    fill(stage, 2)
+    fill(stage, 1, messages=3)
+    fill(stage, 1)
     fill(stage, 1, deliver_at_time=stage.timers.now_ms() + 1_000)
-    stage.join("a", permits=1)
+    stage.join("a", permits=3)
     assert stage.received("a") == [0]
+    assert stage.subscription.delayed_entries == 1, "all three were read at once"
     stage.timers.advance(1_000)
     received = []
     for _ in range(5):
         stage.flow("a", 1)
         received += stage.received("a")
     assert sorted(received) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+def test_one_receiver_is_sent_everything_at_once(kind: SubscriptionType) -> None:
+    """As in Pulsar: only the shared types deliver later."""
+    stage = Stage(kind)
+    fill(stage, 1, deliver_at_time=stage.timers.now_ms() + 3_600_000)
+    fill(stage, 1)
+    stage.join("a", partition=0)
+    assert stage.received("a") == [0, 1]
+    assert stage.subscription.delayed_entries == 0
 
 
 def test_delayed_entries_behind_many_that_are_skipped_come_at_their_time() -> None:

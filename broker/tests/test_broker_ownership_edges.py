@@ -4,14 +4,18 @@ others undone, doubts that nobody settles."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.bundles.lookup_answers import Connect, Redirect
+from magnetar.broker.bundles.moves import TOPICS_CLOSED_AT_ONCE_MAX
 from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import ownership_path
 from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.topics.producer_admission import ProducerAdmission
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import StoreUnavailable, VersionConflict
@@ -183,3 +187,24 @@ async def test_no_client_is_sent_to_an_owner_that_lets_go(cluster: MemoryCluster
     await until(lambda: (owner := here.ownership.peek(bundle)) is None or owner.disabled)
     assert await here.ownership.owner(bundle) is not None
     assert here.lookup.find_now(topic) is None
+
+
+async def test_topics_whose_turn_to_close_does_not_come_in_time_are_let_go_of(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind so many slow ones that none of the others has begun."""
+    service, moves = cluster[0].service, cluster[0].running.context.moves
+    bundle = await cluster.take(cluster[0], TOPIC)
+    names = (TopicName.parse(f"{TOPIC}{number}") for number in range(10_000))
+    wanted = itertools.islice((name for name in names if name in bundle), TOPICS_CLOSED_AT_ONCE_MAX + 5)
+    topics = [await service.topic(name, create=True) for name in wanted]
+
+    async def never(_: ProducerAdmission) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ProducerAdmission, "drain", never)
+        patched.setattr(moves, "_balance", BalanceSettings(unloading_timeout_ms=50))
+        await moves.unload(bundle)
+    assert not service.topics
+    assert all(topic.closing for topic in topics)

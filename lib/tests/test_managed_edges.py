@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
-from magnetar.ledger.api import LedgerUnavailable, NotEnoughBookies
+from magnetar.ledger.api import LedgerUnavailable
 from magnetar.managed.entry import Entry
 from magnetar.managed.errors import ManagedLedgerTerminated
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
@@ -146,14 +146,18 @@ async def test_acknowledgements_that_could_not_be_stored_are_stored_later(world:
     ledger = await world.factory(POLICY).open(NAME)
     cursor = await ledger.open_cursor("sub", EARLIEST)
     last = await append(ledger, [b"a", b"b"])
-    world.ledgers.not_enough_bookies()
+    world.ledgers.hold = True
     cursor.acknowledge([last])
     told: list[MagnetarError | None] = []
     cursor.persist(told.append)
+    # Until the timer has found nothing more to do.
+    await asyncio.sleep(10)
+    assert told == []
+    world.ledgers.fail_appends_after = 0
+    world.ledgers.release()
     await world.settle()
-    assert isinstance(told[0], NotEnoughBookies)
-    world.ledgers.refuse_creation = None
-    world.clock.ms += 10_000
+    assert isinstance(told[0], LedgerUnavailable)
+    world.clock.ms += 20_000
     await asyncio.sleep(10)
     again = (await world.factory(POLICY).open(NAME)).cursors["sub"]
     assert again.mark_delete == last
