@@ -119,6 +119,24 @@ def test_a_subscription_goes_on_when_who_held_all_of_its_limit_leaves() -> None:
     assert stage.received("b") == list(range(10))
 
 
+def test_a_consumer_whose_connection_ends_under_a_write_leaves_nobody_blocked() -> None:
+    stage = Stage(SHARED, DispatchSettings(unacked_messages_per_subscription_max=10))
+    stage.join("a", permits=0)
+    written = stage.connections["a"].write_parts
+
+    def end(parts: list[bytes]) -> None:
+        written(parts)
+        stage.leave("a")
+
+    stage.connections["a"].write_parts = end  # type: ignore[method-assign]
+    fill(stage, 30)
+    stage.flow("a", 100)
+    assert stage.received("a") == list(range(10))
+    assert not stage.subscription.blocked
+    stage.join("b")
+    assert stage.received("b") == list(range(10))
+
+
 def test_permits_of_key_shared_are_messages() -> None:
     stage = Stage(KEY_SHARED)
     fill(stage, 10, messages=10)

@@ -273,7 +273,7 @@ PARTS: Final = (
         _files(
             "broker/tests",
             *("broker_topic_doors", "broker_policies_sweep", "broker_policies_upkeep", "broker_compacted_topic"),
-            "broker_topic_patterns",
+            *("broker_topic_patterns", "broker_policies_expiry"),
         ),
     ),
     Part(
