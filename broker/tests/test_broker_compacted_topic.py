@@ -331,3 +331,15 @@ async def test_a_reader_goes_to_and_fro(large: Large) -> None:
     cursor.rewind()
     assert cursor.read_position > large.ledger.last_confirmed
     await cursor.close()
+
+
+async def test_the_last_message_that_compaction_looked_at_is_read_by_who_begins_there(large: Large) -> None:
+    last = large.at(2 * (LEFT - 1))
+    compaction = Compaction(large.cursor(EARLIEST)._compaction.ledger_id, last)
+    for start in (EARLIEST, last):
+        cursor = CompactedCursor(large.ledger, large.ledger.new_non_durable_cursor("r", start), compaction, start)
+        cursor.skip_to(last)
+        assert cursor.read_position == last
+        assert await large.next_entry_id(cursor) == last[1]
+        assert await large.next_entry_id(cursor) == -1
+        await cursor.close()
