@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.broker.admin.topics.stats import iso_time, position_text, without_nulls
+from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_ledger_info
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.stats import CursorStats, LedgerStats
 from magnetar.metadata.store import MetadataStore, Stat
@@ -63,13 +66,29 @@ async def internal_stats(topic: PersistentTopic) -> Document:
         "ledgers": [ledger_document(ledger) for ledger in stats.ledgers],
         "cursors": cursors,
         "schemaLedgers": [],
-        "compactedLedger": NO_LEDGER,
+        "compactedLedger": await compacted_ledger_document(topic.ledger),
         "properties": stats.properties or None,
     }
     # Those of the cursors are without nulls already: there may be many.
     return {
         key: value if key == "cursors" else without_nulls(value) for key, value in document.items() if value is not None
     }
+
+
+async def compacted_ledger_document(ledger: ManagedLedger) -> Document:
+    """The ledger that the newest compaction has written; of one that cannot be opened no more than its id is known."""
+    compaction = compaction_of(ledger)
+    if compaction is None:
+        return NO_LEDGER
+    try:
+        reader = await ledger.open_other(compaction.ledger_id)
+    except MagnetarError:
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id}
+    try:
+        entries = reader.last_add_confirmed + 1
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id, "entries": entries, "size": reader.length_bytes}
+    finally:
+        await reader.close()
 
 
 def ledger_document(ledger: LedgerStats) -> Document:
