@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.api import Announce, LedgerOptions
 from magnetar.managed.settings import ManagedLedgerSettings
 
 COMPACTION_CURSOR: Final = "__compaction"
@@ -34,7 +34,9 @@ def run_ledgers(cursor_properties: Mapping[str, str]) -> set[int]:
     return {int(text) for text in texts if text.isascii() and text.isdecimal()}
 
 
-def compacted_ledger_options(settings: ManagedLedgerSettings, topic: str, compacted_to: bytes) -> LedgerOptions:
+def compacted_ledger_options(
+    settings: ManagedLedgerSettings, topic: str, compacted_to: bytes, announce: Announce
+) -> LedgerOptions:
     """How Apache's brokers spread and label the ledger of a compaction: by the broker's own settings, whatever the
     namespace's policies are, with an empty password and CRC32 (`AbstractTwoPhaseCompactor.createLedger`)."""
     return LedgerOptions(
@@ -48,4 +50,5 @@ def compacted_ledger_options(settings: ManagedLedgerSettings, topic: str, compac
             "pulsar/compactedTopic": topic.encode(),
             "pulsar/compactedTo": compacted_to,
         },
+        announce=announce,
     )

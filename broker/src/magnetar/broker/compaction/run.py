@@ -8,7 +8,7 @@ Both work in slices of time, whatever the topic and its batches hold. Facts: tra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,17 +69,15 @@ class CompactionRun:
         self._writer: LedgerWriter | None = None
         self.latest = LatestKeys(parts.rules)
 
-    async def run(self, end: Position, announce: Callable[[int], Awaitable[None]]) -> int:
+    async def run(self, end: Position) -> int:
         """Compact everything up to `end`. The id of the ledger that has what is left, closed.
 
-        `announce` is awaited with that id before anything is written to it. What it raises ends the run, as do
-        failures of the ledger, of reads, and `TooManyKeys`. The ledger is the caller's to delete then."""
+        Failures of the ledger, of reads and `TooManyKeys` end the run. The ledger is the caller's to delete then."""
         last_left = await self._find_latest(end)
         output = CompactedOutput(self._parts.record, self._parts.clock)
         writer = await self._parts.ledger.create_other(self._parts.options(last_left), output)
         output.use(writer)
         try:
-            await announce(writer.ledger_id)
             await self._copy(last_left, output)
             await output.finish()
         except BaseException:

@@ -1,6 +1,6 @@
 """The compactions of one topic: one at a time, how the last one went, and what one that did not end has left.
 
-A run notes its ledger in the cursor `__compaction`, beside the ledger that it is to replace, before it writes an entry.
+A run notes its ledger in the cursor `__compaction`, beside the ledger that it is to replace, before it is made.
 The note goes when one of the two is deleted. So whoever has the topic after a crash, at whatever step, knows which
 ledger nobody reads (`settle`).
 """
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from magnetar.broker.compaction.compacted_topic import Compaction, compaction_of
+from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.compaction.entries import TopicEntries
 from magnetar.broker.compaction.latest import KeyRules
 from magnetar.broker.compaction.record import CompactionRecord
@@ -210,13 +210,13 @@ class TopicCompaction:
         elif end[1] == NO_ENTRY:
             return  # There is nothing in it, and was nothing before.
         logger.info("compacting %s up to %d:%d", topic.name, *end)
-        ledger_id = await run.run(end, lambda new_id: self._announce(new_id, before))
+        ledger_id = await run.run(end)
         await self._publish(ledger_id, end)
         what = "%s is compacted up to %d:%d: ledger %d, %d messages left out"
         logger.info(what, topic.name, *end, ledger_id, run.latest.removed)
 
-    async def _announce(self, ledger_id: int, before: Compaction | None) -> None:
-        cursor = self._cursor()
+    async def _announce(self, ledger_id: int) -> None:
+        cursor, before = self._cursor(), compaction_of(self._topic.ledger)
         noted = [ledger_id] if before is None else [ledger_id, before.ledger_id]
         await cursor.set_cursor_properties(
             {**cursor.cursor_properties, RUN_PROPERTY: ",".join(str(one) for one in noted)}
@@ -263,7 +263,7 @@ class TopicCompaction:
 
         def options(last_left: Position) -> LedgerOptions:
             return compacted_ledger_options(
-                world.ledger_settings, str(topic.name), message_id_bytes(last_left, partition)
+                world.ledger_settings, str(topic.name), message_id_bytes(last_left, partition), self._announce
             )
 
         return RunParts(
