@@ -157,7 +157,7 @@ async def test_seeking(world: CompactionWorld) -> None:
     ids = [(await client.expect(Command.SEND_RECEIPT)).body.message_id for _ in range(4)]
     await world.compact()
     await world.trim()
-    wanted = {"durable": False, "read_compacted": True, "initialPosition": 1}
+    wanted: dict[str, Any] = {"durable": False, "read_compacted": True, "initialPosition": 1}
     await client.consumer(str(TOPIC), **wanted)
     last = await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)
     assert last.body.last_message_id.entryId == 3

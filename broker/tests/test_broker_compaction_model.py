@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from magnetar.broker.compaction import run as compaction_run
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.compaction.entries import StoredEntries
 from magnetar.broker.compaction.latest import DIGEST_BYTES, WHOLE, KeyRules, LatestKeys, TooManyKeys
+from magnetar.broker.compaction.run import MEMBERS_PER_LOOK
 from magnetar.broker.compaction.topic_compaction import CompactionWorld, TopicCompaction
 from magnetar.broker.settings.policies import CompactionOrder, PolicySettings
-from magnetar.core.ids import EARLIEST
+from magnetar.broker.slices import TimeSlice
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.entry import Entry
@@ -198,7 +199,8 @@ async def check(published: list[tuple[list[Stored], bool]], chosen: KeyRules) ->
     )
     compaction = TopicCompaction(topic, shared)
     await topic.open_compaction_cursor()
-    model, places = Model(chosen), {}
+    model = Model(chosen)
+    places: dict[Position, int] = {}
     for new, trims in published:
         for entry in new:
             places[await append(ledger, [content(entry)])] = len(places)
@@ -305,15 +307,15 @@ def test_long_keys_are_told_apart() -> None:
 async def test_large_batches_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock of the processor: one batch of very many messages is gone through in many turns of the loop."""
     turns: list[int] = []
-    monkeypatch.setattr(compaction_run.TimeSlice, "over", property(lambda _: True))
-    pause = compaction_run.TimeSlice.pause
+    monkeypatch.setattr(TimeSlice, "over", property(lambda _: True))
+    pause = TimeSlice.pause
 
     async def counted(one: Any) -> None:
         turns.append(1)
         await pause(one)
 
-    monkeypatch.setattr(compaction_run.TimeSlice, "pause", counted)
+    monkeypatch.setattr(TimeSlice, "pause", counted)
     many = Stored(tuple(Sent(f"k{number % 500}", b"v") for number in range(5_000)), batch=True)
     (left,) = await run_once(content(many))
     assert len(messages_in(left, many)) == 500
-    assert len(turns) >= 2 * 5_000 // compaction_run.MEMBERS_PER_LOOK
+    assert len(turns) >= 2 * 5_000 // MEMBERS_PER_LOOK

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.broker.compaction.compacted_topic import compaction_of
@@ -58,13 +58,6 @@ class AlreadyCompacting(MagnetarError):
     """The topic is being compacted."""
 
 
-class UsedSubscription(Protocol):
-    """One of its subscriptions."""
-
-    @property
-    def is_idle(self) -> bool: ...
-
-
 class CompactableTopic(Protocol):
     """A stored topic, as its compaction needs it."""
 
@@ -76,8 +69,6 @@ class CompactableTopic(Protocol):
     def closing(self) -> bool: ...
     @property
     def visible_entries(self) -> TopicEntries: ...
-    @property
-    def subscriptions(self) -> Mapping[str, UsedSubscription]: ...
     async def open_compaction_cursor(self) -> None: ...
 
 
@@ -247,9 +238,6 @@ class TopicCompaction:
     def _check(self) -> None:
         if self._topic.closing:
             raise CompactionFailed(f"Topic {self._topic.name} is being unloaded")
-        subscription = self._topic.subscriptions.get(COMPACTION_CURSOR)
-        if subscription is not None and not subscription.is_idle:  # Apache's tool, which writes a ledger too.
-            raise CompactionFailed(f"A client uses the subscription {COMPACTION_CURSOR} of {self._topic.name}")
 
     def _cursor(self) -> Cursor:
         cursor = self._topic.ledger.cursors.get(COMPACTION_CURSOR)

@@ -17,6 +17,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, position_of_time, reader_start
 from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -35,6 +36,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
 
+
+COMPACTED_BY_BROKER: Final = "Topics are compacted by their brokers: ask for it with PUT …/compaction"
 
 REDELIVERED_AT_ONCE: Final = 1_000
 
@@ -206,6 +209,9 @@ class ConsumerCommands:
             raise PulsarError(ServerError.PRODUCER_BUSY, "Empty subscription name")
         if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
             raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+        if request.subscription == COMPACTION_CURSOR and request.read_compacted:
+            # What such a tool acknowledges would count as compacted.
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, COMPACTED_BY_BROKER)
         if not request.read_compacted:
             return
         if not request.topic.startswith("persistent://"):
