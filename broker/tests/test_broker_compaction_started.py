@@ -17,7 +17,7 @@ from magnetar.broker.compaction.topic_compaction import (
     TopicCompaction,
 )
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.settings.policies import CompactionOrder, PolicySettings
+from magnetar.broker.settings.policies import BacklogQuotaPolicy, CompactionOrder, PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ShiftedClock
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.core.settings_file import GivenSettings
@@ -275,3 +275,19 @@ def test_settings() -> None:
         compaction_order=CompactionOrder.EVENT_TIME,
         compaction_keys_max=7,
     )
+
+
+async def test_a_quota_evicts_nothing_that_is_not_compacted() -> None:
+    settings = with_threshold(
+        1 << 40, backlog_quota_bytes=1_000, backlog_quota_policy=BacklogQuotaPolicy.EVICT, compaction_keys_max=100
+    )
+    async with MemoryBroker(settings) as broker:
+        world = CompactionWorld(broker)
+        await world.publish(("a", "1"), *(("b", "x" * 100) for _ in range(20)))
+        await broker.service.upkeep.check_now("backlog quotas")
+        assert (await world.ledger()).cursors[COMPACTION_CURSOR].backlog_entries == 21
+        await broker.service.upkeep.check_now("compaction")
+        compaction = await world.compaction()
+        await until(lambda: compaction.status["status"] == "SUCCESS")
+        assert await world.read() == [("a", "1"), ("b", "x" * 100)]
+        await world.close()

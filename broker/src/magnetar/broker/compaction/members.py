@@ -18,7 +18,7 @@ REMOVED_MEMBER: Final = member_bytes(SingleMessageMetadata(compacted_out=True), 
 """What stands in a batch in place of a message that compaction took out: its neighbours keep their indexes."""
 
 
-class Member(NamedTuple):
+class BatchMember(NamedTuple):
     """A message of a batch."""
 
     key: str | None
@@ -49,7 +49,7 @@ def has_value(entry: Entry) -> bool:
     return not full_metadata(entry.data).HasField("uncompressed_size")
 
 
-def members_of(entry: Entry, body: bytes) -> Iterator[Member]:
+def members_of(entry: Entry, body: bytes) -> Iterator[BatchMember]:
     """The messages of a batch whose unpacked payload is `body`, one after the other. `BadMetadata`."""
     count = full_metadata(entry.data).num_messages_in_batch
     if count > BATCH_MESSAGES_MAX:
@@ -59,4 +59,4 @@ def members_of(entry: Entry, body: bytes) -> Iterator[Member]:
             key = single.partition_key if single.HasField("partition_key") else None
         except UnicodeDecodeError as error:
             raise BadMetadata(f"a key that is no text: {error}") from None
-        yield Member(key, bool(payload), single.event_time, single.compacted_out, member_bytes(single, payload))
+        yield BatchMember(key, bool(payload), single.event_time, single.compacted_out, member_bytes(single, payload))

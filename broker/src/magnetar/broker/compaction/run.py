@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.compaction.entries import TopicEntries
 from magnetar.broker.compaction.latest import WHOLE, KeyRules, LatestKeys
-from magnetar.broker.compaction.members import REMOVED_MEMBER, Member, has_members, has_value, members_of
+from magnetar.broker.compaction.members import REMOVED_MEMBER, BatchMember, has_members, has_value, members_of
 from magnetar.broker.compaction.output import CompactedOutput
 from magnetar.broker.compaction.record import CompactionRecord
 from magnetar.broker.slices import TimeSlice
@@ -198,7 +198,7 @@ class CompactionRun:
         except BadMetadata:
             return True
 
-    async def _members(self, entry: Entry) -> AsyncGenerator[tuple[int, Member], None]:
+    async def _members(self, entry: Entry) -> AsyncGenerator[tuple[int, BatchMember], None]:
         """The messages of a batch with their indexes. `BadMetadata`."""
         metadata = entry.metadata()
         size_bytes = max(len(entry.data), metadata.uncompressed_size)

@@ -14,10 +14,11 @@ from typing import Final, Protocol
 
 from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.compaction.entries import TopicEntries
-from magnetar.broker.compaction.latest import KeyRules
+from magnetar.broker.compaction.latest import KeyRules, LatestKeys
 from magnetar.broker.compaction.record import CompactionRecord
 from magnetar.broker.compaction.run import CompactionRun, RunParts
 from magnetar.broker.settings.policies import CompactionOrder, PolicySettings
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.states import COMPACTION_TRANSITIONS, CompactionState
 from magnetar.broker.subscriptions.entry_reader import Spawn
 from magnetar.core.backoff import Backoff
@@ -182,7 +183,10 @@ class TopicCompaction:
             logger.warning("%s is not compacted: %s", self._topic.name, failure)
             await self._settle_failed()
         finally:
-            removed = run.latest.removed if run is not None else 0
+            removed = 0
+            if run is not None:
+                removed = run.latest.removed
+                self._world.spawn(_forget(run.latest))
             record.ended(clock.now_ms(), removed, well=not failure)
             self._error = failure
             self._task = None
@@ -277,6 +281,14 @@ class TopicCompaction:
 
     def _become(self, state: CompactionState) -> None:
         self.state = COMPACTION_TRANSITIONS.step(self.state, state)
+
+
+async def _forget(latest: LatestKeys) -> None:
+    """Let go of the keys of a run, a part of them in each turn of the loop."""
+    turn = TimeSlice()
+    while latest.forget_some():
+        if turn.over:
+            await turn.pause()
 
 
 def is_unsettled(ledger: ManagedLedger) -> bool:

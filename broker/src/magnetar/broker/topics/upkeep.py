@@ -199,7 +199,9 @@ class Upkeep:
         """Start what a threshold asks for; a run goes on by itself, and what an earlier one has left is tried again."""
         if topic.closing:
             return None
-        if topic.compacts_by_itself and over_threshold(topic.ledger, topic.policies.compaction_threshold_bytes):
+        if backlog_quota.held_by_compaction(topic) or (
+            topic.compacts_by_itself and over_threshold(topic.ledger, topic.policies.compaction_threshold_bytes)
+        ):
             compaction = self._service.compaction(topic)
             if compaction.may_start_by_itself:
                 compaction.start()
