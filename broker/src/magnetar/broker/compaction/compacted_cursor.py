@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 4 << 20
 """About how large they may be, as far as the ledger's average tells."""
 
 FIRST: Final[Position] = (0, 0)
-"""No entry stands before it."""
+"""The position before which no entry can stand."""
 
 NOTHING: Final[Position] = (NO_ENTRY, NO_ENTRY)
 
@@ -228,7 +228,7 @@ class CompactedCursor:
         return self._chunk[at:end]
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
-        """Single entries."""
+        """Acknowledge single entries."""
         self.inner.acknowledge(positions)
 
     def acknowledge_batch_indexes(self, position: Position, remaining: list[int], batch_size: int) -> bool:
@@ -266,7 +266,7 @@ class CompactedCursor:
         return self.inner.individual_ranges
 
     async def reset(self, position: Position) -> None:
-        """Seek."""
+        """Seek: reading goes on at the position."""
         await self.inner.reset(position)
         self._acknowledged = NOTHING
         # Not where the topic's own entries begin: what was trimmed before may be left by compaction.
@@ -278,7 +278,7 @@ class CompactedCursor:
         await self.inner.skip_entries(count)
 
     async def clear_backlog(self) -> None:
-        """Acknowledge everything."""
+        """Acknowledge the whole backlog."""
         self._acknowledged = self._ledger.last_confirmed
         self._go_to(_after(self._acknowledged))
         await self.inner.clear_backlog()

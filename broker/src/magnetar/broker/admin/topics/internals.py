@@ -106,7 +106,7 @@ def ledger_document(ledger: LedgerStats) -> Document:
 def cursor_document(
     cursor: CursorStats, entries_added: int, subscription: Subscription | None, topic: PersistentTopic
 ) -> Document:
-    """One cursor."""
+    """A cursor's internal statistics as JSON."""
     active = subscription is not None and bool(subscription.consumers)
     waiting = active and cursor.read_position > topic.ledger.last_confirmed
     ahead = topic.ledger.ledgers.previous_position(cursor.read_position)
