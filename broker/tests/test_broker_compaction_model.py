@@ -109,8 +109,8 @@ class Topic:
         self.subscriptions: dict[str, Any] = {}
         self.visible_entries = StoredEntries(ledger)
 
-    async def open_compaction_cursor(self) -> None:
-        await self.ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
+    async def create_subscription(self, name: str, start: Position) -> object:
+        return await self.ledger.open_cursor(name, start)
 
 
 Place = tuple[int, int]
@@ -198,7 +198,7 @@ async def check(published: list[tuple[list[Stored], bool]], chosen: KeyRules) ->
         ManagedLedgerSettings(),
     )
     compaction = TopicCompaction(topic, shared)
-    await topic.open_compaction_cursor()
+    await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
     model = Model(chosen)
     places: dict[Position, int] = {}
     for new, trims in published:

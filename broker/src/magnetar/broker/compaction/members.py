@@ -27,7 +27,7 @@ class BatchMember(NamedTuple):
     removed: bool
     """An earlier compaction took it out."""
     stored: bytes
-    """As it stands in the batch."""
+    """The message as it stands in the batch, with its metadata."""
 
 
 def has_members(entry: Entry) -> bool:

@@ -24,7 +24,7 @@ from magnetar.broker.subscriptions.entry_reader import Spawn
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.core.ids import EARLIEST, NO_ENTRY, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerOptions
 from magnetar.managed.compaction import (
@@ -70,7 +70,7 @@ class CompactableTopic(Protocol):
     def closing(self) -> bool: ...
     @property
     def visible_entries(self) -> TopicEntries: ...
-    async def open_compaction_cursor(self) -> None: ...
+    async def create_subscription(self, name: str, start: Position, /) -> object: ...
 
 
 class CompactionWorld:
@@ -196,7 +196,7 @@ class TopicCompaction:
     async def _run(self, run: CompactionRun) -> None:
         topic = self._topic
         self._check()
-        await topic.open_compaction_cursor()
+        await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
         await self.settle()
         before = compaction_of(topic.ledger)
         end = topic.visible_entries.end()

@@ -24,13 +24,13 @@ class HeldTopic(Protocol):
 
     name: TopicName
 
-    async def open_compaction_cursor(self) -> None: ...
+    async def create_subscription(self, name: str, start: Position, /) -> object: ...
 
 
 async def open_compaction_cursor_quietly(topic: HeldTopic) -> None:
     """For a topic that is compacted from now on; if that fails, the first compaction does it."""
     try:
-        await topic.open_compaction_cursor()
+        await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
     except MagnetarError as error:
         logger.warning("%s has no subscription %s yet: %s", topic.name, COMPACTION_CURSOR, error)
 

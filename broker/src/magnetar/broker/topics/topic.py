@@ -103,7 +103,7 @@ class PersistentTopic(TopicBase):
         await self._follow_deduplication()
         if self.compacts_by_itself:
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
-            await self.open_compaction_cursor()
+            await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
 
     @property
     def clock(self) -> Clock:
@@ -258,10 +258,6 @@ class PersistentTopic(TopicBase):
     def compacts_by_itself(self) -> bool:
         """Whether a threshold says so, or that it is one of the brokers' own."""
         return compaction_wanted(self.policies.compaction_threshold_bytes, always=is_compacted(self.name))
-
-    async def open_compaction_cursor(self) -> None:
-        """Nothing is trimmed from now on that no compaction went through."""
-        await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
 
     async def _end_compaction(self) -> None:
         if self.compaction is not None:
