@@ -319,3 +319,36 @@ async def test_large_batches_leave_turns_to_others(monkeypatch: pytest.MonkeyPat
     (left,) = await run_once(content(many))
     assert len(messages_in(left, many)) == 500
     assert len(turns) >= 2 * 5_000 // MEMBERS_PER_LOOK
+
+
+async def until_it_gives_up() -> tuple[dict[str, str], float]:
+    world = ManagedWorld()
+    ledger = await world.factory().open("t")
+    await append(ledger, [build_message(metadata(partition_key="a"), b"1")])
+    tasks: list[asyncio.Task[None]] = []
+    shared = CompactionWorld(
+        LoopClock(),
+        lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
+        asyncio.Semaphore(1),
+        lambda: PolicySettings(compaction_read_seconds_max=30),
+        ManagedLedgerSettings(),
+    )
+    compaction = TopicCompaction(Topic(ledger), shared)
+    began = asyncio.get_running_loop().time()
+    compaction.start()
+    await asyncio.wait(tasks[:1])
+    seconds = asyncio.get_running_loop().time() - began
+    assert list(world.ledgers.stored) == [ledger.ledgers.ids[0]], "no ledger was made for it"
+    await world.close()
+    return compaction.status, seconds
+
+
+def test_a_read_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hanging(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CompactedCursor, "read", hanging)
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        status, seconds = runner.run(until_it_gives_up())
+    assert status == {"status": "ERROR", "lastError": "reading took longer than 30 s"}
+    assert 30 <= seconds < 31
