@@ -11,6 +11,7 @@ from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
     BUNDLE_TRANSITIONS,
+    COMPACTION_TRANSITIONS,
     CONSUMER_TRANSITIONS,
     MEMBERSHIP_TRANSITIONS,
     PRODUCER_TRANSITIONS,
@@ -18,6 +19,7 @@ from magnetar.broker.states import (
     SUBSCRIPTION_TRANSITIONS,
     TOPIC_TRANSITIONS,
     BundleState,
+    CompactionState,
     ConsumerState,
     LoadedTopicState,
     MembershipState,
@@ -82,6 +84,11 @@ from broker.tests.subscription_stage import StagedConnection
             },
         ),
         (BUNDLE_TRANSITIONS, BundleState, {"ACTIVE": "UNLOADING IN_DOUBT", "IN_DOUBT": "ACTIVE", "UNLOADING": ""}),
+        (
+            COMPACTION_TRANSITIONS,
+            CompactionState,
+            {"NOT_RUN": "RUNNING", "RUNNING": "SUCCESS ERROR", "SUCCESS": "RUNNING", "ERROR": "RUNNING"},
+        ),
     ],
 )
 def test_each_pair_is_allowed_or_told(

@@ -15,7 +15,7 @@ from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, Subs
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
-from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
+from magnetar.broker.subscriptions.reset import followed_by, reset_subscription, wait_until_idle
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -409,6 +409,18 @@ class Subscription:
         Raises PulsarError(CONSUMER_BUSY) while another reset runs, MagnetarError when the position cannot be stored.
         """
         return reset_subscription(self, self._pump.reader if self._pump is not None else None, position)
+
+    def wait_until_read(self) -> Coroutine[Any, Any, None]:
+        """Wait for a read that consumers which have left began."""
+        return wait_until_idle(self._pump.reader if self._pump is not None else None)
+
+    def read_by(self, cursor: SubscriptionCursor) -> None:
+        """Go on with another cursor for the same position. Only while nobody is connected and nothing is read."""
+        assert self._dispatcher is None
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.let_go()
+        self.cursor = cursor
 
     def close(self) -> None:
         """Let go of everything but the cursor, which is the caller's to close or delete."""

@@ -13,6 +13,7 @@ from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.namespace_bundles import named_broker
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
+from magnetar.broker.compaction.topic_compaction import RUNS_AT_ONCE, CompactionWorld, TopicCompaction, is_unsettled
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
@@ -96,6 +97,9 @@ class BrokerService:
             else None
         )
         self.upkeep = Upkeep(self, call_later)
+        self._compactions = CompactionWorld(
+            clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
         self._schemas_left: dict[str, None] = {}
@@ -209,7 +213,15 @@ class BrokerService:
         # They may have changed while it was opened, when nobody could tell the topic.
         topic.follow(self.policies.of(name))
         self.topics[str(name)] = owned.topics[str(name)] = topic
+        if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
+            self.compaction(topic).settle_later()
         return topic
+
+    def compaction(self, topic: PersistentTopic) -> TopicCompaction:
+        """What compacts a topic; made when it is asked for, as few topics ever are compacted."""
+        if topic.compaction is None:
+            topic.compaction = TopicCompaction(topic, self._compactions)
+        return topic.compaction
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
         if is_bare_ledger(name):

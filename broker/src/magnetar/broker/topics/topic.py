@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from magnetar.broker.compaction.entries import StoredEntries, TopicEntries
+from magnetar.broker.compaction.threshold import wanted as compaction_wanted
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
@@ -18,8 +21,7 @@ from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
-from magnetar.broker.topics.compacted_cursor import CompactedCursor
-from magnetar.broker.topics.compacted_topic import compaction_of
+from magnetar.broker.topics.compacted_views import follow_view, open_compaction_cursor_quietly, reader_cursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.broker.topics.deduplication import Deduplication, open_deduplication
 from magnetar.broker.topics.limits import (
@@ -65,6 +67,7 @@ class PersistentTopic(TopicBase):
         "_spawn",
         "_subscribe_limiter",
         "_subscribing",
+        "compaction",
         "deduplication",
         "ledger",
         "pending_acks",
@@ -85,6 +88,8 @@ class PersistentTopic(TopicBase):
         self.deduplication: Deduplication | None = None
         self.pending_acks: TopicPendingAcks | None = None
         """What transactions have acknowledged; None where there are none."""
+        self.compaction: TopicCompaction | None = None
+        """Made by the first one who asks `BrokerService.compaction` for it."""
         self._checks_messages = policies.checks_messages
         self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
@@ -103,7 +108,7 @@ class PersistentTopic(TopicBase):
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
         await self._follow_deduplication()
-        if is_compacted(self.name):
+        if self.compacts_by_itself:
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
             await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
 
@@ -212,7 +217,8 @@ class PersistentTopic(TopicBase):
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
             if subscription is None:
-                self._check_new_subscription(len(self.subscriptions))
+                if name != COMPACTION_CURSOR:
+                    self._check_new_subscription(len(self.subscriptions))
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -236,22 +242,37 @@ class PersistentTopic(TopicBase):
             settings = self._runtime.limits.settings
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
         if consumer.durable:
+            new = subscription is None
             subscription = await self.create_subscription(name, start, properties)
             if self.pending_acks is not None:
                 await self.pending_acks.ready(subscription)
+            await follow_view(subscription, self.ledger, consumer, start if new else None)
             self._refuse_when_closing()
         elif subscription is None:
             self._check_new_subscription(len(self.subscriptions))
             subscription = self.subscriptions[name] = self._subscription(
-                name, self._reader_cursor(consumer, name, start)
+                name, reader_cursor(self.ledger, consumer, name, start)
             )
         subscription.add_consumer(consumer)
         return subscription
 
-    def _reader_cursor(self, consumer: Consumer, name: str, start: Position) -> SubscriptionCursor:
-        cursor = self.ledger.new_non_durable_cursor(name, start)
-        compaction = compaction_of(self.ledger) if consumer.identity.read_compacted else None
-        return cursor if compaction is None else CompactedCursor(self.ledger, cursor, compaction, start)
+    # --- compaction
+
+    @property
+    def visible_entries(self) -> TopicEntries:
+        """What of the topic a compaction may see."""
+        return StoredEntries(self.ledger)
+
+    @property
+    def compacts_by_itself(self) -> bool:
+        """Whether a threshold says so, or that it is one of the brokers' own."""
+        return compaction_wanted(self.policies.compaction_threshold_bytes, always=is_compacted(self.name))
+
+    async def _end_compaction(self) -> None:
+        if self.compaction is not None:
+            await self.compaction.close()
+
+    # --- subscriptions
 
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
@@ -335,6 +356,7 @@ class PersistentTopic(TopicBase):
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
+        await self._end_compaction()
         await self.admission.drain()
         self._disconnect()
         if self.pending_acks is not None:
@@ -344,6 +366,7 @@ class PersistentTopic(TopicBase):
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
+        await self._end_compaction()
         self._disconnect()
         if self.pending_acks is None:
             await self.ledger.abandon()
@@ -354,6 +377,7 @@ class PersistentTopic(TopicBase):
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
+        await self._end_compaction()
         self._disconnect()
         try:
             if self.pending_acks is not None:
@@ -393,6 +417,8 @@ class PersistentTopic(TopicBase):
         for subscription in self.subscriptions.values():
             subscription.follow(policies, self._dispatch_limiter)
         self._disconnect_unencrypted()
+        if self.compacts_by_itself and COMPACTION_CURSOR not in self.subscriptions:
+            self._spawn(open_compaction_cursor_quietly(self))
         self.maintain_deduplication()
 
     def _follow_rates(self) -> None:
@@ -450,6 +476,8 @@ class PersistentTopic(TopicBase):
             producer.update_rates(seconds)
             messages += producer.message_rate_in
             size_bytes += producer.byte_rate_in
+        if self.compaction is not None:
+            self.compaction.record.update_rates(seconds)
         limiter = self._dispatch_limiter
         if limiter is not None and limiter.rate.relative_to_publish_rate:
             limiter.set_rate(limiter.rate, messages, size_bytes)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.broker.admin.topics.stats import iso_time, position_text, without_nulls
+from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
@@ -40,7 +42,7 @@ async def internal_stats(topic: PersistentTopic) -> Document:
     """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
     document = await ledger_stats(topic.ledger, topic.subscriptions)
     properties = document.pop("properties", None)
-    document.update({"schemaLedgers": [], "compactedLedger": NO_LEDGER})
+    document.update({"schemaLedgers": [], "compactedLedger": await compacted_ledger_document(topic.ledger)})
     return document if properties is None else {**document, "properties": properties}
 
 
@@ -78,6 +80,22 @@ async def ledger_stats(ledger: ManagedLedger, subscriptions: Mapping[str, Subscr
     return {
         key: value if key == "cursors" else without_nulls(value) for key, value in document.items() if value is not None
     }
+
+
+async def compacted_ledger_document(ledger: ManagedLedger) -> Document:
+    """The ledger that the newest compaction has written; of one that cannot be opened no more than its id is known."""
+    compaction = compaction_of(ledger)
+    if compaction is None:
+        return NO_LEDGER
+    try:
+        reader = await ledger.open_other(compaction.ledger_id)
+    except MagnetarError:
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id}
+    try:
+        entries = reader.last_add_confirmed + 1
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id, "entries": entries, "size": reader.length_bytes}
+    finally:
+        await reader.close()
 
 
 def ledger_document(ledger: LedgerStats) -> Document:
