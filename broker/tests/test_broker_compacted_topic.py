@@ -231,12 +231,12 @@ class Large:
     def __init__(self, ledger: ManagedLedger, compacted_ledger_id: int, counting: list[Counting]) -> None:
         self.ledger = ledger
         self.gone_ledger_id = ledger.last_confirmed[0] - 1
-        self._compaction = Compaction(compacted_ledger_id, (self.gone_ledger_id, 2 * LEFT + 10))
+        self.compaction = Compaction(compacted_ledger_id, (self.gone_ledger_id, 2 * LEFT + 10))
         self._counting = counting
 
     def cursor(self, start: Position) -> CompactedCursor:
         cursor = self.ledger.new_non_durable_cursor("reader", start)
-        return CompactedCursor(self.ledger, cursor, start, lambda _: self._compaction)
+        return CompactedCursor(self.ledger, cursor, start, lambda _: self.compaction)
 
     def at(self, entry_id: int) -> Position:
         return (self.gone_ledger_id, entry_id)
@@ -333,9 +333,9 @@ async def test_a_reader_goes_to_and_fro(large: Large) -> None:
 
 async def test_the_last_message_that_compaction_looked_at_is_read_by_who_begins_there(large: Large) -> None:
     last = large.at(2 * (LEFT - 1))
-    compaction = Compaction(large.cursor(EARLIEST)._compaction.ledger_id, last)
+    large.compaction = Compaction(large.compaction.ledger_id, last)
     for start in (EARLIEST, last):
-        cursor = CompactedCursor(large.ledger, large.ledger.new_non_durable_cursor("r", start), compaction, start)
+        cursor = large.cursor(start)
         cursor.skip_to(last)
         assert cursor.read_position == last
         assert await large.next_entry_id(cursor) == last[1]

@@ -530,20 +530,19 @@ def test_the_look_ahead_of_many_consumers_is_bounded_altogether() -> None:
     assert dispatcher.room() == 0
 
 
-@pytest.mark.slow
-def test_reading_stops_when_too_many_entries_wait_for_their_time() -> None:
+def test_reading_stops_when_too_many_entries_of_the_topic_wait_for_their_time() -> None:
     stage = Stage(SHARED)
     stage.join("a")
     pump = stage.subscription._pump
     assert pump is not None
-    pump.delayed._positions = dict.fromkeys([(1, 1)])
+    index = stage.subscription._delayed_of_topic.opened()
+    index.count = DELAYED_ENTRIES_MAX - 1
     stage.publish()
     assert stage.received("a") == [0]
-    many: Any = dict.fromkeys(range(DELAYED_ENTRIES_MAX))
-    pump.delayed._positions = many
+    index.count = DELAYED_ENTRIES_MAX
     stage.publish()
     assert stage.received("a") == []
-    pump.delayed._positions = {}
+    index.count = 0
     stage.publish()
     assert stage.received("a") == [1, 2]
 
