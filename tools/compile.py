@@ -66,6 +66,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/subscriptions/delayed_index.py",
     "broker/src/magnetar/broker/subscriptions/delayed.py",
     "broker/src/magnetar/broker/subscriptions/filtering.py",
+    "broker/src/magnetar/broker/subscriptions/hidden.py",
     "broker/src/magnetar/broker/subscriptions/pump.py",
     "broker/src/magnetar/broker/session/publish.py",
     "broker/src/magnetar/broker/session/acknowledge.py",

@@ -211,16 +211,11 @@ async def test_what_this_broker_cannot_do_is_refused(admin: Any) -> None:
     }
     await admin.check(
         ("PUT", TOPIC, None, 204, None),
-        ("GET", TOPIC + "/compaction", None, 200, {"status": "NOT_RUN", "lastError": ""}),
-        ("PUT", TOPIC + "/compaction", None, 405, "not available"),
-        ("PUT", PERSISTENT + "/none/compaction", None, 404, "not found"),
-        ("GET", PERSISTENT + "/none/compaction", None, 404, "not found"),
         ("GET", TOPIC + "/offload", None, 200, no_offload),
         ("PUT", TOPIC + "/offload", EARLIEST, 405, "not available"),
         ("PUT", TOPIC + "/offload", None, 400, "messageId is null"),
         ("PUT", PERSISTENT + "/parts/partitions", 1, 204, None),
         ("GET", PERSISTENT + "/parts/offload", None, 404, "not found"),
-        ("PUT", PERSISTENT + "/parts/compaction", None, 405, "not available"),
     )
 
 

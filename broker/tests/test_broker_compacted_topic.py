@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from magnetar.broker.compaction import compacted_cursor
+from magnetar.broker.compaction.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
+from magnetar.broker.compaction.compacted_topic import Compaction
 from magnetar.broker.testing.sessions import MemoryBroker
-from magnetar.broker.topics import compacted_cursor
-from magnetar.broker.topics.compacted_cursor import CHUNK_ENTRIES, CompactedCursor
-from magnetar.broker.topics.compacted_topic import Compaction, compaction_of
 from magnetar.client.client import PulsarClient
 from magnetar.client.message import EARLIEST_ID, LATEST_ID, Message, MessageId, OutgoingMessage
 from magnetar.client.reader import Reader, ReaderOptions
@@ -176,9 +176,7 @@ async def test_a_reader_that_leaves_while_the_ledger_is_opened(
     """What was opened for it is closed."""
     await publish(client, 1, first=10)
     ledger = memory_broker.service.topics[str(TOPIC)].ledger
-    compaction = compaction_of(ledger)
-    assert compaction is not None
-    cursor = CompactedCursor(ledger, ledger.new_non_durable_cursor("reader", EARLIEST), compaction, EARLIEST)
+    cursor = CompactedCursor(ledger, ledger.new_non_durable_cursor("reader", EARLIEST), EARLIEST)
     go_on, closed = asyncio.Event(), asyncio.Event()
     open_other = ManagedLedger.open_other
 
@@ -233,12 +231,12 @@ class Large:
     def __init__(self, ledger: ManagedLedger, compacted_ledger_id: int, counting: list[Counting]) -> None:
         self.ledger = ledger
         self.gone_ledger_id = ledger.last_confirmed[0] - 1
-        self._compaction = Compaction(compacted_ledger_id, (self.gone_ledger_id, 2 * LEFT + 10))
+        self.compaction = Compaction(compacted_ledger_id, (self.gone_ledger_id, 2 * LEFT + 10))
         self._counting = counting
 
     def cursor(self, start: Position) -> CompactedCursor:
         cursor = self.ledger.new_non_durable_cursor("reader", start)
-        return CompactedCursor(self.ledger, cursor, self._compaction, start)
+        return CompactedCursor(self.ledger, cursor, start, lambda _: self.compaction)
 
     def at(self, entry_id: int) -> Position:
         return (self.gone_ledger_id, entry_id)
@@ -331,3 +329,15 @@ async def test_a_reader_goes_to_and_fro(large: Large) -> None:
     cursor.rewind()
     assert cursor.read_position > large.ledger.last_confirmed
     await cursor.close()
+
+
+async def test_the_last_message_that_compaction_looked_at_is_read_by_who_begins_there(large: Large) -> None:
+    last = large.at(2 * (LEFT - 1))
+    large.compaction = Compaction(large.compaction.ledger_id, last)
+    for start in (EARLIEST, last):
+        cursor = large.cursor(start)
+        cursor.skip_to(last)
+        assert cursor.read_position == last
+        assert await large.next_entry_id(cursor) == last[1]
+        assert await large.next_entry_id(cursor) == -1
+        await cursor.close()

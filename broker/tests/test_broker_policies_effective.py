@@ -89,6 +89,16 @@ def test_retention_and_persistence_become_the_ledgers_settings() -> None:
 def test_copies_that_cannot_be_are_ignored() -> None:
     policies = effective({"persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 3}})
     assert (policies.ledger.ensemble_size, policies.ledger.write_quorum) == (1, 1)
+    names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    policies = effective({"persistence": dict.fromkeys(names, -1)})
+    assert (policies.ledger.ensemble_size, policies.ledger.ack_quorum) == (1, 1)
+
+
+def test_no_retention_is_not_one_without_end() -> None:
+    nothing = effective({"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}})
+    assert (nothing.ledger.retention_time_ms, nothing.ledger.retention_size_bytes) == (0, 0)
+    everything = effective({"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})
+    assert (everything.ledger.retention_time_ms, everything.ledger.retention_size_bytes) == (-1, -1)
 
 
 def test_backlog_quotas() -> None:
@@ -180,6 +190,9 @@ def test_delayed_delivery_part_by_part() -> None:
     assert policies.delay_ms_max == 100
     assert policies.checks_messages
     assert not effective(namespace).delayed_delivery
+    forbidden = effective({"delayed_delivery_policies": {"active": True}}, {"delayedDeliveryEnabled": False})
+    assert not forbidden.delayed_delivery
+    assert effective(namespace, {"delayedDeliveryMaxDelayInMillis": 0}).delay_ms_max == 0
 
 
 def test_subscription_types() -> None:
@@ -208,6 +221,27 @@ def test_encryption_and_schemas_are_required_when_any_level_says_so() -> None:
     assert effective({"encryption_required": True}).encryption_required
     assert effective(encryption_required=True).encryption_required
     assert effective(None, {"schemaValidationEnforced": True}).schema_validation_enforced
+    assert effective({"encryption_required": False}, encryption_required=True).encryption_required
+    no = {"schema_validation_enforced": False}
+    enforced = effective(no, {"schemaValidationEnforced": False}, schema_validation_enforced=True)
+    assert enforced.schema_validation_enforced
+
+
+def test_rates_of_the_broker_each_by_its_own_settings() -> None:
+    policies = effective(
+        publish_messages_per_topic=1,
+        publish_per_topic_bytes=2,
+        dispatch_messages_per_topic=3,
+        dispatch_per_topic_bytes=4,
+        dispatch_messages_per_subscription=5,
+        dispatch_per_subscription_bytes=6,
+        dispatch_messages_per_replicator=7,
+        dispatch_per_replicator_bytes=8,
+    )
+    assert policies.publish_rate == Rate(1, 2)
+    assert policies.topic_dispatch_rate == Rate(3, 4)
+    assert policies.subscription_dispatch_rate == Rate(5, 6)
+    assert policies.replicator_dispatch_rate == Rate(7, 8)
 
 
 def test_a_topics_own_message_size_counts_only_below_the_brokers() -> None:

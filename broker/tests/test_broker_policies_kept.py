@@ -144,6 +144,27 @@ async def test_what_cannot_be_read_again_holds_on_and_is_tried_later(
     assert kept.policies.of(TOPIC).message_ttl_seconds == 2
 
 
+@pytest.mark.parametrize("session_lost", [True, False])
+async def test_what_nobody_told_of_is_read_when_the_store_is_there_again(kept: Harness, session_lost: bool) -> None:
+    await kept.write(message_ttl_in_seconds=1)
+    await kept.policies.load(TOPIC)
+    kept.store.changes.clear()
+    other = kept.store.another_session()
+    document = {**new_policies("standalone", 4), "message_ttl_in_seconds": 2}
+    await Resources(other).documents.put(Resources.namespace_path(NAMESPACE), document)
+    await kept.settle()
+    assert kept.policies.of(TOPIC).message_ttl_seconds == 1
+    if session_lost:
+        kept.store.expire_session()
+    else:
+        kept.store.disconnect()
+        kept.store.reconnect()
+    await asyncio.sleep(0)
+    await kept.settle()
+    assert kept.policies.of(TOPIC).message_ttl_seconds == 2
+    await other.close()
+
+
 async def test_namespaces_without_topics_make_room(kept: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies_module, "NAMESPACES_KEPT", 2)
     kept.policies._namespaces_max = 2

@@ -48,6 +48,30 @@ def test_messages_and_bytes_each_stop() -> None:
     assert both.take(10, 1)
 
 
+def test_bytes_are_taken_also_where_messages_lack() -> None:
+    both = limiter(Timers(), messages=1, size_bytes=1_000)
+    assert both.take(5, 600)
+    assert both.room() == (-4, 400)
+
+
+def test_a_lowered_rate_leaves_nothing_saved_up() -> None:
+    bucket = TokenBucket(100, 1, 0.0)
+    bucket.set_rate(10, 1)
+    assert bucket.take(0, 0.0) == 10
+    bucket.take(15, 0.0)
+    bucket.set_rate(100, 1)
+    assert bucket.take(0, 0.0) == -5
+
+
+def test_the_time_before_a_change_counts_at_the_rate_of_then() -> None:
+    timers = Timers()
+    changing = limiter(timers, messages=10)
+    changing.take(10, 0)
+    timers.advance(500)
+    assert limiter_for(Rate(1_000), changing, timers, timers.call_later, "r") is changing
+    assert changing.room()[0] == 5
+
+
 def test_connections_are_held_until_tokens_return() -> None:
     timers = Timers()
     messages = limiter(timers, messages=100)
@@ -129,6 +153,10 @@ def test_the_publish_buffer_holds_those_that_publish_until_half_is_stored() -> N
     buffer.remove(60)
     assert second.reasons
     buffer.remove(10)
+    assert not second.reasons
+    buffer.add(100, second)
+    assert second.reasons, "as often as it is too much"
+    buffer.remove(150)
     assert not second.reasons
     unlimited = PublishBuffer(0)
     unlimited.add(1 << 40, first)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.broker.topics.sweep import PAUSE_SECONDS, VISITS_PER_LOOK, WORK_AT_ONCE, Job, Sweeper, Work
+from magnetar.broker.topics.sweep import (
+    PAUSE_SECONDS,
+    VISITS_PER_LOOK,
+    WORK_AT_ONCE,
+    WORK_WAITING_MAX,
+    Job,
+    Sweeper,
+    Work,
+)
 from magnetar.core.errors import MagnetarError
 
 from broker.tests.subscription_stage import Timers
@@ -115,4 +123,45 @@ async def test_work_that_takes_longer_runs_side_by_side_within_a_bound() -> None
     await asyncio.gather(*tasks)
     assert done == 100
     assert most == WORK_AT_ONCE
+    sweeps.stop()
+
+
+async def test_work_is_done_after_each_sweep() -> None:
+    """Whoever has done the last of it gives its place back."""
+    timers = Timers()
+    tasks: list[asyncio.Task[None]] = []
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        done += 1
+
+    sweeps: Sweeper[int] = Sweeper(
+        lambda: range(2 * WORK_AT_ONCE),
+        timers,
+        timers.call_later,
+        lambda coroutine: tasks.append(asyncio.get_running_loop().create_task(coroutine)),
+    )
+    sweeps.add(Job("j", 1, lambda _: work))
+    sweeps.start()
+    for sweep in range(1, 4):
+        timers.advance(1_100)
+        await asyncio.gather(*tasks)
+        assert done == sweep * 2 * WORK_AT_ONCE
+    sweeps.stop()
+
+
+def test_work_that_nobody_gets_to_is_not_heaped_up() -> None:
+    timers = Timers()
+
+    async def work() -> None:
+        """Never run here."""
+
+    sweeps: Sweeper[int] = Sweeper(
+        lambda: range(WORK_WAITING_MAX // 2 + 1), timers, timers.call_later, lambda coroutine: coroutine.close()
+    )
+    sweeps.add(Job("j", 1, lambda _: work))
+    sweeps.start()
+    timers.advance(5_000)
+    assert len(sweeps._work) == WORK_WAITING_MAX
     sweeps.stop()

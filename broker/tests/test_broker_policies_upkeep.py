@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.upkeep import TOPICS_AT_ONCE, Upkeep
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+from broker.tests.subscription_stage import Timers
 
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/topic"
@@ -96,6 +100,32 @@ async def test_a_backlog_over_its_size_is_cut_to_nine_tenths_of_the_limit() -> N
         assert 800 <= left <= 950
         assert it.topic.subscriptions["fast"].backlog < 80
         await it.publish(1, 100)
+
+
+async def test_a_backlog_that_is_cut_is_held_by_nobody() -> None:
+    """What a consumer was sent of it would else count against its limit for ever."""
+    async with world(backlog_quota_bytes=1_000, backlog_quota_policy=EVICT) as it:
+        await it.client.producer(TOPIC)
+        await it.client.consumer(TOPIC, "slow", subType=1)
+        it.client.send(Command.FLOW, consumer_id=1, messagePermits=1_000)
+        await it.publish(100)
+        for _ in range(100):
+            await it.client.expect(Command.MESSAGE)
+        subscription = it.topic.subscriptions["slow"]
+        assert subscription.unacked_messages == 100
+        await it.check("backlog quotas")
+        assert 0 < subscription.backlog < 100
+        assert subscription.unacked_messages == subscription.backlog
+        assert [one.unacked_messages for one in subscription.consumers] == [subscription.backlog]
+
+
+async def test_what_only_deduplication_has_not_acknowledged_keeps_nobody_out() -> None:
+    async with world(backlog_quota_bytes=100, deduplication=True) as it:
+        await it.client.producer(TOPIC, producer_name="p")
+        await it.publish(20)
+        await it.check("backlog quotas")
+        await it.client.expect(Command.CLOSE_PRODUCER)
+        assert (await it.client.producer(TOPIC, 2, producer_name="p")).last_sequence_id == 19
 
 
 async def test_a_backlog_over_its_age_loses_whole_ledgers() -> None:
@@ -290,6 +320,7 @@ async def test_everything_is_swept_by_itself() -> None:
             "message expiry",
             "idle subscriptions",
             "inactive topics",
+            "compaction",
             "deduplication",
             "backlog quotas",
         }
@@ -300,3 +331,66 @@ async def test_everything_is_swept_by_itself() -> None:
             sweeper._tick()
         while it.broker.service.topics:
             await it.client.round_trip()
+
+
+class Following:
+    """A topic that notes how often it followed its policies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = TopicName.parse(name)
+        self.followed = 0
+
+    def follow(self, _: object) -> None:
+        self.followed += 1
+
+
+class SlowTimers(Timers):
+    """Each look at the clock takes a millisecond, so that a sweep has many slices."""
+
+    def monotonic_seconds(self) -> float:
+        self.time_ms += 1
+        return super().monotonic_seconds()
+
+
+def test_policies_that_change_while_others_are_applied_to_very_many_topics_hold_for_all() -> None:
+    timers = SlowTimers()
+    topics = {
+        f"persistent://{namespace}/{number}": Following(f"persistent://{namespace}/{number}")
+        for namespace in ("t/first", "t/second")
+        for number in range(TOPICS_AT_ONCE)
+    }
+    listeners: list[Any] = []
+    policies = SimpleNamespace(watch=listeners.append, of=lambda _: None)
+    service: Any = SimpleNamespace(
+        settings=BrokerSettings(), clock=timers, policies=policies, topics=topics, spawn=lambda work: work.close()
+    )
+    upkeep = Upkeep(service, timers.call_later)
+    upkeep._sweeper.start()
+    (changed,) = listeners
+    changed(NamespaceName("t", "second"), None)
+    timers.advance(50)
+    assert TOPICS_AT_ONCE < len(upkeep._sweeper._left) < len(topics), "some of the first ones were looked at already"
+    changed(NamespaceName("t", "first"), None)
+    timers.advance(10_000)
+    assert all(one.followed for one in topics.values())
+    upkeep._sweeper.stop()
+
+
+def test_the_brokers_limit_of_unacknowledged_messages_goes_by_what_is_held_now() -> None:
+    """Not by what was held at each look, added up."""
+    timers = Timers()
+    settings = BrokerSettings(
+        policies=PolicySettings(unacked_messages_per_broker_max=10, unacked_share_when_broker_blocked=0.2)
+    )
+    policies = SimpleNamespace(watch=lambda _: None)
+    service: Any = SimpleNamespace(settings=settings, clock=timers, policies=policies, topics={}, spawn=None)
+    upkeep = Upkeep(service, timers.call_later)
+    looks: list[bool] = []
+    subscription: Any = SimpleNamespace(unacked_messages=6, hold=lambda *, held: looks.append(held))
+    topic = PersistentTopic.__new__(PersistentTopic)
+    topic.subscriptions = {"s": subscription}
+    for unacked, expected in ((6, False), (6, False), (6, False), (11, False), (6, True), (5, True), (5, False)):
+        subscription.unacked_messages = unacked
+        upkeep._add_up(topic)
+        upkeep._added_up()
+        assert looks.pop() is expected, (unacked, expected)

@@ -29,6 +29,7 @@ OURS = {
     "loadBalancerSplitCoolDownSeconds",
     "magnetarDrainUnloadsPerSecond",
     "magnetarLoadBalanceDriver",
+    "topicCompactionMaxKeys",
 }
 """Of this broker alone."""
 

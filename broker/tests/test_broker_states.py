@@ -12,6 +12,7 @@ from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
     BUFFER_TRANSITIONS,
     BUNDLE_TRANSITIONS,
+    COMPACTION_TRANSITIONS,
     CONSUMER_TRANSITIONS,
     MEMBERSHIP_TRANSITIONS,
     PRODUCER_TRANSITIONS,
@@ -20,6 +21,7 @@ from magnetar.broker.states import (
     TOPIC_TRANSITIONS,
     BufferState,
     BundleState,
+    CompactionState,
     ConsumerState,
     LoadedTopicState,
     MembershipState,
@@ -95,6 +97,11 @@ from broker.tests.subscription_stage import StagedConnection
                 "READY": "CLOSE",
                 "CLOSE": "CLOSE",
             },
+        ),
+        (
+            COMPACTION_TRANSITIONS,
+            CompactionState,
+            {"NOT_RUN": "RUNNING", "RUNNING": "SUCCESS ERROR", "SUCCESS": "RUNNING", "ERROR": "RUNNING"},
         ),
     ],
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 from magnetar.broker.bundles.moves import BundleMoves
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, SharedParts, message
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -144,6 +147,29 @@ async def test_unload_when_nothing_can_be_stored(memory_broker: MemoryBroker, bo
     assert memory_broker.service.topics[TOPIC].number_of_entries == (3 if bookie == "stopped" else 4)
 
 
+async def test_a_subscription_that_is_made_while_its_topic_is_unloaded_is_refused(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked would else believe in one that nobody serves."""
+    topic = await memory_broker.service.topic(NAME, create=True)
+    open_cursor = ManagedLedger.open_cursor
+
+    async def unloaded_meanwhile(ledger: ManagedLedger, *arguments: Any, **named: Any) -> Any:
+        cursor = await open_cursor(ledger, *arguments, **named)
+        await memory_broker.service.unload(NAME)
+        return cursor
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManagedLedger, "open_cursor", unloaded_meanwhile)
+        with pytest.raises(PulsarError) as refusal:
+            await topic.create_subscription("s", EARLIEST)
+    assert refusal.value.code == ServerError.SERVICE_NOT_READY
+    assert not topic.subscriptions
+    again = await memory_broker.service.topic(NAME, create=False)
+    assert again is not topic
+    assert list(again.subscriptions) == ["s"], "it is made, and the next owner has it"
+
+
 async def test_delete_refuses_what_is_in_use(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     await client.producer(TOPIC)
@@ -174,6 +200,18 @@ async def test_delete_with_subscriptions_removes_everything(memory_broker: Memor
     await client.consumer(TOPIC, initialPosition=1)
     client.send(Command.FLOW, consumer_id=1, messagePermits=10)
     assert await client.round_trip() == [], "the new topic is empty"
+
+
+async def test_a_deleted_partition_leaves_the_schema_to_the_others(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    for index in range(2):
+        partition = NAME.partition(index)
+        schema = {"name": "s", "type": 1, "schema_data": b""}
+        await client.producer(str(partition), index + 1, schema=schema)
+    await memory_broker.service.delete(NAME.partition(0), force=True)
+    kept = await client.request(Command.GET_SCHEMA, topic=str(NAME.partition(1)))
+    assert (kept.body.HasField("error_code"), kept.body.schema.type) == (False, 1)
+    await memory_broker.service.delete(NAME.partition(1), force=True)
 
 
 async def test_delete_of_nothing(memory_broker: MemoryBroker) -> None:

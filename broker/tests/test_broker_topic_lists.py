@@ -75,6 +75,20 @@ async def test_what_was_missed_is_told_after_a_reconnection() -> None:
     await watched.close()
 
 
+async def test_what_was_missed_is_told_with_a_new_session() -> None:
+    """Its watches begin anew: what changed between the two nobody has told."""
+    watched = Watched()
+    await watched.watch()
+    watched.store.changes.clear()
+    await watched.make("missed")
+    await watched.settle()
+    assert watched.told == []
+    watched.store.expire_session()
+    await watched.settle()
+    assert watched.told == [([PREFIX + "missed"], [])]
+    await watched.close()
+
+
 async def test_a_list_that_cannot_be_read_is_read_after_the_reconnection() -> None:
     watched = Watched()
     await watched.watch()

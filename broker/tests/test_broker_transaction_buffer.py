@@ -339,3 +339,21 @@ async def test_deduplication_goes_past_markers() -> None:
         await broker.service.unload(TopicName.parse(TOPIC))
         client = await broker.connect()
         assert (await client.producer(TOPIC, producer_name="p")).last_sequence_id == 1
+
+
+async def test_compaction_sees_what_consumers_see() -> None:
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=1)
+        await ended(client, 1, commit=False)
+        await send(client, 1)
+        await send(client, 2, transaction=2)
+        topic = loaded(broker)
+        entries, ledger = topic.visible_entries, topic.ledger.ledgers
+        hidden = [
+            entries.hides((await topic.ledger.read_entry(ledger.entry_at(index))).metadata()) for index in range(4)
+        ]
+        assert hidden == [True, True, False, False]
+        assert entries.end() == ledger.entry_at(2)
+        await ended(client, 2)
+        assert entries.end() == topic.ledger.last_confirmed

@@ -6,23 +6,18 @@ from collections.abc import Sequence
 
 from e2e.admin_cli.step import Outcome
 
-COMPACTION = "there is no compaction yet"
 OFFLOAD = "there is no offloading yet, and so no settings of it"
 REPLICATION = "there is no replication to other clusters yet: Apache's broker forgets the mark where a cursor is reset"
 
 DIFFERENT_YET: dict[str, dict[str, str]] = {
     "pulsar-admin": {
-        "topics compact persistent://acme/orders/plain": COMPACTION,
-        "persistent compact persistent://acme/orders/plain": COMPACTION,
-        "topics stats-internal persistent://acme/orders/plain": f"{COMPACTION}; {REPLICATION}",
+        "topics stats-internal persistent://acme/orders/plain": REPLICATION,
         "topics stats-internal persistent://acme/orders/plain -m": REPLICATION,
         "topics info-internal persistent://acme/orders/plain": REPLICATION,
         "persistent info-internal persistent://acme/orders/plain": REPLICATION,
         "topicPolicies get-offload-policies persistent://acme/orders/plain -ap": OFFLOAD,
     },
-    "pulsarctl": {
-        "topics compact persistent://gopher/burrow/plain": COMPACTION,
-    },
+    "pulsarctl": {},
 }
 """By tool: commands that print otherwise until something else is there."""
 

@@ -17,6 +17,7 @@ from magnetar.core.settings_file import GivenSettings
 
 class Colour(enum.Enum):
     RED = "red"
+    GREEN = "green"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ def test_one_name_of_both_sides_sets_both() -> None:
 def test_ports_words_and_older_names() -> None:
     assert (built(port="").port, built(port="7").port, built().port) == (None, 7, 1)
     assert built(state="up").on
+    both = built(color="red", colour="green")
+    assert (both.inner.colour, built(color="green").inner.colour) == (Colour.GREEN, Colour.GREEN)
     with pytest.raises(SettingError, match="port is '70000', and not a number from 0 to 65535"):
         built(port="70000")
     with pytest.raises(SettingError, match="state is 'on', and not one of up, down"):
@@ -106,6 +109,12 @@ def test_a_number_out_of_its_range_is_named() -> None:
 class Twice:
     one: int = setting("port", 1)
     other: int = setting("state", 1, older="port")
+
+
+@dataclass(frozen=True)
+class HalfShared:
+    server: Tls = part(Tls, {"certificate": "clientCertificate", "refresh_seconds": "tlsRefreshSec"})
+    certificate: str = setting("clientCertificate", "")
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,7 @@ class NoField:
     ("kind", "said"),
     [
         (Twice, "Twice: one and other are both called port"),
+        (HalfShared, "HalfShared: server.certificate and certificate are both called clientCertificate"),
         (WrongDefault, "the setting state (on): the default 0 is no <class 'bool'>"),
         (WrongType, "the setting state (on): no setting can be a <class 'complex'>"),
         (WrongMembers, "the setting folders (folders): the default ('f',) is no tuple"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,31 @@ def test_what_is_not_given_or_empty_keeps_its_value() -> None:
 def test_bad_values_are_named_with_what_would_be_right(name: str, value: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         settings(**{name: value}).build(Outer())
+
+
+def test_a_number_that_is_no_whole_one_in_our_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="a multiple of 1000"):
+        parse_value("1500", int, Fraction(1, 1000))
+    assert parse_value("2000", int, Fraction(1, 1000)) == 2
+
+
+@dataclass(frozen=True)
+class Bounds:
+    size: int = setting("size", 1)
+    size_max: int = setting("sizeLimit", 1)
+
+    def __post_init__(self) -> None:
+        if self.size > self.size_max:
+            raise SettingError(f"sizeLimit is below what it bounds: {self.size_max}")
+
+
+def test_an_error_is_explained_by_the_setting_that_it_names() -> None:
+    """Not by another one whose name is the beginning of that."""
+    given_settings = GivenSettings(["size", "sizeLimit"])
+    given_settings.add("size", "9", "--size")
+    given_settings.add("sizeLimit", "5", "--limit")
+    with pytest.raises(SettingError, match=r"\(--limit: sizeLimit=5\)$"):
+        given_settings.build(Bounds())
 
 
 def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:

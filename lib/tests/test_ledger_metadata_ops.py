@@ -57,6 +57,26 @@ async def test_create_read_write_delete(store: MemoryMetadataStore) -> None:
         await ops.read(ledger_id)
 
 
+async def test_an_id_is_announced_before_there_is_a_ledger(store: MemoryMetadataStore) -> None:
+    ops = LedgerMetadataOps(store)
+    taken = (await ops.create(METADATA))[0] + 1
+    await store.put(ledger_path(taken), b"")
+    told: list[tuple[int, bool]] = []
+
+    async def announce(ledger_id: int) -> None:
+        told.append((ledger_id, await store.exists(ledger_path(ledger_id))))
+
+    ledger_id, _ = await ops.create(METADATA, (), announce)
+    assert told == [(taken, True), (ledger_id, False)]
+
+    async def refuse(_: int) -> None:
+        raise StoreUnavailable("not noted")
+
+    with pytest.raises(StoreUnavailable):
+        await ops.create(METADATA, (), refuse)
+    assert ops.unsure_creations == []
+
+
 async def test_ids_are_new_and_leave_nothing_behind(store: MemoryMetadataStore) -> None:
     ops = LedgerMetadataOps(store)
     ids = [(await ops.create(METADATA))[0] for _ in range(3)]

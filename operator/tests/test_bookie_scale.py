@@ -266,6 +266,13 @@ def test_other_pools_count_for_the_ensemble() -> None:
     assert advise(spec, 3, bookies, status_of(LOW), ensemble_size=3, elsewhere=1).replicas == 2
 
 
+def test_none_goes_that_would_be_lacking_for_writers() -> None:
+    spec = spec_of(diskUsagePercentMin=30, minReplicas=1, writableMin=5)
+    bookies = bookies_of(8, 8, 8, 8, 8)
+    assert advise(spec, 5, bookies, status_of(LOW)).replicas == 5
+    assert advise(spec, 5, bookies, status_of(LOW), elsewhere=1).replicas == 4
+
+
 def test_the_bounds_count_at_once() -> None:
     recent = status_of(scaled_at=timestamp(NOW - 1))
     advice = advise(spec_of(minReplicas=5), 3, bookies_of(50, 50, 50), recent)

@@ -192,11 +192,13 @@ def test_a_paused_pool_is_only_looked_at() -> None:
     assert said(plan, "Reconciling")[:2] == ("False", "Paused")
 
 
-def test_hibernation_waits_for_brokers_and_drains_nothing() -> None:
-    world = PoolWorld(cluster={"hibernated": True}, cluster_status={"brokers": {"replicas": 1}})
-    plan = plan_pool(world.seen())
-    assert stateful_of(plan) is None
-    assert said(plan, "Reconciling")[1] == "Hibernating"
+def test_hibernation_waits_for_brokers_and_proxies_and_drains_nothing() -> None:
+    world = PoolWorld(cluster={"hibernated": True})
+    for left in ({"brokers": {"replicas": 1}}, {"proxies": {"replicas": 1}}):
+        world.cluster_status = NO_BROKERS | left
+        plan = plan_pool(world.seen())
+        assert stateful_of(plan) is None
+        assert said(plan, "Reconciling")[1] == "Hibernating"
     world.cluster_status = NO_BROKERS
     plan = plan_pool(world.seen())
     assert replicas_of(plan) == 0

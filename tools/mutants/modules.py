@@ -64,6 +64,7 @@ _LEDGER_TESTS: Final = _files(
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
+    *("managed_edges", "managed_trim"),
     *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
 )
 _STORE_TESTS: Final = _files(
@@ -83,7 +84,7 @@ _STORE_TESTS: Final = _files(
 )
 _SUBSCRIPTION_TESTS: Final = _files(
     "broker/tests",
-    *("broker_dispatch_choosers", "broker_subscription_shared", "broker_subscription_single"),
+    *("broker_dispatch_choosers", "broker_dispatch_edges", "broker_subscription_shared", "broker_subscription_single"),
     *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
     *("broker_policies_dispatch", "broker_topic_faults"),
 )
@@ -95,6 +96,7 @@ _OWNERSHIP_TESTS: Final = _files(
         "broker_lookups_at_once",
         "broker_topic_patterns",
         "broker_topic_lifecycle",
+        "broker_ownership_edges",
         "broker_bundle_moves",
     ),
     *("broker_policies_sessions", "broker_policies_dispatch", "broker_ownership_storm", "broker_ownership_zookeeper"),
@@ -212,7 +214,7 @@ PARTS: Final = (
         ("topics/producer", "topics/producers", "topics/deduplication", "topics/topic"),
         _files(
             "broker/tests",
-            *("broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
+            *("broker_topic_doors", "broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
             *(
                 "broker_policies_sessions",
                 "broker_topic_lifecycle",
@@ -220,6 +222,16 @@ PARTS: Final = (
                 "broker_bundle_moves",
                 "client_on_broker",
             ),
+        ),
+    ),
+    Part(
+        "compaction",
+        f"{_BROKER}/compaction",
+        ("compacted_cursor", "entries", "latest", "members", "output", "run", "topic_compaction"),
+        _files(
+            "broker/tests",
+            *("broker_compaction_model", "broker_compaction_recorded", "broker_compacted_topic", "broker_compaction"),
+            *("broker_compaction_failures", "broker_compaction_started", "broker_compaction_output"),
         ),
     ),
     Part(
@@ -257,12 +269,49 @@ PARTS: Final = (
         _SUBSCRIPTION_TESTS,
     ),
     Part(
+        "pending-acks",
+        _BROKER,
+        (
+            *("transactions/pending_index", "transactions/pending_records", "transactions/pending_state"),
+            *("transactions/pending_handle", "transactions/pending_log", "transactions/pending_topic"),
+            *("subscriptions/held", "subscriptions/hidden"),
+        ),
+        _files(
+            "broker/tests",
+            *("broker_transactions_pending_state", "broker_transactions_pending_log"),
+            *("broker_transactions_acks", "broker_transactions_takeover"),
+        ),
+    ),
+    Part(
         "access",
         _BROKER,
         ("auth/access", "auth/authorizer", "auth/rules", "session/access", "peers/access", "admin/web/access"),
         _ACCESS_TESTS,
     ),
     # What is planted here is what somebody has thought of.
+    Part("subscriptions", f"{_BROKER}/subscriptions", (), _SUBSCRIPTION_TESTS),
+    Part(
+        "topics",
+        f"{_BROKER}/topics",
+        (),
+        _files(
+            "broker/tests",
+            *("broker_topic_doors", "broker_policies_sweep", "broker_policies_upkeep", "broker_compacted_topic"),
+            *("broker_topic_patterns", "broker_policies_expiry"),
+        ),
+    ),
+    Part(
+        "requests",
+        f"{_BROKER}/session",
+        (),
+        _files("broker/tests", "broker_session_edges", "broker_session_consume", "broker_session_produce"),
+    ),
+    Part(
+        "policies",
+        f"{_BROKER}/policies",
+        (),
+        _files("broker/tests", "broker_policies_limiter", "broker_policies_effective"),
+    ),
     Part("statistics", f"{_BROKER}/admin", (), _files("broker/tests", "broker_many_subscriptions")),
     Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), _files("lib/tests", "auth_token", "auth_providers")),
     Part(

@@ -192,3 +192,24 @@ BUFFER_TRANSITIONS: Final = Transitions(
         BufferState.CLOSE: {BufferState.CLOSE},
     },
 )
+
+
+class CompactionState(enum.Enum):
+    """How the last compaction of a topic went. The names are those of the admin API."""
+
+    NOT_RUN = enum.auto()
+    """There was none since the topic was loaded."""
+    RUNNING = enum.auto()
+    SUCCESS = enum.auto()
+    ERROR = enum.auto()
+
+
+COMPACTION_TRANSITIONS: Final = Transitions(
+    "the compaction of a topic",
+    {
+        CompactionState.NOT_RUN: {CompactionState.RUNNING},
+        CompactionState.RUNNING: {CompactionState.SUCCESS, CompactionState.ERROR},
+        CompactionState.SUCCESS: {CompactionState.RUNNING},
+        CompactionState.ERROR: {CompactionState.RUNNING},
+    },
+)

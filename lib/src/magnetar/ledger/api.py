@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from magnetar.core.errors import MagnetarError, Unavailable
 
@@ -49,6 +49,10 @@ class EntryUnreadable(LedgerUnavailable):
         self.position = position
 
 
+Announce: TypeAlias = Callable[[int], Awaitable[None]]
+"""Told a ledger's id."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOptions:
     """How a new ledger is spread and protected. Pulsar's names: managedLedgerDefault*."""
@@ -60,6 +64,9 @@ class LedgerOptions:
     """CRC32C (Pulsar's default), CRC32 (BookKeeper's), HMAC or DUMMY."""
     password: bytes = b""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    announce: Announce | None = field(default=None, compare=False)
+    """Awaited with the id that the ledger is to have before there is anything of it, so that whoever notes it finds it
+    after a crash. What it raises ends the creation. It may be told another id when one turns out to be taken."""
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1

@@ -101,7 +101,9 @@ class BookKeeperClient:
                 custom_metadata=dict(options.custom_metadata),
             )
             try:
-                ledger_id, version = await self._parts.metadata.create(metadata, chooser.registrations(ensemble))
+                ledger_id, version = await self._parts.metadata.create(
+                    metadata, chooser.registrations(ensemble), options.announce
+                )
             except NodeNotFound as missing:
                 left.add(await chooser.another_choice(missing))
             else:

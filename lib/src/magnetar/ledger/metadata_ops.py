@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
+from magnetar.ledger.api import Announce, LedgerNotFound, LedgerUnavailable
 from magnetar.ledger.ledger_paths import (
     ID_PREFIX,
     LEDGERS_ROOT,
@@ -36,13 +36,19 @@ class LedgerMetadataOps:
         self._short_ids_used_up = False
         self._unsure_creations: deque[int] = deque(maxlen=UNSURE_CREATIONS_MAX)
 
-    async def create(self, metadata: LedgerMetadata, registrations: Sequence[str] = ()) -> tuple[int, int]:
-        """Give it a new id and write it; returns (ledger id, version). `NodeNotFound` as by `write`."""
+    async def create(
+        self, metadata: LedgerMetadata, registrations: Sequence[str] = (), announce: Announce | None = None
+    ) -> tuple[int, int]:
+        """Give it a new id and write it; returns (ledger id, version). `NodeNotFound` as by `write`.
+
+        `announce` is told the id before that."""
         data = encode_ledger_metadata(metadata)
         if self._unsure_creations:
             await self.remove_unsure()
         for _ in range(CREATE_ATTEMPTS_MAX):
             ledger_id, used_up = await self._next_id()
+            if announce is not None:
+                await announce(ledger_id)
             try:
                 version, _ = await asyncio.gather(
                     self._put(ledger_id, data, MUST_NOT_EXIST, registrations), self._remove(used_up)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.api import EntryNotFound, LedgerReader
+from magnetar.ledger.api import EntryNotFound, LedgerListener, LedgerOptions, LedgerReader, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
+from magnetar.managed.compaction import COMPACTION_CURSOR, compaction_ledgers
 from magnetar.managed.cursors.cursor import Cursor, start_mark
 from magnetar.managed.cursors.opening import CursorOpening
 from magnetar.managed.cursors.recovery import recover_cursor
@@ -146,6 +147,8 @@ class ManagedLedger:
         if self.cursors.get(name) is cursor:
             del self.cursors[name]
         self.cursor_closed(cursor)
+        for ledger_id in sorted(_compaction_ledgers(cursor)):
+            await self._shared.delete_ledger(ledger_id)
         self.trim_later()
 
     def cursor_closed(self, cursor: Cursor) -> None:
@@ -182,6 +185,20 @@ class ManagedLedger:
         """A closed ledger that belongs to this topic without being one of its own, such as a compaction's; whoever
         opens it closes it. Raises what the ledger client raises."""
         return await self._shared.ledgers.open(ledger_id, recover=False)
+
+    async def create_other(self, options: LedgerOptions, listener: LedgerListener) -> LedgerWriter:
+        """A ledger that belongs to this topic without being one of its own. Raises what the ledger client raises."""
+        self._check_usable()
+        return await self._shared.ledgers.create(options, listener)
+
+    async def delete_others(self, ledger_ids: Iterable[int]) -> None:
+        """Delete ledgers that belong to this topic without being of its own, if it has no other owner.
+
+        `ManagedLedgerFenced`: it has one, which may read them. `Unavailable`: some may be left."""
+        await self._check_owner()
+        self._check_usable()
+        for ledger_id in sorted(ledger_ids):
+            await self._shared.ledgers.delete(ledger_id)
 
     def start_of_reading(self, position: Position) -> Position:
         """Where reading begins for a position, EARLIEST or LATEST."""
@@ -267,6 +284,8 @@ class ManagedLedger:
         await self._check_owner()
         storages = [cursor.storage for cursor in self.cursors.values()]
         doomed = {*self.ledgers.ids, *(storage.ledger_id for storage in storages if storage is not None)}
+        for cursor in self.cursors.values():
+            doomed |= _compaction_ledgers(cursor)
         try:
             for name in list(self.cursors):
                 await self.delete_cursor(name)
@@ -317,6 +336,12 @@ class ManagedLedger:
             for name, state in zip(some, recovered, strict=True):
                 if state is not None:
                     self._add_cursor(name, CursorStorage(self._shared, self.appends, name, state))
+
+    async def check_owner(self) -> None:
+        """Before something beside it is changed that no write of its own guards. `ManagedLedgerFenced` when another
+        owner has it."""
+        await self._check_owner()
+        self._check_usable()
 
     async def check_loaded_cursors(self) -> None:
         """Before any of them is used: `ManagedLedgerFenced` when another owner has written the list since.
@@ -424,3 +449,10 @@ class ManagedLedger:
             raise ManagedLedgerFenced(self.name)
         if self.state is ManagedLedgerState.CLOSED:
             raise ManagedLedgerClosed(self.name)
+
+
+def _compaction_ledgers(cursor: Cursor) -> set[int]:
+    """What is deleted with a cursor because only that cursor names it."""
+    if cursor.name != COMPACTION_CURSOR:
+        return set()
+    return compaction_ledgers(cursor.properties, cursor.cursor_properties)

@@ -148,6 +148,8 @@ class MemoryLedgers:
         if self.refuse_creation is not None:
             raise self.refuse_creation
         ledger_id, self._next_id = self._next_id, self._next_id + 1
+        if options.announce is not None:
+            await options.announce(ledger_id)
         self.stored[ledger_id] = MemoryLedgerState(options)
         return MemoryWriter(self, ledger_id, listener)
 

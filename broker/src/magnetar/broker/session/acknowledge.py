@@ -11,7 +11,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.topic import Topic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.errors import MagnetarError
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
@@ -64,6 +64,38 @@ class AckReceipt:
         )
 
 
+class TransactionReceipt:
+    """Tells the client how an acknowledgement in a transaction fared, once all of its parts are durable or one of them
+    is refused: a long ACK is taken in parts, of which only the last one has the request id."""
+
+    __slots__ = ("_connection", "_consumer_id", "_error", "_request_id", "_waiting")
+
+    def __init__(self, connection: Connection, consumer_id: int) -> None:
+        self._connection: Connection = connection
+        self._consumer_id: int = consumer_id
+        self._request_id: int = -1
+        self._waiting: int = 0
+        self._error: MagnetarError | None = None
+
+    def expect(self, request_id: int) -> None:
+        """One more part; the last one has a request id, if the client wants an answer."""
+        self._waiting += 1
+        if request_id >= 0:
+            self._request_id = request_id
+
+    def __call__(self, error: MagnetarError | None) -> None:
+        self._waiting -= 1
+        if error is not None and self._error is None:
+            self._error = error
+        if self._waiting or self._request_id < 0:
+            return
+        known = self._error
+        code = None if known is None else server_error_of(known)
+        self._connection.write(
+            messages.ack_response(self._consumer_id, self._request_id, code, str(known) if known is not None else "")
+        )
+
+
 class ConsumerRequests:
     """What the consumers of one connection ask for and are done with."""
 
@@ -71,6 +103,8 @@ class ConsumerRequests:
         self._connection: Connection = connection
         self.consumers: dict[int, Attachment] = {}
         self._parts: AckParts | None = None
+        self._receipt: TransactionReceipt | None = None
+        """Of the transaction's ACK whose parts are being taken."""
         self._bytes: int = 0
 
     def acknowledge(self, buffer: bytes, start: int, end: int) -> bool:
@@ -85,6 +119,7 @@ class ConsumerRequests:
             self._bytes = 0
             return False
         self._take(decode_ack(buffer, start, end))
+        self._receipt = None
         return True
 
     def _acknowledge_part(self, buffer: bytes, start: int, end: int) -> bool:
@@ -98,6 +133,7 @@ class ConsumerRequests:
         if not parts.over:
             return False
         self._parts = None
+        self._receipt = None
         return True
 
     def _take(self, ack: Ack) -> None:
@@ -115,6 +151,16 @@ class ConsumerRequests:
             if ack.request_id >= 0:
                 self._connection.write(messages.ack_response(ack.consumer_id, ack.request_id))
             return
+        topic = attachment.topic
+        if ack.txnid_most_bits >= 0 and ack.txnid_least_bits >= 0 and isinstance(topic, PersistentTopic):
+            pending_acks = topic.pending_acks
+            if pending_acks is not None:
+                receipt = self._receipt
+                if receipt is None:
+                    receipt = self._receipt = TransactionReceipt(self._connection, ack.consumer_id)
+                receipt.expect(ack.request_id)
+                pending_acks.acknowledge(subscription, attachment.consumer, ack, receipt)
+                return
         if ack.request_id < 0:
             subscription.acknowledge(attachment.consumer, ack, None)
             return

@@ -13,6 +13,7 @@ from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.session.lookup import LookupCommands
 from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.schema import SchemaCommands
+from magnetar.broker.session.subscription_ends import SubscriptionEndCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
 from magnetar.broker.session.transaction_ends import TransactionEndCommands
 from magnetar.broker.session.transactions import TransactionCommands
@@ -56,4 +57,5 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(SchemaCommands, SchemaCommands.COMMANDS),
     **_of(TransactionCommands, TransactionCommands.COMMANDS),
     **_of(TransactionEndCommands, TransactionEndCommands.COMMANDS),
+    **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }

@@ -14,9 +14,10 @@ from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerReque
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.seek import last_message_id, position_of_seek, reader_start
+from magnetar.broker.topics.seek import last_message_id, position_of_seek, position_of_time, reader_start
 from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -35,6 +36,8 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
 
+
+COMPACTED_BY_BROKER: Final = "Topics are compacted by their brokers: ask for it with PUT …/compaction"
 
 REDELIVERED_AT_ONCE: Final = 1_000
 
@@ -206,6 +209,9 @@ class ConsumerCommands:
             raise PulsarError(ServerError.PRODUCER_BUSY, "Empty subscription name")
         if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
             raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+        if request.subscription == COMPACTION_CURSOR and request.read_compacted:
+            # What such a tool acknowledges would count as compacted.
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, COMPACTED_BY_BROKER)
         if not request.read_compacted:
             return
         if not request.topic.startswith("persistent://"):
@@ -241,7 +247,8 @@ class ConsumerCommands:
             return LATEST
         if request.start_message_rollback_duration_sec:
             now_ms = self._session.context.clock.now_ms()
-            return await topic.position_of_time(now_ms - 1_000 * request.start_message_rollback_duration_sec)
+            since_ms = now_ms - 1_000 * request.start_message_rollback_duration_sec
+            return await position_of_time(topic, since_ms, compacted=request.read_compacted)
         if not request.durable and request.HasField("start_message_id"):
             wanted = request.start_message_id
             return reader_start(topic, (signed64(wanted.ledgerId), signed64(wanted.entryId)), earliest=earliest)
@@ -288,7 +295,9 @@ class ConsumerCommands:
             if request.HasField("message_id"):
                 position, ack_set = position_of_seek(topic, request.message_id)
             else:
-                position, ack_set = await topic.position_of_time(request.message_publish_time), None
+                compacted = attachment.consumer.identity.read_compacted
+                position = await position_of_time(topic, request.message_publish_time, compacted=compacted)
+                ack_set = None
             await topic.reset_subscription(subscription, position, ack_set)
         # A non-persistent topic has no positions: like Apache's broker, this one takes the seek and does nothing.
         self._session.write(messages.success(request.request_id))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
-from magnetar.wire.pulsar.messages import frame_of
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
@@ -31,9 +30,6 @@ class TransactionCommands:
             command.addSubscriptionToTxn.request_id
         ),
         pb.BaseCommand.END_TXN: lambda self, command: self._refuse(command.endTxn.request_id),
-        pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda self, command: self._refuse_end(
-            command.endTxnOnSubscription, pb.CommandEndTxnOnSubscriptionResponse()
-        ),
     }
     """What this group answers."""
 
@@ -42,13 +38,3 @@ class TransactionCommands:
 
     def _refuse(self, request_id: int) -> None:
         self._session.send_error(request_id, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)
-
-    def _refuse_end(
-        self,
-        request: pb.CommandEndTxnOnSubscription,
-        answer: pb.CommandEndTxnOnSubscriptionResponse,
-    ) -> None:
-        answer.request_id = request.request_id
-        answer.txnid_least_bits, answer.txnid_most_bits = request.txnid_least_bits, request.txnid_most_bits
-        answer.error, answer.message = pb.NotAllowedError, NOT_ENABLED
-        self._session.write(frame_of(answer))

@@ -93,8 +93,8 @@ class BrokerSettings:
     policies: PolicySettings = field(default_factory=PolicySettings)
     load: LoadSettings = field(default_factory=LoadSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
-    access: AccessSettings = field(default_factory=AccessSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port", "broker_service_port_tls", "web_service_port_tls"):

@@ -7,7 +7,7 @@ from enum import Enum
 
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
-from magnetar.core.setting import setting
+from magnetar.core.setting import class_named, setting
 
 
 class BacklogQuotaPolicy(Enum):
@@ -27,6 +27,15 @@ class InactiveTopicDeleteMode(Enum):
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
     """Topics without subscriptions, and those whose subscriptions have acknowledged everything."""
+
+
+class CompactionOrder(Enum):
+    """Which message of a key compaction keeps (Pulsar `TopicCompactionService`)."""
+
+    PUBLISHED = "PulsarCompactionServiceFactory"
+    """The one that was published last."""
+    EVENT_TIME = "EventTimeCompactionServiceFactory"
+    """The one with the highest event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +133,17 @@ class PolicySettings:
     deduplication_snapshot_entries: int = setting("brokerDeduplicationEntriesInterval", 1_000)
     deduplication_forget_seconds: int = setting("brokerDeduplicationProducerInactivityTimeoutMinutes", 360 * 60)
     compaction_threshold_bytes: int = setting("brokerServiceCompactionThresholdInBytes", 0)
+    compaction_check_seconds: float = setting("brokerServiceCompactionMonitorIntervalInSeconds", 60)
+    """How often thresholds are looked at."""
+    compaction_read_seconds_max: float = setting("brokerServiceCompactionPhaseOneLoopTimeInSeconds", 30)
+    """How long a compaction waits for one read; then it fails."""
+    compaction_keeps_null_keys: bool = setting("topicCompactionRetainNullKey", False)
+    """Messages without a key are kept, all of them."""
+    compaction_order: CompactionOrder = setting(
+        "compactionServiceFactoryClassName", CompactionOrder.PUBLISHED, read=class_named(CompactionOrder)
+    )
+    compaction_keys_max: int = setting("topicCompactionMaxKeys", 4_000_000, ours=True)
+    """Keys of one topic that a compaction remembers: some 250 bytes each. With more it fails, and the broker lives."""
 
     @property
     def inactive_after_seconds(self) -> int:

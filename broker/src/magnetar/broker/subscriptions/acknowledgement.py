@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.subscriptions.filtering import unacknowledged
+from magnetar.managed.entry_bitmap import value_of, words_of
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
@@ -24,6 +25,7 @@ class Acknowledger:
     __slots__ = (
         "_cursor",
         "_redelivery_counts",
+        "hidden",
         "unacked_messages",
     )
 
@@ -31,6 +33,8 @@ class Acknowledger:
         self._cursor = cursor
         self._redelivery_counts = redelivery_counts
         self.unacked_messages = 0
+        self.hidden: dict[Position, int] | None = None
+        """What open transactions hold: of that consumers have nothing to acknowledge."""
 
     def cumulative(self, consumer: Consumer, ack: Ack) -> None:
         """Everything up to a position; an ack set leaves a part of that position's batch."""
@@ -57,7 +61,8 @@ class Acknowledger:
         freed = False
         for position, remaining, batch_size in parts:
             holder = _holder(consumer, position, dispatcher)
-            if holder is not None and self._cursor.remaining_ack_set(position) is None:
+            held = self.hidden.get(position, 0) if self.hidden else 0
+            if holder is not None and not held and self._cursor.remaining_ack_set(position) is None:
                 # The first part of it: it was sent as a whole, and has no more messages than that.
                 batch_size = holder.pending.messages[position]
             if self._cursor.acknowledge_batch_indexes(position, remaining, batch_size):
@@ -66,7 +71,11 @@ class Acknowledger:
             left = self._cursor.remaining_ack_set(position)
             if holder is None or left is None:
                 continue
-            count = holder.pending.shrink(position, unacknowledged(left))
+            remaining_messages = unacknowledged(words_of(value_of(left) & ~held) if held else left)
+            if not remaining_messages:
+                freed |= self._release_from(holder, consumer, position, dispatcher)
+                continue
+            count = holder.pending.shrink(position, remaining_messages)
             self.unacked_messages -= count
             consumer.messages_acknowledged += count
             freed |= holder.released(count)

@@ -16,7 +16,6 @@ from magnetar.wire.pulsar.metadata import MessageMetadataView, sticky_key
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
@@ -28,6 +27,14 @@ class Slots(Protocol):
 
     def slot(self, key: bytes) -> int:
         """The slot of a key."""
+        ...
+
+
+class BatchesLeft(Protocol):
+    """What is left of batches of which a part is not to be delivered: a cursor says so, or `PartlyHeld`."""
+
+    def remaining_ack_set(self, position: Position) -> list[int] | None:
+        """Words with a 1 for each message that is left; None: all of them."""
         ...
 
 
@@ -49,7 +56,7 @@ class FilteredEntries:
 
 def filter_entries(
     entries: list[Entry],
-    cursor: SubscriptionCursor,
+    cursor: BatchesLeft,
     now_ms: int,
     slots: Slots | None,
     delay_ms_max: int = 0,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.dispatch.choice import new_dispatcher
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.rates import CounterRate
 from magnetar.broker.states import ConsumerState
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
-from magnetar.broker.subscriptions.subscription import new_dispatcher
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.wire.pulsar.enums import SubscriptionType

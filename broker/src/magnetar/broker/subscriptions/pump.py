@@ -18,7 +18,8 @@ from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
-from magnetar.broker.subscriptions.filtering import FilteredEntries, filter_entries
+from magnetar.broker.subscriptions.filtering import BatchesLeft, FilteredEntries, Slots, filter_entries
+from magnetar.broker.subscriptions.hidden import without_held
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.enums import SubscriptionType
 
@@ -90,6 +91,7 @@ class Pump:
         "blocked",
         "delayed",
         "held",
+        "hidden",
         "reader",
         "redelivery_counts",
         "stopped",
@@ -108,6 +110,8 @@ class Pump:
         self.blocked = False
         self.held = False
         """The broker's consumers hold so much, and this subscription's so much of it, that nothing more is sent."""
+        self.hidden: dict[Position, int] | None = None
+        """What open transactions have acknowledged: not sent, and not acknowledged either."""
         self.stopped = False
         self.visibility: Visibility | None = None
         """What the topic's transactions hide; None: nothing."""
@@ -137,6 +141,16 @@ class Pump:
     def idle(self) -> bool:
         """Nothing of it goes on: without a dispatcher it may be forgotten."""
         return not self._pumping and self.reader.state is _IDLE
+
+    def hide(self, hidden: dict[Position, int] | None) -> None:
+        """What stands in here is held by open transactions, from now on."""
+        self.hidden = hidden
+        self.acknowledger.hidden = hidden
+
+    @property
+    def slots(self) -> Slots | None:
+        """Key_Shared: how keys become slots."""
+        return self._key_shared.selector if self._key_shared is not None else None
 
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
@@ -335,6 +349,9 @@ class Pump:
 
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns the bytes."""
+        batches: BatchesLeft = self._cursor
+        if self.hidden:
+            entries, batches = without_held(entries, self._cursor, self.hidden)
         if not entries:
             return 0
         shared = dispatcher.type.acknowledges_individually
@@ -343,7 +360,7 @@ class Pump:
         delays_at_ms = self.delayed.passed_ms(now_ms) if shared and self._delays else NOT_DELAYED
         filtered = filter_entries(
             entries,
-            self._cursor,
+            batches,
             delays_at_ms,
             slots,
             self._runtime.limits.settings.delay_clamped_ms,

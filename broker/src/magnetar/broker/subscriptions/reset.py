@@ -51,6 +51,12 @@ async def reset_subscription(
         subscription.unfence()
 
 
+async def wait_until_idle(reader: EntryReader | None) -> None:
+    """Until a read in the background is over, if there is one."""
+    if reader is not None:
+        await reader.wait_until_idle()
+
+
 async def followed_by(work: Awaitable[None], then: Callable[[], None]) -> None:
     """Do `then` when the work is over, well or not."""
     try:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, KeySharedPolicy
-from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.broker.dispatch.failover import FailoverDispatcher
+from magnetar.broker.dispatch.choice import new_dispatcher
+from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
-from magnetar.broker.subscriptions.reset import followed_by, reset_subscription
-from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
+from magnetar.broker.subscriptions.reset import followed_by, reset_subscription, wait_until_idle
+from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics, stored_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -40,18 +38,6 @@ LET_GO_ENTRIES_MAX: Final = 5_000
 """What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
 
 
-def new_dispatcher(topic_name: str, consumer: Consumer, round_robin_messages_max: int) -> Dispatcher:
-    """The dispatcher of the type that a subscription's first consumer asks for."""
-    kind = consumer.identity.subscription_type
-    if kind is SubscriptionType.EXCLUSIVE:
-        return ExclusiveDispatcher()
-    if kind is SubscriptionType.FAILOVER:
-        return FailoverDispatcher(topic_name, consumer.partition_index)
-    if kind is SubscriptionType.SHARED:
-        return SharedDispatcher(round_robin_messages_max)
-    return KeySharedDispatcher(consumer.identity.key_shared or KeySharedPolicy())
-
-
 class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
 
@@ -65,6 +51,7 @@ class Subscription:
         "_runtime",
         "_settings",
         "cursor",
+        "hidden",
         "last_active_seconds",
         "name",
         "state",
@@ -96,6 +83,8 @@ class Subscription:
         """When it last had a consumer, or was loaded."""
         self.visibility: Visibility | None = None
         """What the topic's transactions hide; set before the first consumer. None: nothing."""
+        self.hidden: dict[Position, int] | None = None
+        """The messages that open transactions have acknowledged, as bits of each entry; -1 is all of it."""
         self._runtime = runtime
         self._settings = settings
         self._limiter: RateLimiter | None = None
@@ -302,6 +291,25 @@ class Subscription:
         pump.unblock()
         pump.wake()
 
+    # --- from transactions
+
+    @property
+    def delivering(self) -> tuple[Dispatcher | None, Pump | None]:
+        """Who chooses and who sends, while anybody is connected."""
+        return self._dispatcher, self._pump
+
+    def hide(self, held: dict[Position, int]) -> None:
+        """Send nothing of what stands in here, from now on."""
+        self.hidden = held
+        if self._pump is not None:
+            self._pump.hide(held)
+
+    def acknowledged_in_transaction(self, mark_delete: Position) -> None:
+        """A transaction was committed; `mark_delete` is where the mark was before."""
+        if self.cursor.mark_delete != mark_delete:
+            self.totals.last_mark_delete_advanced_ms = self._runtime.clock.now_ms()
+        self._announce_end()
+
     # --- from the topic and its administrators
 
     def entries_available(self) -> None:
@@ -406,6 +414,18 @@ class Subscription:
         """
         return reset_subscription(self, self._pump.reader if self._pump is not None else None, position)
 
+    def wait_until_read(self) -> Coroutine[Any, Any, None]:
+        """Wait for a read that consumers which have left began."""
+        return wait_until_idle(self._pump.reader if self._pump is not None else None)
+
+    def read_by(self, cursor: SubscriptionCursor) -> None:
+        """Go on with another cursor for the same position. Only while nobody is connected and nothing is read."""
+        assert self._dispatcher is None
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.let_go()
+        self.cursor = cursor
+
     def close(self) -> None:
         """Let go of everything but the cursor, which is the caller's to close or delete."""
         self._become(SubscriptionState.CLOSED)
@@ -426,30 +446,19 @@ class Subscription:
 
     def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
         """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
-        key_shared = self.key_shared
-        active = self.active_consumer
-        statistics = dispatch_statistics(self.consumers, self.totals, key_shared, with_consumers=with_consumers)
-        statistics.update(
-            {
-                "type": self.type.display_name if self.type is not None else "None",
-                "msgBacklog": self.backlog,
-                "backlogSize": backlog_bytes,
-                "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
-                "blockedSubscriptionOnUnackedMsgs": self.blocked,
-                "msgDelayed": self.delayed_entries,
-                "msgInReplay": self.waiting_entries,
-                "unackedMessages": self.unacked_messages,
-                "activeConsumerName": (
-                    active.name if active is not None and self.type is SubscriptionType.FAILOVER else None
-                ),
-                "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
-                "isDurable": self.durable,
-                "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
-                "keySharedMode": ("STICKY" if key_shared.sticky else "AUTO_SPLIT") if key_shared is not None else None,
-                "nonContiguousDeletedMessagesRanges": self.cursor.individual_ranges,
-                "subscriptionProperties": dict(self.cursor.cursor_properties),
-            }
-        )
+        statistics = dispatch_statistics(self.consumers, self.totals, self.key_shared, with_consumers=with_consumers)
+        statistics |= {
+            **stored_statistics(self.cursor, self.key_shared, self.active_consumer),
+            "type": self.type.display_name if self.type is not None else "None",
+            "msgBacklog": self.backlog,
+            "backlogSize": backlog_bytes,
+            "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
+            "blockedSubscriptionOnUnackedMsgs": self.blocked,
+            "msgDelayed": self.delayed_entries,
+            "msgInReplay": self.waiting_entries,
+            "unackedMessages": self.unacked_messages,
+            "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
+        }
         return statistics
 
     def _made_pump(self) -> Pump:
@@ -461,6 +470,7 @@ class Subscription:
                 self.cursor, self._runtime, self._settings, label, self._announce_end, self._delayed_of_topic
             )
             pump.follow(self._settings, self._limiters, delays=self._delays)
+            pump.hide(self.hidden)
             pump.stopped = self.state is not SubscriptionState.OPEN
             pump.visibility = self.visibility
         return pump

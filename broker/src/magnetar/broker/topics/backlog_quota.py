@@ -17,6 +17,7 @@ from magnetar.broker.topics.backlog import (
     slowest_cursor,
 )
 from magnetar.broker.topics.expiry import expire_messages
+from magnetar.managed.compaction import COMPACTION_CURSOR
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import BacklogQuota
@@ -74,13 +75,23 @@ def send_away(topic: PersistentTopic, quota: BacklogQuota) -> None:
     topic.disconnect_producers()
 
 
+def held_by_compaction(topic: PersistentTopic) -> bool:
+    """Whether a backlog is over its quota of which only compaction has not gone through all: it is time to compact."""
+    if topic.of_broker or COMPACTION_CURSOR not in topic.ledger.cursors:
+        return False
+    slowest = slowest_cursor(topic)
+    if slowest is None or slowest.name != COMPACTION_CURSOR or not slowest.backlog_entries:
+        return False
+    return size_exceeded(topic) or age_exceeded(topic, topic.clock.now_ms())
+
+
 async def evict_by_size(topic: PersistentTopic) -> None:
     """Skip entries of the slowest cursors until the backlog is well below its limit."""
     target = EVICTION_TARGET * topic.policies.size_quota.size_bytes_max
     before: Cursor | None = None
     while (size := backlog_bytes(topic)) > target and not topic.closing:
         slowest = slowest_cursor(topic)
-        if slowest is None or slowest is before:
+        if slowest is None or slowest is before or slowest.name == COMPACTION_CURSOR:
             return
         entries = slowest.backlog_entries
         skipped = int((size - target) / size * entries)
@@ -97,6 +108,8 @@ async def evict_by_age(topic: PersistentTopic) -> None:
     while not topic.closing and age_exceeded(topic, topic.clock.now_ms()):
         slowest = slowest_cursor(topic)
         assert slowest is not None
+        if slowest.name == COMPACTION_CURSOR:
+            return  # Whose values would be lost to who reads compacted: the topic is compacted instead.
         before = slowest.mark_delete
         ledger_id = topic.ledger.ledgers.next_position(before)[0]
         last: Position = (ledger_id, topic.ledger.ledgers.entries_in(ledger_id) - 1)

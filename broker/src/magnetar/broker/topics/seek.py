@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from magnetar.broker.compaction.compacted_topic import (
+    Compaction,
+    compaction_of,
+    first_published_since,
+    last_batch_index,
+    last_compacted,
+)
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.topics.compacted_topic import Compaction, compaction_of, last_batch_index, last_compacted
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
 from magnetar.core.limits import ACK_SET_WORDS_MAX
@@ -40,6 +46,17 @@ def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple
     if position > topic.ledger.last_confirmed:
         return LATEST, None
     return position, list(message_id.ack_set) or None
+
+
+async def position_of_time(topic: PersistentTopic, publish_time_ms: int, *, compacted: bool = False) -> Position:
+    """Where a seek to a time (ms since 1970) goes; for who reads a compacted topic it may be what only compaction
+    kept."""
+    compaction = compaction_of(topic.ledger) if compacted else None
+    if compaction is not None:
+        found = await first_published_since(topic.ledger, compaction, publish_time_ms)
+        if found is not None:
+            return found
+    return await topic.position_of_time(publish_time_ms)
 
 
 async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:

@@ -13,11 +13,12 @@ from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.bundles.lookup_answers import Connect
 from magnetar.broker.bundles.namespace_bundles import named_broker
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
+from magnetar.broker.compaction.topic_compaction import RUNS_AT_ONCE, CompactionWorld, TopicCompaction, is_unsettled
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -27,6 +28,8 @@ from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.pending_log import PendingAckLogs
+from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.broker.transactions.snapshot_store import SnapshotStore
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
@@ -89,7 +92,16 @@ class BrokerService:
             self.namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
+        transactions = settings.transactions
+        self._pending_ack_logs = (
+            PendingAckLogs(ledgers=ledgers, settings=transactions, runtime=self._runtime)
+            if transactions.enabled
+            else None
+        )
         self.upkeep = Upkeep(self, call_later)
+        self._compactions = CompactionWorld(
+            clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshots: SnapshotStore | None = None
         self._producer_names: NameGenerator | None = None
@@ -213,9 +225,19 @@ class BrokerService:
         # They may have changed while it was opened, when nobody could tell the topic.
         topic.follow(self.policies.of(name))
         self.topics[str(name)] = owned.topics[str(name)] = topic
+        if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
+            self.compaction(topic).settle_later()
         return topic
 
+    def compaction(self, topic: PersistentTopic) -> TopicCompaction:
+        """What compacts a topic; made when it is asked for, as few topics ever are compacted."""
+        if topic.compaction is None:
+            topic.compaction = TopicCompaction(topic, self._compactions)
+        return topic.compaction
+
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if is_bare_ledger(name):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
@@ -228,6 +250,8 @@ class BrokerService:
         if self._snapshots is not None and not belongs_to_brokers(name):
             settings = self.settings.transactions
             topic.use_buffer(TransactionBuffer(name, ledger, self._snapshots, self._runtime, settings))
+        if self._pending_ack_logs is not None and not topic.of_broker:
+            topic.pending_acks = TopicPendingAcks(name, ledger, self._pending_ack_logs)
         try:
             await topic.prepare()
         except BaseException:
@@ -416,6 +440,10 @@ class BrokerService:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
+        if is_bare_ledger(name) and await self.exists(name):
+            # Left over by a deletion that was cut short; its namespace can only be deleted without it.
+            await self.ledgers.delete(name.persistence_name)
+            return
         if loaded is None and not await self.exists(name):
             if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")

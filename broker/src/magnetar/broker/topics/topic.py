@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from magnetar.broker.compaction.entries import StoredEntries, TopicEntries
+from magnetar.broker.compaction.threshold import wanted as compaction_wanted
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
@@ -18,14 +21,14 @@ from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
-from magnetar.broker.topics.compacted_cursor import CompactedCursor
-from magnetar.broker.topics.compacted_topic import compaction_of
+from magnetar.broker.topics.compacted_views import follow_view, open_compaction_cursor_quietly, reader_cursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
-from magnetar.broker.topics.deduplication import Deduplication, open_deduplication
+from magnetar.broker.topics.deduplication import Deduplication, DeduplicationSwitch
 from magnetar.broker.topics.limits import (
     SubscribeLimiter,
     check_consumer,
     check_subscription_type,
+    subscribe_limiter_for,
 )
 from magnetar.broker.topics.message_checks import publish_checked
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
@@ -34,6 +37,7 @@ from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmissio
 from magnetar.broker.topics.topic_base import TopicBase
 from magnetar.broker.transactions.buffer import TransactionBuffer
 from magnetar.broker.transactions.held_appends import HeldAppends
+from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -59,7 +63,7 @@ class PersistentTopic(TopicBase):
 
     __slots__ = (
         "_checks_messages",
-        "_deduplication_changes",
+        "_deduplication_switch",
         "_delayed",
         "_dispatch_limiter",
         "_held",
@@ -68,8 +72,10 @@ class PersistentTopic(TopicBase):
         "_subscribe_limiter",
         "_subscribing",
         "buffer",
+        "compaction",
         "deduplication",
         "ledger",
+        "pending_acks",
         "subscriptions",
     )
 
@@ -88,11 +94,15 @@ class PersistentTopic(TopicBase):
         self.buffer: TransactionBuffer | None = None
         """None: no transaction may write to it."""
         self._held: HeldAppends[PublishBatch] | None = None
+        self.pending_acks: TopicPendingAcks | None = None
+        """What transactions have acknowledged; None where there are none."""
+        self.compaction: TopicCompaction | None = None
+        """Made by the first one who asks `BrokerService.compaction` for it."""
         self._checks_messages = policies.checks_messages
         self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
-        self._deduplication_changes = False
+        self._deduplication_switch = DeduplicationSwitch(self, runtime)
         self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
@@ -105,10 +115,10 @@ class PersistentTopic(TopicBase):
 
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
-        await self._follow_deduplication()
+        await self._deduplication_switch.follow()
         if self.buffer is not None:
             await self.buffer.recover()
-        if is_compacted(self.name):
+        if self.compacts_by_itself:
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
             await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
 
@@ -244,7 +254,8 @@ class PersistentTopic(TopicBase):
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
             if subscription is None:
-                self._check_new_subscription(len(self.subscriptions))
+                if name != COMPACTION_CURSOR:
+                    self._check_new_subscription(len(self.subscriptions))
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -268,20 +279,37 @@ class PersistentTopic(TopicBase):
             settings = self._runtime.limits.settings
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
         if consumer.durable:
+            new = subscription is None
             subscription = await self.create_subscription(name, start, properties)
+            if self.pending_acks is not None:
+                await self.pending_acks.ready(subscription)
+            await follow_view(subscription, self.ledger, consumer, start if new else None)
             self._refuse_when_closing()
         elif subscription is None:
             self._check_new_subscription(len(self.subscriptions))
             subscription = self.subscriptions[name] = self._subscription(
-                name, self._reader_cursor(consumer, name, start)
+                name, reader_cursor(self.ledger, consumer, name, start)
             )
         subscription.add_consumer(consumer)
         return subscription
 
-    def _reader_cursor(self, consumer: Consumer, name: str, start: Position) -> SubscriptionCursor:
-        cursor = self.ledger.new_non_durable_cursor(name, start)
-        compaction = compaction_of(self.ledger) if consumer.identity.read_compacted else None
-        return cursor if compaction is None else CompactedCursor(self.ledger, cursor, compaction, start)
+    # --- compaction
+
+    @property
+    def visible_entries(self) -> TopicEntries:
+        """What of the topic a compaction may see."""
+        return StoredEntries(self.ledger) if self.buffer is None else self.buffer.entries
+
+    @property
+    def compacts_by_itself(self) -> bool:
+        """Whether a threshold says so, or that it is one of the brokers' own."""
+        return compaction_wanted(self.policies.compaction_threshold_bytes, always=is_compacted(self.name))
+
+    async def _end_compaction(self) -> None:
+        if self.compaction is not None:
+            await self.compaction.close()
+
+    # --- subscriptions
 
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
@@ -292,6 +320,8 @@ class PersistentTopic(TopicBase):
         self.last_active_seconds = self._clock.monotonic_seconds()
         if not subscription.cursor.durable and not subscription.consumers:
             del self.subscriptions[name]
+            if self.pending_acks is not None:
+                self.pending_acks.forget(name)
             self._spawn(self._close_subscription(subscription))
 
     async def _close_subscription(self, subscription: Subscription) -> None:
@@ -313,6 +343,9 @@ class PersistentTopic(TopicBase):
                 await subscription.cursor.close()
                 return
         try:
+            if self.pending_acks is not None:
+                await self.ledger.check_owner()
+                await self.pending_acks.delete(name)
             await self.ledger.delete_cursor(name)
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
@@ -330,6 +363,9 @@ class PersistentTopic(TopicBase):
 
         `remaining` says what of the batch at the position is still to be delivered, as an ack set."""
         try:
+            if self.pending_acks is not None and subscription.durable:
+                # Or a later replay would acknowledge again what is read again from here on.
+                await self.pending_acks.ready(subscription)
             await subscription.reset(position)
         except MagnetarError as error:
             if isinstance(error, PulsarError):
@@ -358,23 +394,34 @@ class PersistentTopic(TopicBase):
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
         self._close_buffer()
+        await self._end_compaction()
         await self.admission.drain()
         self._disconnect()
+        if self.pending_acks is not None:
+            await self.pending_acks.close()
         await self.ledger.close()
 
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
         self._close_buffer()
+        await self._end_compaction()
         self._disconnect()
-        await self.ledger.abandon()
+        if self.pending_acks is None:
+            await self.ledger.abandon()
+        else:
+            # Both at once: nothing may be written any more.
+            await asyncio.gather(self.ledger.abandon(), self.pending_acks.abandon())
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
         self._close_buffer()
+        await self._end_compaction()
         self._disconnect()
         try:
+            if self.pending_acks is not None:
+                await self.pending_acks.delete_with_topic(self.subscriptions.values())
             await self.ledger.delete()
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
@@ -384,9 +431,8 @@ class PersistentTopic(TopicBase):
             await self.buffer.forget()
 
     def _close_buffer(self) -> None:
-        if self.buffer is not None and self._held is not None:
-            self.buffer.close()
-            self._held.drop_all(MagnetarError("the topic is closing"))
+        if self._held is not None:
+            self._held.close(MagnetarError("the topic is closing"))
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
@@ -409,6 +455,8 @@ class PersistentTopic(TopicBase):
         for subscription in self.subscriptions.values():
             subscription.follow(policies, self._dispatch_limiter)
         self._disconnect_unencrypted()
+        if self.compacts_by_itself and COMPACTION_CURSOR not in self.subscriptions:
+            self._spawn(open_compaction_cursor_quietly(self))
         self.maintain_deduplication()
 
     def _follow_rates(self) -> None:
@@ -417,47 +465,12 @@ class PersistentTopic(TopicBase):
         self._dispatch_limiter = limiter_for(
             policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
         )
-        if self.of_broker or not policies.subscribe_rate.limited:
-            self._subscribe_limiter = None
-        elif self._subscribe_limiter is None or self._subscribe_limiter.rate != policies.subscribe_rate:
-            self._subscribe_limiter = SubscribeLimiter(policies.subscribe_rate, clock)
-
-    async def _follow_deduplication(self) -> None:
-        """Switch it as policies say; one switch at a time, until they say nothing else."""
-        if self._deduplication_changes:
-            return
-        self._deduplication_changes = True
-        try:
-            while not self.closing and self._deduplication_differs:
-                if self.policies.deduplication:
-                    settings = self._runtime.limits.settings
-                    self.deduplication = await open_deduplication(self.ledger, settings, self._clock)
-                else:
-                    self.deduplication = None
-                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
-        finally:
-            self._deduplication_changes = False
-
-    @property
-    def _deduplication_differs(self) -> bool:
-        """Whether it is not as policies say."""
-        if self.policies.deduplication:
-            return self.deduplication is None
-        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
+        rate = None if self.of_broker else policies.subscribe_rate
+        self._subscribe_limiter = subscribe_limiter_for(rate, self._subscribe_limiter, clock)
 
     def maintain_deduplication(self) -> None:
         """Called now and then, and when policies change."""
-        if self._deduplication_differs:
-            self._spawn(self._switch_deduplication())
-        elif self.deduplication is not None:
-            self.deduplication.maintain(self.policies.deduplication_snapshot_seconds)
-
-    async def _switch_deduplication(self) -> None:
-        try:
-            await self._follow_deduplication()
-        except MagnetarError as error:
-            # The periodic check tries again.
-            logger.warning("deduplication of %s is not switched now: %s", self.name, error)
+        self._deduplication_switch.maintain()
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
@@ -466,6 +479,8 @@ class PersistentTopic(TopicBase):
             producer.update_rates(seconds)
             messages += producer.message_rate_in
             size_bytes += producer.byte_rate_in
+        if self.compaction is not None:
+            self.compaction.record.update_rates(seconds)
         limiter = self._dispatch_limiter
         if limiter is not None and limiter.rate.relative_to_publish_rate:
             limiter.set_rate(limiter.rate, messages, size_bytes)

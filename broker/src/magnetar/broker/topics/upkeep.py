@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.compaction.threshold import over_threshold
+from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.sweep import Job, Sweeper, Work
 from magnetar.broker.topics.topic import PersistentTopic
@@ -53,6 +55,7 @@ class LoadedTopics(Protocol):
     @property
     def topics(self) -> Mapping[str, Topic]: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def compaction(self, topic: PersistentTopic) -> TopicCompaction: ...
     async def exists(self, name: TopicName) -> bool: ...
     async def delete(self, name: TopicName, *, force: bool) -> None: ...
 
@@ -91,6 +94,7 @@ class Upkeep:
                 _persistent(expiry.check_subscriptions),
             ),
             Job("inactive topics", settings.delete_inactive_topics_check_seconds, self._check_activity),
+            Job("compaction", settings.compaction_check_seconds, _persistent(self._compact)),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
         ]
         if settings.backlog_quota_check:
@@ -190,6 +194,20 @@ class Upkeep:
             return
         logger.info("partitioned topic %s is deleted, nobody used it", name)
         await self._service.policies.delete_own(name)
+
+    def _compact(self, topic: PersistentTopic) -> Work | None:
+        """Start what a threshold asks for; a run goes on by itself, and what an earlier one has left is tried again."""
+        if topic.closing:
+            return None
+        if backlog_quota.held_by_compaction(topic) or (
+            topic.compacts_by_itself and over_threshold(topic.ledger, topic.policies.compaction_threshold_bytes)
+        ):
+            compaction = self._service.compaction(topic)
+            if compaction.may_start_by_itself:
+                compaction.start()
+        elif is_unsettled(topic.ledger):
+            self._service.compaction(topic).settle_later()
+        return None
 
     def _add_up(self, topic: Topic) -> Work | None:
         if not isinstance(topic, PersistentTopic):

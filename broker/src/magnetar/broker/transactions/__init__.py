@@ -1,1 +1,1 @@
-"""Transactions: which messages of a topic are committed, open or aborted, and who is told of it."""
+"""Transactions: coordinators, what topics hold back until these end them, acknowledgements that do not count before."""

@@ -32,6 +32,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
+from magnetar.wire.pulsar.metadata import MessageMetadataView
 
 logger: Final = logging.getLogger(__name__)
 
@@ -60,6 +61,23 @@ class _Marker:
         self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
+class VisibleEntries:
+    """What compaction sees of a topic: nothing that is open, and nothing that was aborted."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: TransactionBuffer) -> None:
+        self._buffer = buffer
+
+    def end(self) -> Position:
+        """The last entry before the oldest open transaction."""
+        return self._buffer.max_read_position
+
+    def hides(self, metadata: MessageMetadataView) -> bool:
+        """Whether it is a marker, or of an aborted transaction."""
+        return metadata.marker_type >= 0 or self._buffer.hides((metadata.txnid_most_bits, metadata.txnid_least_bits))
+
+
 class TransactionBuffer:
     """Owned by its topic, which tells it what is stored."""
 
@@ -78,6 +96,7 @@ class TransactionBuffer:
         "_timer",
         "_topic",
         "_writing",
+        "entries",
         "has_snapshot",
         "last_snapshot_ms",
         "on_failure",
@@ -99,6 +118,8 @@ class TransactionBuffer:
         self.state = BufferState.NONE
         self.table = TransactionTable()
         self.visibility = Visibility(self.table.aborted)
+        self.entries = VisibleEntries(self)
+        """What a compaction of the topic may see."""
         self.has_snapshot = False
         """Whether there is one of this topic."""
         self.last_snapshot_ms = 0

@@ -52,10 +52,15 @@ class HeldAppends(Generic[Batch]):
         return True
 
     def drop_all(self, error: MagnetarError) -> None:
-        """The topic is let go of: clients send again what waits."""
+        """Nothing of it is stored: clients send again what waits."""
         held, self._held = self._held or [], None
         for batch in held:
             self._drop(batch, error)
+
+    def close(self, error: MagnetarError) -> None:
+        """The topic is let go of, and its buffer with it."""
+        self._buffer.close()
+        self.drop_all(error)
 
     async def _begin(self) -> None:
         try:

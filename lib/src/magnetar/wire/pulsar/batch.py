@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
@@ -13,7 +13,7 @@ from magnetar.wire.pulsar.compression import compress, decompress
 from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.pulsar.metadata import CHECKSUM_MAGIC, full_metadata, metadata_bounds
+from magnetar.wire.pulsar.metadata import CHECKSUM_MAGIC, broker_entry_metadata_end, full_metadata, metadata_bounds
 
 UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
 """What the broker unpacks at most: far above any batch that clients build, far below what would hurt."""
@@ -41,12 +41,7 @@ def build_batch(
     compression: Compression = Compression.NONE,
 ) -> bytes:
     """A batch of messages under one metadata, whose count, compression and size are set here."""
-    parts: list[bytes] = []
-    for single, payload in messages:
-        single.payload_size = len(payload)
-        encoded = single.SerializeToString()
-        parts += (_U32.pack(len(encoded)), encoded, payload)
-    body = b"".join(parts)
+    body = b"".join([member_bytes(single, payload) for single, payload in messages])
     metadata.num_messages_in_batch = len(messages)
     if compression is not Compression.NONE:
         metadata.compression = int(compression)  # type: ignore[assignment] # The stub wants the enum's own class.
@@ -68,8 +63,11 @@ def split_batch(
     count = full_metadata(data).num_messages_in_batch
     if count > messages_max:
         raise BadMetadata(f"a batch of {count} messages, more than {messages_max}")
-    body = decompressed_payload(data, size_bytes_max)
-    messages: list[tuple[SingleMessageMetadata, bytes]] = []
+    return list(batch_members(decompressed_payload(data, size_bytes_max), count))
+
+
+def batch_members(body: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
+    """The messages of an unpacked batch, one after the other, for whoever has to pause between them. `BadMetadata`."""
     at = 0
     for _ in range(count):
         if len(body) - at < 4:
@@ -85,6 +83,24 @@ def split_batch(
         at += size
         if not 0 <= single.payload_size <= len(body) - at:
             raise BadMetadata("a batch whose payload reaches over its end")
-        messages.append((single, body[at : at + single.payload_size]))
+        yield single, body[at : at + single.payload_size]
         at += single.payload_size
-    return messages
+
+
+def member_bytes(single: SingleMessageMetadata, payload: bytes) -> bytes:
+    """A message as it stands in an unpacked batch."""
+    single.payload_size = len(payload)
+    encoded = single.SerializeToString()
+    return b"".join((_U32.pack(len(encoded)), encoded, payload))
+
+
+def with_payload(data: bytes, payload: bytes) -> bytes:
+    """A stored entry with another payload, packed as the one before was: broker entry metadata and metadata stay, but
+    for the size of what is packed. `BadMetadata` for a compression that nobody knows."""
+    metadata = full_metadata(data)
+    metadata.uncompressed_size = len(payload)
+    try:
+        packed = compress(Compression(metadata.compression), payload)
+    except ValueError:
+        raise BadMetadata(f"compression {metadata.compression}") from None
+    return data[: broker_entry_metadata_end(data)] + build_message(metadata, packed)

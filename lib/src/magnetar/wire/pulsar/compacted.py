@@ -29,7 +29,17 @@ def decode_compacted(data: bytes) -> tuple[Position, bytes]:
     return (signed64(message_id.ledgerId), signed64(message_id.entryId)), content
 
 
-def encode_compacted(position: Position, content: bytes) -> bytes:
-    """The inverse of `decode_compacted`."""
-    message_id = MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1])).SerializeToString()
-    return _U32.pack(len(message_id)) + message_id + _U32.pack(len(content)) + content
+def encode_compacted(position: Position, content: bytes, partition: int = -1) -> bytes:
+    """The inverse of `decode_compacted`; `partition` is the topic's index, -1 for a topic without partitions."""
+    message_id = MessageIdData(
+        ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]), partition=partition
+    ).SerializeToString()
+    return b"".join((_U32.pack(len(message_id)), message_id, _U32.pack(len(content)), content))
+
+
+def message_id_bytes(position: Position, partition: int = -1) -> bytes:
+    """A message id as clients store it (Pulsar: `MessageId.toByteArray` of an entry as a whole)."""
+    message_id = MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]))
+    if partition >= 0:
+        message_id.partition = partition
+    return message_id.SerializeToString()

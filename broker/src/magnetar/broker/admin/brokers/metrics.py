@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from magnetar.broker.admin.brokers.compaction_metrics import COMPACTION_METRICS, compaction_values
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
@@ -101,6 +102,7 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
     lines += load_metrics(context, metric, escape)
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
+    compaction_rows: list[Row] = []
     for topic in topics:
         labels = topic_labels(cluster, topic)
         subscriptions: list[dict[str, Any]] = []
@@ -114,10 +116,18 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
             subscriptions.append(stats)
             subscription_rows.append((f'{labels[:-1]},subscription="{escape(name)}"}}', subscription_values(stats)))
         topic_rows.append((labels, topic_values(topic, subscriptions)))
+        compaction = compaction_values(topic)
+        if compaction is not None:
+            compaction_rows.append((labels, compaction))
         if turn.over:
             await turn.pause()
     text = ["\n".join(lines).encode()]
-    for metrics, rows in ((TOPIC_METRICS, topic_rows), (SUBSCRIPTION_METRICS, subscription_rows)):
+    families = (
+        (TOPIC_METRICS, topic_rows),
+        (SUBSCRIPTION_METRICS, subscription_rows),
+        (COMPACTION_METRICS, compaction_rows),
+    )
+    for metrics, rows in families:
         for index, (name, kind, about) in enumerate(metrics):
             text += [line.encode() for line in metric(name, kind, about, [])]
             for first in range(0, len(rows), ROWS_AT_ONCE):

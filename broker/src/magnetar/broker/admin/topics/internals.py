@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.broker.admin.topics.stats import iso_time, position_text, without_nulls
+from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.resources import Document
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_ledger_info
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.stats import CursorStats, LedgerStats
 from magnetar.metadata.store import MetadataStore, Stat
@@ -37,16 +40,25 @@ NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fals
 
 async def internal_stats(topic: PersistentTopic) -> Document:
     """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
-    stats = topic.ledger.internal_stats(with_cursors=False)
+    document = await ledger_stats(topic.ledger, topic.subscriptions)
+    properties = document.pop("properties", None)
+    document.update({"schemaLedgers": [], "compactedLedger": await compacted_ledger_document(topic.ledger)})
+    return document if properties is None else {**document, "properties": properties}
+
+
+async def ledger_stats(ledger: ManagedLedger, subscriptions: Mapping[str, Subscription]) -> Document:
+    """The ledgers and cursors of a managed ledger, gathered in turns with what clients send; `subscriptions` are those
+    that its cursors belong to (Pulsar: `ManagedLedgerInternalStats`)."""
+    stats = ledger.internal_stats(with_cursors=False)
     turn = TimeSlice()
     cursors: dict[str, Document] = {}
-    for name in list(topic.ledger.cursors):
+    for name in list(ledger.cursors):
         if turn.over:
             await turn.pause()
-        cursor = topic.ledger.cursors.get(name)
+        cursor = ledger.cursors.get(name)
         if cursor is None:
             continue  # Removed meanwhile.
-        one = cursor_document(cursor.stats(), stats.entries_added, topic.subscriptions.get(name), topic)
+        one = cursor_document(cursor.stats(), stats.entries_added, subscriptions.get(name), ledger)
         cursors[name] = without_nulls(one)
     document = {
         "entriesAddedCounter": stats.entries_added,
@@ -60,16 +72,30 @@ async def internal_stats(topic: PersistentTopic) -> Document:
         "pendingAddEntriesCount": stats.pending_entries,
         "lastConfirmedEntry": position_text(stats.last_confirmed),
         "state": stats.state,
-        "ledgers": [ledger_document(ledger) for ledger in stats.ledgers],
+        "ledgers": [ledger_document(each) for each in stats.ledgers],
         "cursors": cursors,
-        "schemaLedgers": [],
-        "compactedLedger": NO_LEDGER,
         "properties": stats.properties or None,
     }
     # Those of the cursors are without nulls already: there may be many.
     return {
         key: value if key == "cursors" else without_nulls(value) for key, value in document.items() if value is not None
     }
+
+
+async def compacted_ledger_document(ledger: ManagedLedger) -> Document:
+    """The ledger that the newest compaction has written; of one that cannot be opened no more than its id is known."""
+    compaction = compaction_of(ledger)
+    if compaction is None:
+        return NO_LEDGER
+    try:
+        reader = await ledger.open_other(compaction.ledger_id)
+    except MagnetarError:
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id}
+    try:
+        entries = reader.last_add_confirmed + 1
+        return {**NO_LEDGER, "ledgerId": compaction.ledger_id, "entries": entries, "size": reader.length_bytes}
+    finally:
+        await reader.close()
 
 
 def ledger_document(ledger: LedgerStats) -> Document:
@@ -85,12 +111,12 @@ def ledger_document(ledger: LedgerStats) -> Document:
 
 
 def cursor_document(
-    cursor: CursorStats, entries_added: int, subscription: Subscription | None, topic: PersistentTopic
+    cursor: CursorStats, entries_added: int, subscription: Subscription | None, ledger: ManagedLedger
 ) -> Document:
     """A cursor's internal statistics as JSON."""
     active = subscription is not None and bool(subscription.consumers)
-    waiting = active and cursor.read_position > topic.ledger.last_confirmed
-    ahead = topic.ledger.ledgers.previous_position(cursor.read_position)
+    waiting = active and cursor.read_position > ledger.last_confirmed
+    ahead = ledger.ledgers.previous_position(cursor.read_position)
     return {
         "markDeletePosition": position_text(cursor.mark_delete),
         "readPosition": position_text(cursor.read_position),
@@ -104,7 +130,7 @@ def cursor_document(
         "state": "Open" if cursor.cursor_ledger >= 0 else "NoLedger",
         "active": active,
         # Apache's counts the entry that is read next as well.
-        "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
         "totalNonContiguousDeletedMessagesRange": cursor.individual_count,
         "subscriptionHavePendingRead": waiting,
         "subscriptionHavePendingReplayRead": False,

@@ -9,6 +9,7 @@ from magnetar.broker.admin.topics import measures as topic_measures
 from magnetar.broker.admin.topics import messages as topic_messages
 from magnetar.broker.admin.topics import (
     non_persistent,
+    pending_acks,
     schemas,
     subscription_positions,
     subscriptions,
@@ -37,6 +38,7 @@ RESOURCES: Final = (
     topic_policies_special,
     schemas,
     transaction_buffers,
+    pending_acks,
 )
 
 

@@ -131,6 +131,8 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
 
 
 def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
+    if topic.compaction is not None:
+        stats["compaction"] = topic.compaction.record.statistics()
     subscriptions = stats["subscriptions"].values()
     policies = topic.policies
     stats["storageSize"] = topic.ledger.ledgers.total_size_bytes()

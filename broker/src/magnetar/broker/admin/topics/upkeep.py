@@ -12,6 +12,7 @@ from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
+    CONFLICT,
     METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
@@ -22,16 +23,17 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
+from magnetar.broker.compaction.topic_compaction import AlreadyCompacting
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import in_slices
 from magnetar.broker.topics.partitioned_topics import admin_path
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import PERSISTENT, TopicName
 
 NOT_RUN: Final = {"status": "NOT_RUN", "lastError": ""}
 """LongRunningProcessStatus of what never ran."""
 
-NO_COMPACTION: Final = "Compaction is not available on this broker"
 NO_OFFLOAD: Final = "Offloading is not available on this broker"
 
 PLAIN_TERMINATE_WANTED: Final = (
@@ -117,15 +119,25 @@ class UpkeepHandlers(HandlersOfTopics):
 
     @takes("authoritative")
     async def compaction_status(self, request: web.Request) -> web.Response:
-        """How the last compaction went; there never was one."""
-        await self._of_one(request)
-        return json(NOT_RUN)
+        """How the last compaction went since the topic was loaded."""
+        topic = await self._of_one(request)
+        return json(NOT_RUN if topic.compaction is None else topic.compaction.status)
 
     @takes("authoritative")
     async def compact(self, request: web.Request) -> web.Response:
-        """Refused: this broker does not compact topics."""
-        await self._access.check_topic_or_partitioned(request, topic_of(request))
-        raise AdminError(METHOD_NOT_ALLOWED, NO_COMPACTION)
+        """Start to compact a topic, or all partitions of a partitioned one."""
+        name = topic_of(request)
+        if name.domain != PERSISTENT:
+            raise AdminError(METHOD_NOT_ALLOWED, "Compaction of a non-persistent topic is not allowed")
+        if count := await self._access.partitions(name):
+            raise_first(await self._access.on_partitions(request, range(count)))
+            return no_content()
+        topic = await self._access.persistent(request, name)
+        try:
+            self._service.compaction(topic).start()
+        except AlreadyCompacting as error:
+            raise AdminError(CONFLICT, str(error)) from None
+        return no_content()
 
     @takes("authoritative")
     async def offload_status(self, request: web.Request) -> web.Response:
@@ -141,11 +153,11 @@ class UpkeepHandlers(HandlersOfTopics):
         await self._of_one(request)
         raise AdminError(METHOD_NOT_ALLOWED, NO_OFFLOAD)
 
-    async def _of_one(self, request: web.Request) -> None:
+    async def _of_one(self, request: web.Request) -> PersistentTopic:
         name = topic_of(request)
         if await self._access.partitions(name):
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
-        await self._access.persistent(request, name)
+        return await self._access.persistent(request, name)
 
 
 def message_id_document(

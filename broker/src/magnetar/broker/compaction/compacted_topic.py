@@ -1,7 +1,6 @@
 """What a compaction left: a ledger with the last message of each key, up to its horizon (broker-internals section 12).
 
-Compacting is not done by this broker; Apache's brokers do it to their system topics by themselves, and whatever lies
-before the horizon may be gone from the topic then.
+Whatever lies before the horizon may be gone from the topic itself.
 """
 
 from __future__ import annotations
@@ -52,6 +51,32 @@ async def last_compacted(ledger: ManagedLedger, compaction: Compaction) -> Entry
         return (await read_compacted(reader, last, last))[0] if last != NO_ENTRY else None
     finally:
         await reader.close()
+
+
+async def first_published_since(ledger: ManagedLedger, compaction: Compaction, since_ms: int) -> Position | None:
+    """The first message of a compaction that was published at or after a time (ms since 1970), by binary search; None
+    when there is none. Whose metadata cannot be read counts as such. Raises what reading raises."""
+    reader = await ledger.open_other(compaction.ledger_id)
+    try:
+        first, end = 0, reader.last_add_confirmed + 1
+        found: Position | None = None
+        while first < end:
+            middle = (first + end) // 2
+            (entry,) = await read_compacted(reader, middle, middle)
+            if _published_since(entry, since_ms):
+                end, found = middle, entry.position
+            else:
+                first = middle + 1
+        return found
+    finally:
+        await reader.close()
+
+
+def _published_since(entry: Entry, since_ms: int) -> bool:
+    try:
+        return entry.metadata().publish_time_ms >= since_ms
+    except BadMetadata:
+        return True
 
 
 def last_batch_index(entry: Entry) -> int:

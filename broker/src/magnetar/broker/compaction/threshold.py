@@ -1,0 +1,23 @@
+"""When a topic is to be compacted by itself. Pure.
+
+Facts: transactions-dedup-compaction section 3.1 (Pulsar: `PersistentTopic.checkCompaction`)."""
+
+from __future__ import annotations
+
+from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.managed_ledger import ManagedLedger
+
+
+def wanted(threshold_bytes: int, *, always: bool) -> bool:
+    """Whether a topic is compacted by itself at all; `always` for those of brokers."""
+    return always or threshold_bytes > 0
+
+
+def over_threshold(ledger: ManagedLedger, threshold_bytes: int) -> bool:
+    """Whether more bytes than the threshold came since the last compaction, as far as the ledgers' sizes tell."""
+    cursor = ledger.cursors.get(COMPACTION_CURSOR)
+    if cursor is None:
+        return ledger.ledgers.total_size_bytes() > max(0, threshold_bytes)
+    if cursor.backlog_entries == 0:
+        return False
+    return ledger.ledgers.size_bytes_after(cursor.mark_delete) > max(0, threshold_bytes)

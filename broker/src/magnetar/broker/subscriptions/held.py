@@ -1,0 +1,146 @@
+"""What transactions do to deliveries: entries that are held are with no consumer, and are sent again or acknowledged
+when the transaction is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.errors import MagnetarError
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.metadata import sticky_key
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.consumer import Consumer
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar.core.ids import Position
+
+logger: Final = logging.getLogger(__name__)
+
+SENT_AGAIN_AT_ONCE: Final = 1_000
+"""Entries of an aborted transaction in one turn of the event loop: some milliseconds."""
+
+
+def hold_back(
+    subscription: Subscription, consumer: Consumer, bits: Mapping[Position, int]
+) -> list[tuple[Position, int]]:
+    """A consumer's transaction has acknowledged these messages (-1: whole entries): nobody has them to acknowledge any
+    more. Returns under which key hash each entry was sent, as far as that is known."""
+    dispatcher, pump = subscription.delivering
+    consumer.messages_acknowledged += len(bits)
+    if dispatcher is None or pump is None or not dispatcher.type.acknowledges_individually:
+        return []
+    hashes: list[tuple[Position, int]] = []
+    freed = False
+    for position, held in bits.items():
+        holder = _holder(consumer, position, dispatcher)
+        if holder is None:
+            dispatcher.acknowledged(None, position, 0)
+            continue
+        key_hash = holder.pending.hash_of(position)
+        if key_hash:
+            hashes.append((position, key_hash))
+        had = holder.pending.messages[position]
+        left = 0 if held < 0 else had - held.bit_count()
+        count = holder.pending.shrink(position, left) if left > 0 else holder.pending.remove(position)
+        pump.acknowledger.unacked_messages -= count
+        freed |= holder.released(count)
+        if left <= 0:
+            freed |= dispatcher.acknowledged(holder, position, key_hash)
+    if pump.unblock() or freed:
+        pump.wake()
+    return hashes
+
+
+def acknowledge_held(
+    subscription: Subscription, whole: Sequence[Position], parts: Sequence[tuple[Position, list[int], int]]
+) -> None:
+    """Their transaction was committed: acknowledge entries, and parts of batches (position, what remains, size)."""
+    cursor = subscription.cursor
+    dispatcher, pump = subscription.delivering
+    over = list(whole)
+    cursor.acknowledge(whole)
+    for position, remaining, batch_size in parts:
+        if cursor.acknowledge_batch_indexes(position, remaining, batch_size):
+            over.append(position)
+    if dispatcher is None or pump is None:
+        return
+    for position in over:
+        pump.redelivery_counts.forget(position)
+
+
+def take_back(subscription: Subscription, positions: Sequence[Position]) -> list[tuple[Position, int]]:
+    """Their transaction is aborted: whoever has the rest of a batch has it no more, as all that is left of the batch is
+    sent again. Those that somebody had, each with its key hash."""
+    dispatcher, pump = subscription.delivering
+    if dispatcher is None or pump is None or not dispatcher.type.acknowledges_individually:
+        return []
+    found: list[tuple[Position, int]] = []
+    for consumer in dispatcher.consumers:
+        held = [position for position in positions if position in consumer.pending]
+        if not held:
+            continue
+        taken, messages = pump.acknowledger.take_back(consumer, held)
+        consumer.messages_redelivered += messages
+        for position, key_hash in taken:
+            dispatcher.acknowledged(consumer, position, key_hash)
+        found += taken
+    return found
+
+
+async def send_again(subscription: Subscription, key_hashes: Mapping[Position, int]) -> None:
+    """Their transaction was aborted: consumers get these entries again. With one receiver that is all that it has not
+    acknowledged, as always. A hash of 0 is not known; Key_Shared looks at the entries for it."""
+    dispatcher, _ = subscription.delivering
+    if dispatcher is None or not key_hashes:
+        return
+    if not dispatcher.type.acknowledges_individually:
+        if dispatcher.active is not None:
+            subscription.redeliver(dispatcher.active, None)
+        return
+    items = sorted(key_hashes.items())
+    for first in range(0, len(items), SENT_AGAIN_AT_ONCE):
+        some = items[first : first + SENT_AGAIN_AT_ONCE]
+        try:
+            some = await _with_slots(subscription, some)
+        except (MagnetarError, BadMetadata) as error:
+            # Those who subscribe again get all that is not acknowledged.
+            logger.warning("%s / %s begins again: %s", subscription.topic_name, subscription.name, error)
+            subscription.disconnect_all()
+            return
+        _redeliver(subscription, some)
+        await asyncio.sleep(0)
+
+
+async def _with_slots(subscription: Subscription, items: list[tuple[Position, int]]) -> list[tuple[Position, int]]:
+    """The entries with hashes that were not known; without those that are gone, or acknowledged by now."""
+    _, pump = subscription.delivering
+    slots = pump.slots if pump is not None else None
+    unknown = [position for position, key_hash in items if not key_hash]
+    if slots is None or not unknown:
+        return items
+    known = {position: key_hash for position, key_hash in items if key_hash}
+    for entry in await subscription.cursor.read_positions(unknown):
+        known[entry.position] = slots.slot(sticky_key(entry.metadata()))
+    return sorted(known.items())
+
+
+def _redeliver(subscription: Subscription, items: list[tuple[Position, int]]) -> None:
+    dispatcher, pump = subscription.delivering
+    if dispatcher is None or pump is None:
+        return
+    for position, _ in items:
+        pump.redelivery_counts.increment(position)
+    dispatcher.redeliver(items)
+    pump.unblock()
+    pump.wake()
+
+
+def _holder(consumer: Consumer, position: Position, dispatcher: Dispatcher) -> Consumer | None:
+    """Who was sent the entry: mostly the one that acknowledges it, but any consumer of the subscription may."""
+    if position in consumer.pending:
+        return consumer
+    return next((other for other in dispatcher.consumers if position in other.pending), None)

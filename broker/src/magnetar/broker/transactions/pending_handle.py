@@ -1,0 +1,478 @@
+"""One subscription's part in transactions: what they acknowledge is held until a coordinator says how they ended.
+
+An acknowledgement is held at once and stored then. Its client hears when it is durable; when that failed nobody knows
+whether it is, so that it stays held until the transaction is ended. An end is stored first and done then: what a crash
+leaves half done is done again by the replay (Pulsar: `PendingAckHandleImpl`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.slices import TimeSlice
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.held import acknowledge_held, hold_back, send_again, take_back
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.transactions.pending_log import PendingAckLog
+from magnetar.broker.transactions.pending_records import (
+    AckedEntry,
+    PendingAckOperation,
+    PendingAckRecord,
+    TransactionId,
+)
+from magnetar.broker.transactions.pending_state import (
+    CumulativeAck,
+    HeldAcknowledgements,
+    HeldEntry,
+    held_entry,
+)
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.core.transitions import Transitions
+from magnetar.managed.entry_bitmap import value_of, words_of
+from magnetar.managed.errors import ManagedLedgerFenced
+from magnetar.wire.pulsar.command import Ack
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger: Final = logging.getLogger(__name__)
+
+AckDone = Callable[[MagnetarError | None], None]
+
+
+class PendingAckState(enum.Enum):
+    """Whether the log was replayed."""
+
+    NEW = enum.auto()
+    REPLAYING = enum.auto()
+    READY = enum.auto()
+    FAILED = enum.auto()
+    """It could not be read, or somebody else has it: whoever asks next has it tried again."""
+    CLOSED = enum.auto()
+
+
+PENDING_ACK_TRANSITIONS: Final = Transitions(
+    "the pending acknowledgements of a subscription",
+    {
+        PendingAckState.NEW: {PendingAckState.REPLAYING, PendingAckState.CLOSED},
+        PendingAckState.REPLAYING: {PendingAckState.READY, PendingAckState.FAILED, PendingAckState.CLOSED},
+        PendingAckState.READY: {PendingAckState.FAILED, PendingAckState.CLOSED},
+        PendingAckState.FAILED: {PendingAckState.FAILED, PendingAckState.REPLAYING, PendingAckState.CLOSED},
+        # Closed with its topic, which is then abandoned because that took too long.
+        PendingAckState.CLOSED: {PendingAckState.CLOSED},
+    },
+)
+
+_STATE_NAMES: Final = {
+    PendingAckState.NEW: "None",
+    PendingAckState.REPLAYING: "Initializing",
+    PendingAckState.READY: "Ready",
+    PendingAckState.FAILED: "Error",
+    PendingAckState.CLOSED: "Close",
+}
+"""Apache's names (`PendingAckHandleState.State`)."""
+
+
+class PendingAckHandle:
+    """The handle of one subscription. `new_log` gives a log that is not open; None: nothing is stored, as what is
+    acknowledged on a non-durable subscription goes with it."""
+
+    __slots__ = (
+        "_contains",
+        "_endings",
+        "_key_hashes",
+        "_new_log",
+        "_open_log",
+        "_runtime",
+        "_starting",
+        "_subscription",
+        "_sweeping",
+        "held",
+        "log",
+        "recover_ended_ms",
+        "recover_started_ms",
+        "state",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        runtime: SubscriptionRuntime,
+        contains: Callable[[Position], bool],
+        new_log: Callable[[], PendingAckLog] | None,
+        open_log: Callable[[PendingAckLog], Awaitable[bool]],
+    ) -> None:
+        self.held = HeldAcknowledgements()
+        self.state = PendingAckState.NEW
+        self.log: PendingAckLog | None = None
+        self.recover_started_ms = 0
+        self.recover_ended_ms = 0
+        self._subscription = subscription
+        self._runtime = runtime
+        self._contains = contains
+        self._new_log = new_log
+        self._open_log = open_log
+        self._starting: asyncio.Future[None] | None = None
+        self._endings: dict[TransactionId, asyncio.Future[None]] = {}
+        self._key_hashes: dict[Position, int] = {}
+        """Key_Shared: under which slots entries were sent that are held now."""
+        self._sweeping = False
+        if new_log is None:
+            self.state = PendingAckState.READY
+            subscription.hide(self.held.entries)
+
+    @property
+    def subscription(self) -> Subscription:
+        """Whose it is."""
+        return self._subscription
+
+    # --- the replay
+
+    async def ready(self) -> None:
+        """Returns once all that the log says is held, or done. Raises what keeps it from being read."""
+        if self.state is PendingAckState.READY:
+            return
+        if self.state is PendingAckState.CLOSED:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements have been closed")
+        starting = self._starting
+        if starting is None:
+            self._become(PendingAckState.REPLAYING)
+            starting = self._starting = self._run(self._start())
+            starting.add_done_callback(self._started)
+        # A client that gives up must not take the replay away from the others that wait for it.
+        await asyncio.shield(starting)
+
+    def _started(self, outcome: asyncio.Future[None]) -> None:
+        del outcome
+        self._starting = None
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Do something on the side, whoever waits for it: the broker's service does when it closes."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(_looked_at)
+        self._runtime.spawn(_told(work, outcome))
+        return outcome
+
+    async def _start(self) -> None:
+        try:
+            await self._recover()
+        except MagnetarError as error:
+            if self.state is PendingAckState.CLOSED:
+                raise
+            logger.warning(
+                "%s / %s: the pending acknowledgements cannot be read: %s",
+                self._subscription.topic_name,
+                self._subscription.name,
+                error,
+            )
+            self._become(PendingAckState.FAILED)
+            raise PulsarError(server_error_of(error), f"Pending acknowledgements are not there: {error}") from error
+        if self.state is not PendingAckState.REPLAYING:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements have been closed")
+        self._become(PendingAckState.READY)
+        self._subscription.hide(self.held.entries)
+
+    async def _recover(self) -> None:
+        former, self.log = self.log, None
+        if former is not None:
+            await former.abandon()
+        self.held.clear()
+        self._key_hashes.clear()
+        assert self._new_log is not None, "without a log it is ready from the start"
+        log = self.log = self._new_log()
+        if not await self._open_log(log):
+            return
+        self.recover_started_ms, self.recover_ended_ms = self._runtime.clock.now_ms(), 0
+        cursor = self._subscription.cursor
+        turn = TimeSlice()
+        async for record in log.replay():
+            ended = self.held.replay(record, cursor, self._contains)
+            if ended is not None:
+                await self._finish(ended, commit=record.operation is PendingAckOperation.COMMIT)
+            if turn.over:
+                await turn.pause()
+        self.recover_ended_ms = self._runtime.clock.now_ms()
+
+    # --- acknowledgements
+
+    def acknowledge(self, consumer: Consumer, ack: Ack, done: AckDone) -> None:
+        """Take an ACK of a transaction. Never waits; `done` hears, perhaps before this returns."""
+        kind = consumer.identity.subscription_type
+        transaction = (ack.txnid_most_bits, ack.txnid_least_bits)
+        refusal = self._refusal(transaction)
+        if refusal is not None:
+            done(refusal)
+        elif ack.cumulative and kind.acknowledges_individually:
+            done(None)  # As without a transaction: it does nothing.
+        elif ack.cumulative:
+            self._acknowledge_cumulatively(transaction, ack, done)
+        else:
+            self._acknowledge_individually(consumer, transaction, ack, done)
+        consumer.last_acknowledged_ms = self._runtime.clock.now_ms()
+
+    def _refusal(self, transaction: TransactionId) -> PulsarError | None:
+        if self.state is not PendingAckState.READY:
+            return PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements are not replayed")
+        if transaction in self._endings:
+            return PulsarError(ServerError.TRANSACTION_CONFLICT, f"Transaction {transaction} is being ended")
+        if self.log is not None and self.log.full:
+            return PulsarError(
+                ServerError.TOO_MANY_REQUESTS, "Too many acknowledgements of transactions wait to be stored"
+            )
+        return None
+
+    def _acknowledge_individually(
+        self, consumer: Consumer, transaction: TransactionId, ack: Ack, done: AckDone
+    ) -> None:
+        acked = [entry for entry in _entries_of(ack) if self._contains(entry.position)]
+        entries = [held for held in map(held_entry, acked) if held.bits]
+        why = self.held.conflict(entries, self._subscription.cursor)
+        if why:
+            done(PulsarError(ServerError.TRANSACTION_CONFLICT, self._text(transaction, why)))
+            return
+        if not self.held.has_room(entries):
+            done(PulsarError(ServerError.TOO_MANY_REQUESTS, self._text(transaction, "too much is held already")))
+            return
+        if not entries:
+            done(None)
+            return
+        self.held.hold(transaction, entries)
+        bits: dict[Position, int] = {}
+        for entry in entries:
+            bits[entry.position] = bits.get(entry.position, 0) | entry.bits
+        for position, key_hash in hold_back(self._subscription, consumer, bits):
+            self._key_hashes[position] = key_hash
+        self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=acked), done)
+
+    def _acknowledge_cumulatively(self, transaction: TransactionId, ack: Ack, done: AckDone) -> None:
+        acked = _entries_of(ack)
+        if len(acked) != 1:
+            why = "invalid cumulative ack received with multiple message ids."
+            done(PulsarError(ServerError.NOT_ALLOWED_ERROR, self._text(transaction, why)))
+            return
+        held = CumulativeAck(transaction, acked[0].position, value_of(acked[0].remaining))
+        why = self.held.cumulative_conflict(held, self._subscription.cursor)
+        if why:
+            done(PulsarError(ServerError.TRANSACTION_CONFLICT, self._text(transaction, why)))
+            return
+        self.held.hold_cumulative(held)
+        self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=True, entries=acked), done)
+
+    def _text(self, transaction: TransactionId, why: str) -> str:
+        subscription = self._subscription
+        return f"[{subscription.topic_name}][{subscription.name}] Transaction {transaction}: {why}"
+
+    def _store(self, record: PendingAckRecord, done: AckDone) -> None:
+        if self.log is None:
+            done(None)
+            return
+
+        def stored(error: MagnetarError | None) -> None:
+            self._noted(error)
+            done(error)
+
+        self.log.append(record, stored)
+
+    def _noted(self, error: MagnetarError | None) -> None:
+        """Somebody else has the log: what is held here means nothing any more."""
+        if isinstance(error, ManagedLedgerFenced) and self.state is PendingAckState.READY:
+            self._become(PendingAckState.FAILED)
+            self._subscription.disconnect_all()
+
+    # --- ends
+
+    async def end(self, transaction: TransactionId, *, commit: bool, low_water_mark: int) -> None:
+        """A coordinator says how a transaction ended. May be repeated. Raises what keeps it from being stored."""
+        await self.ready()
+        ending = self._endings.get(transaction)
+        if ending is None and self.held.knows(transaction):
+            ending = self._end_in_background(transaction, commit=commit)
+        if ending is not None:
+            await asyncio.shield(ending)
+        self.held.low_water_mark(transaction[0], low_water_mark)
+        if not self._sweeping and self.held.left_behind():
+            self._sweeping = True
+            self._runtime.spawn(self._sweep())
+
+    def _end_in_background(self, transaction: TransactionId, *, commit: bool) -> asyncio.Future[None]:
+        ending = self._endings[transaction] = self._run(self._end(transaction, commit=commit))
+        ending.add_done_callback(lambda _: self._endings.pop(transaction, None))
+        return ending
+
+    async def _end(self, transaction: TransactionId, *, commit: bool) -> None:
+        operation = PendingAckOperation.COMMIT if commit else PendingAckOperation.ABORT
+        kinds = [False] if transaction in self.held.transactions else []
+        if self.held.cumulative_of(transaction) is not None:
+            kinds.append(True)
+        for cumulative in kinds:
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._store(PendingAckRecord(operation, transaction, cumulative), _settling(stored))
+            await stored
+        await self._finish(transaction, commit=commit)
+
+    async def _finish(self, transaction: TransactionId, *, commit: bool) -> None:
+        """What a transaction holds is acknowledged, or sent again; a record at a time, as these are bounded."""
+        subscription, held = self._subscription, self.held
+        before = subscription.cursor.mark_delete
+        acks = held.transactions.get(transaction)
+        cumulative = held.cumulative_of(transaction)
+        hashes: dict[Position, int] = {}
+        turn = TimeSlice()
+        for entries in list(acks.records) if acks is not None else ():
+            positions = [entry.position for entry in entries]
+            hashes.update((position, self._key_hashes.pop(position, 0)) for position in positions)
+            if commit:
+                acknowledge_held(subscription, *_acknowledgement(entries))
+            else:
+                # Before they are shown again: who had the rest of a batch had fewer messages than that has now.
+                hashes.update(take_back(subscription, positions))
+            held.release(entries)
+            if turn.over:
+                await turn.pause()
+        if commit and cumulative is not None:
+            words = words_of(cumulative.left) if cumulative.left else None
+            subscription.cursor.acknowledge_cumulative(cumulative.position, words)
+        held.forget(transaction)
+        if commit:
+            subscription.acknowledged_in_transaction(before)
+        else:
+            await send_again(subscription, hashes)
+
+    async def _sweep(self) -> None:
+        """Take back what transactions hold that nobody will end."""
+        try:
+            for transaction in self.held.left_behind():
+                if self.state is not PendingAckState.READY:
+                    return
+                if transaction not in self._endings:
+                    self._end_in_background(transaction, commit=False)
+                    logger.warning(self._text(transaction, "its coordinator has forgotten it, so it is aborted"))
+                await asyncio.shield(self._endings[transaction])
+        except MagnetarError as error:
+            # The next end tries again.
+            logger.warning(
+                "%s / %s: not all transactions that are over are ended: %s",
+                self._subscription.topic_name,
+                self._subscription.name,
+                error,
+            )
+        finally:
+            self._sweeping = False
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Take nothing more, finish what is under way, let go of the log."""
+        self._become(PendingAckState.CLOSED)
+        await self._settled()
+        if self.log is not None:
+            await self.log.close()
+        await self._settled()
+
+    async def abandon(self) -> None:
+        """Take nothing more and write nothing. Waits for nobody: what is under way finds out."""
+        self._become(PendingAckState.CLOSED)
+        if self.log is not None:
+            await self.log.abandon()
+
+    async def _settled(self) -> None:
+        waiting = [outcome for outcome in (self._starting, *self._endings.values()) if outcome is not None]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def _become(self, state: PendingAckState) -> None:
+        self.state = PENDING_ACK_TRANSITIONS.step(self.state, state)
+
+    # --- for administrators
+
+    def statistics(self, *, low_water_marks: bool) -> dict[str, Any]:
+        """As Pulsar's `TransactionPendingAckStats`."""
+        unused = self.state is PendingAckState.READY and (self.log is None or self.log.ledger is None)
+        marks = {str(coordinator): mark for coordinator, mark in self.held.low_water_marks.items()}
+        return {
+            "state": "None" if unused else _STATE_NAMES[self.state],
+            "lowWaterMarks": marks if low_water_marks else None,
+            "ongoingTxnSize": self.held.open_transactions,
+            "recoverStartTime": self.recover_started_ms,
+            "recoverEndTime": self.recover_ended_ms,
+        }
+
+    def cumulative_position(self, transaction: TransactionId) -> str | None:
+        """Up to where a transaction acknowledges: `ledger:entry`, within a batch with the message's index."""
+        cumulative = self.held.cumulative_of(transaction)
+        if cumulative is None:
+            return None
+        text = f"{cumulative.position[0]}:{cumulative.position[1]}"
+        if cumulative.left:
+            text += f":{(cumulative.left & -cumulative.left).bit_length() - 2}"
+        return text
+
+    def state_of(self, position: Position, batch_index: int | None) -> str:
+        """Where a message stands, as Pulsar's `PositionInPendingAckStats.State`."""
+        if self.state is not PendingAckState.READY:
+            return "PendingAckNotReady"
+        if position <= self._subscription.cursor.mark_delete:
+            return "MarkDelete"
+        bits = self.held.entries.get(position)
+        if bits is None:
+            return "NotInPendingAck"
+        if batch_index is None:
+            return "PendingAck"
+        if batch_index < 0 or batch_index >= self.held.sizes.get(position, 0):
+            return "InvalidPosition"
+        return "PendingAck" if bits >> batch_index & 1 else "NotInPendingAck"
+
+
+async def _told(work: Coroutine[Any, Any, None], outcome: asyncio.Future[None]) -> None:
+    """Do the work, and tell how it went."""
+    try:
+        await work
+    except MagnetarError as error:
+        outcome.set_exception(error)
+    except BaseException:
+        outcome.cancel()
+        raise
+    else:
+        outcome.set_result(None)
+
+
+def _looked_at(outcome: asyncio.Future[None]) -> None:
+    """Nobody may be left to wait for it."""
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _entries_of(ack: Ack) -> list[AckedEntry]:
+    ack_sets, sizes = ack.ack_sets, ack.batch_sizes
+    return [
+        AckedEntry(
+            position,
+            ack_sets[index] if ack_sets is not None else (),
+            sizes[index] if sizes is not None else 0,
+        )
+        for index, position in enumerate(ack.positions)
+    ]
+
+
+def _acknowledgement(entries: list[HeldEntry]) -> tuple[list[Position], list[tuple[Position, list[int], int]]]:
+    """Whole entries, and parts of batches (position, what remains, batch size)."""
+    whole = [entry.position for entry in entries if not entry.left]
+    parts = [(entry.position, words_of(entry.left), entry.batch_size) for entry in entries if entry.left]
+    return whole, parts
+
+
+def _settling(outcome: asyncio.Future[None]) -> AckDone:
+    def settle(error: MagnetarError | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+    return settle

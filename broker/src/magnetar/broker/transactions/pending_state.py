@@ -1,0 +1,260 @@
+"""Which messages of a subscription open transactions have acknowledged, and which acknowledgements exclude each other.
+
+Pure. What is held here is hidden from consumers, and not acknowledged: a commit does that, an abort lets it go. Bits of
+a batch are held one by one, so that several transactions may share an entry (Pulsar: `PendingAckHandleImpl`; facts in
+transactions-dedup-compaction section 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from magnetar.broker.transactions.pending_records import (
+    AckedEntry,
+    PendingAckOperation,
+    PendingAckRecord,
+    TransactionId,
+)
+from magnetar.core.ids import Position
+from magnetar.managed.entry_bitmap import value_of
+
+WHOLE: Final = -1
+"""All bits of an entry, however many it has: `&`, `|` and `& ~` with it do what they should."""
+
+BATCH_MESSAGES_MAX: Final = 1 << 20
+"""Messages of one batch. Clients name this number, and a bit set of so many is made; no message has room for more."""
+
+HELD_ENTRIES_MAX: Final = 200_000
+"""Entries held by the transactions of one subscription, as many as it may have unacknowledged messages with its
+consumers by default; 60 MB. Further acknowledgements are refused, and their transactions aborted by their clients."""
+
+HELD_WORDS_MAX: Final = 1 << 20
+"""The words of the bit sets of these entries, 8 MiB."""
+
+_NO_BIT: Final = 1 << 62
+
+
+class AcknowledgedView(Protocol):
+    """What a cursor has acknowledged."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here."""
+        ...
+
+    def is_acknowledged(self, position: Position) -> bool:
+        """Whether the whole entry is."""
+        ...
+
+    def remaining_ack_set(self, position: Position) -> list[int] | None:
+        """What is left of a batch of which a part is."""
+        ...
+
+
+class HeldEntry(NamedTuple):
+    """What one acknowledgement says of one entry."""
+
+    position: Position
+    bits: int
+    """The messages that it acknowledges; `WHOLE`: the entry as such."""
+    left: int
+    """The messages that it leaves; what is beyond the batch means nothing."""
+    batch_size: int
+
+
+class CumulativeAck(NamedTuple):
+    """Everything up to a position, held by one transaction."""
+
+    transaction: TransactionId
+    position: Position
+    left: int
+    """What is left of the position's batch; 0: nothing."""
+
+    @property
+    def place(self) -> tuple[Position, int]:
+        """For comparing: further into a batch is later, all of it the latest."""
+        return self.position, (self.left & -self.left).bit_length() if self.left else _NO_BIT
+
+
+class TransactionAcks:
+    """The individual acknowledgements of one transaction, record by record as they are in the log."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: list[list[HeldEntry]] = []
+
+
+def held_entry(entry: AckedEntry) -> HeldEntry:
+    """What an acknowledged id means. An ack set whose batch has no known size ends with its last 1."""
+    position, remaining, batch_size = entry
+    if not remaining:
+        return HeldEntry(position, WHOLE, 0, batch_size)
+    left = value_of(remaining)
+    size = batch_size if batch_size > 0 else left.bit_length()
+    if not size:
+        return HeldEntry(position, WHOLE, 0, 0)
+    bits = ~left & ((1 << min(size, BATCH_MESSAGES_MAX)) - 1)
+    return HeldEntry(position, bits, left, batch_size)
+
+
+class HeldAcknowledgements:
+    """What the open transactions of one subscription hold. `entries` is shared with whoever hides it: it stays the
+    same object."""
+
+    __slots__ = ("_words", "cumulative", "entries", "low_water_marks", "sizes", "transactions")
+
+    def __init__(self) -> None:
+        self.entries: dict[Position, int] = {}
+        """Held bits by position."""
+        self.sizes: dict[Position, int] = {}
+        """The sizes of held batches, as far as they are known."""
+        self.transactions: dict[TransactionId, TransactionAcks] = {}
+        """Those with a record in the log that is not ended, the first one first."""
+        self.cumulative: CumulativeAck | None = None
+        self.low_water_marks: dict[int, int] = {}
+        """By coordinator: transactions up to this number are over there."""
+        self._words = 0
+
+    def clear(self) -> None:
+        """Nothing is known any more but what coordinators have said."""
+        self.entries.clear()
+        self.sizes.clear()
+        self.transactions.clear()
+        self.cumulative = None
+        self._words = 0
+
+    # --- what excludes what
+
+    def conflict(self, entries: Iterable[HeldEntry], cursor: AcknowledgedView) -> str:
+        """Why these entries cannot be held, empty when they can: they are acknowledged, or another record has them."""
+        for entry in entries:
+            if _is_acknowledged(entry, cursor):
+                return f"message {entry.position[0]}:{entry.position[1]} was acknowledged before"
+            if self._is_held(entry):
+                return f"message {entry.position[0]}:{entry.position[1]} is in pending ack status"
+        return ""
+
+    def _is_held(self, entry: HeldEntry) -> bool:
+        return self.entries.get(entry.position, 0) & entry.bits != 0
+
+    def cumulative_conflict(self, ack: CumulativeAck, cursor: AcknowledgedView) -> str:
+        """Why a cumulative acknowledgement cannot be held, empty when it can."""
+        if ack.position <= cursor.mark_delete:
+            return f"position {ack.position[0]}:{ack.position[1]} is not beyond the cursor's mark {cursor.mark_delete}"
+        before = self.cumulative
+        if before is not None and (before.transaction != ack.transaction or ack.place <= before.place):
+            return f"position {ack.position[0]}:{ack.position[1]} is within what {before.transaction} acknowledges"
+        return ""
+
+    def has_room(self, entries: Sequence[HeldEntry]) -> bool:
+        """Whether memory is allowed for these, too."""
+        if len(self.entries) + len(entries) > HELD_ENTRIES_MAX:
+            return False
+        return self._words + sum(map(_words_of, entries)) <= HELD_WORDS_MAX
+
+    # --- what is held
+
+    def hold(self, transaction: TransactionId, entries: list[HeldEntry]) -> None:
+        """Hold what one record of a transaction acknowledges. An empty record counts, too: it is to be ended."""
+        acks = self.transactions.get(transaction)
+        if acks is None:
+            acks = self.transactions[transaction] = TransactionAcks()
+        if not entries:
+            return
+        acks.records.append(entries)
+        for entry in entries:
+            position = entry.position
+            self.entries[position] = self.entries.get(position, 0) | entry.bits
+            if entry.bits != WHOLE:
+                self.sizes[position] = max(entry.batch_size, self.sizes.get(position, 0))
+                self._words += _words_of(entry)
+
+    def hold_cumulative(self, ack: CumulativeAck) -> None:
+        """Hold everything up to a position."""
+        self.cumulative = ack
+
+    def release(self, entries: Iterable[HeldEntry]) -> None:
+        """Hold the entries of one record no more."""
+        for entry in entries:
+            position = entry.position
+            left = self.entries.get(position, 0) & ~entry.bits
+            if left:
+                self.entries[position] = left
+            else:
+                self.entries.pop(position, None)
+                self.sizes.pop(position, None)
+            if entry.bits != WHOLE:
+                self._words -= _words_of(entry)
+
+    def cumulative_of(self, transaction: TransactionId) -> CumulativeAck | None:
+        """What a transaction acknowledges cumulatively."""
+        cumulative = self.cumulative
+        return cumulative if cumulative is not None and cumulative.transaction == transaction else None
+
+    def knows(self, transaction: TransactionId) -> bool:
+        """Whether the log has a record of it without its end."""
+        return transaction in self.transactions or self.cumulative_of(transaction) is not None
+
+    def forget(self, transaction: TransactionId) -> None:
+        """It is ended, and all of its records are released."""
+        self.transactions.pop(transaction, None)
+        if self.cumulative_of(transaction) is not None:
+            self.cumulative = None
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions with individual acknowledgements that count."""
+        return sum(1 for acks in self.transactions.values() if acks.records)
+
+    # --- coordinators
+
+    def low_water_mark(self, coordinator: int, number: int) -> None:
+        """A coordinator says that its transactions up to this number are over; the highest one counts."""
+        self.low_water_marks[coordinator] = max(number, self.low_water_marks.get(coordinator, number))
+
+    def left_behind(self) -> list[TransactionId]:
+        """Transactions that their coordinators have forgotten: nobody will end them."""
+        known = [*self.transactions]
+        if self.cumulative is not None and self.cumulative.transaction not in self.transactions:
+            known.append(self.cumulative.transaction)
+        marks = self.low_water_marks
+        return [each for each in known if each[0] in marks and each[1] <= marks[each[0]]]
+
+    # --- replay
+
+    def replay(
+        self, record: PendingAckRecord, cursor: AcknowledgedView, contains: Callable[[Position], bool]
+    ) -> TransactionId | None:
+        """Take a record of the log. The transaction that it ends, if this one knows it: the caller does that.
+
+        Apache's brokers write an acknowledgement before they look whether they take it: one of what another record
+        holds was refused, and counts for nothing. What is acknowledged by now may have been so later, as by a commit of
+        which a part was stored before a crash: then the rest of the record counts."""
+        if record.operation is not PendingAckOperation.ACK:
+            return record.transaction if self.knows(record.transaction) else None
+        if record.cumulative:
+            for entry in record.entries[:1]:
+                ack = CumulativeAck(record.transaction, entry.position, value_of(entry.remaining))
+                if not self.cumulative_conflict(ack, cursor):
+                    self.hold_cumulative(ack)
+            return None
+        entries = [each for each in map(held_entry, record.entries) if each.bits and contains(each.position)]
+        if any(self._is_held(each) for each in entries):
+            entries = []
+        self.hold(record.transaction, [each for each in entries if not _is_acknowledged(each, cursor)])
+        return None
+
+
+def _is_acknowledged(entry: HeldEntry, cursor: AcknowledgedView) -> bool:
+    if cursor.is_acknowledged(entry.position):
+        return True
+    if entry.bits == WHOLE:
+        return False
+    remaining = cursor.remaining_ack_set(entry.position)
+    return remaining is not None and entry.bits & ~value_of(remaining) != 0
+
+
+def _words_of(entry: HeldEntry) -> int:
+    return 0 if entry.bits == WHOLE else (entry.bits.bit_length() + 63) >> 6

@@ -1,0 +1,92 @@
+"""What the subscriptions of one topic hold for transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.slices import in_slices
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.transactions.pending_handle import AckDone, PendingAckHandle
+from magnetar.broker.transactions.pending_log import PendingAckLog, PendingAckLogs, log_name
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.command import Ack
+
+DELETED_AT_ONCE: Final = 20
+"""Logs of a topic that is deleted; each is some requests to the metadata store."""
+
+
+class TopicPendingAcks:
+    """Made for each topic where transactions are enabled; nothing is opened before somebody needs it.
+
+    `ready` comes before a consumer is let in."""
+
+    __slots__ = ("_handles", "_ledger", "_logs", "_name")
+
+    def __init__(self, name: TopicName, ledger: ManagedLedger, logs: PendingAckLogs) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._logs = logs
+        self._handles: dict[str, PendingAckHandle] = {}
+
+    def of(self, subscription: Subscription) -> PendingAckHandle:
+        """The handle of a subscription of the topic."""
+        handle = self._handles.get(subscription.name)
+        if handle is None or handle.subscription is not subscription:
+            new_log = (lambda: self._new_log(subscription)) if subscription.durable else None
+            handle = self._handles[subscription.name] = PendingAckHandle(
+                subscription, self._logs.runtime, self._ledger.ledgers.contains, new_log, self._open
+            )
+        return handle
+
+    def _new_log(self, subscription: Subscription) -> PendingAckLog:
+        return PendingAckLog(self._logs, log_name(self._name, subscription.name), subscription.cursor)
+
+    async def _open(self, log: PendingAckLog) -> bool:
+        return await log.open(self._ledger.settings, create=False)
+
+    async def ready(self, subscription: Subscription) -> None:
+        """Returns once consumers may be sent what transactions leave of the subscription."""
+        await self.of(subscription).ready()
+
+    def acknowledge(self, subscription: Subscription, consumer: Consumer, ack: Ack, done: AckDone) -> None:
+        """Take an ACK of a transaction; never raises."""
+        self.of(subscription).acknowledge(consumer, ack, done)
+
+    def forget(self, name: str) -> None:
+        """A subscription of which nothing is stored is gone."""
+        self._handles.pop(name, None)
+
+    async def delete(self, name: str) -> None:
+        """Remove what is stored of a subscription. Raises what the managed ledger raises; may be repeated."""
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            await handle.abandon()
+        await self._logs.ledgers.delete(log_name(self._name, name))
+
+    async def delete_with_topic(self, subscriptions: Iterable[Subscription]) -> None:
+        """Remove what is stored of the subscriptions of a topic that is about to go, unless another broker has it."""
+        try:
+            await self._ledger.check_owner()
+            await self.delete_all([one.name for one in subscriptions if one.durable])
+        except BaseException:
+            # The topic stays: whoever comes next loads it again.
+            await asyncio.shield(self._ledger.close())
+            raise
+
+    async def delete_all(self, names: Sequence[str]) -> None:
+        """Remove what is stored of all these subscriptions."""
+        await in_slices(self.delete, names, DELETED_AT_ONCE)
+
+    async def close(self) -> None:
+        """Finish what is under way and take nothing more."""
+        handles, self._handles = list(self._handles.values()), {}
+        await in_slices(lambda handle: handle.close(), handles)
+
+    async def abandon(self) -> None:
+        """Take nothing more and write nothing."""
+        handles, self._handles = list(self._handles.values()), {}
+        await asyncio.gather(*(handle.abandon() for handle in handles), return_exceptions=True)

@@ -1,0 +1,69 @@
+"""Which ledgers go, and when one is full: what is decided by numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.rollover import is_full, is_inactive
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.trim import ledgers_to_delete
+
+HOUR_MS = 3_600_000
+
+
+def records(*sizes: int) -> list[LedgerRecord]:
+    """Ledgers of ten entries and so many bytes, closed one hour after another; the last one is in use."""
+    made = [LedgerRecord(number, 10, size, number * HOUR_MS) for number, size in enumerate(sizes, 1)]
+    made[-1].closed_ms = 0
+    return made
+
+
+def deleted(*sizes: int, now_hours: float = 100, mark: tuple[int, int] | None = None, **settings: Any) -> list[int]:
+    return ledgers_to_delete(records(*sizes), mark, ManagedLedgerSettings(**settings), int(now_hours * HOUR_MS))
+
+
+def test_retention_by_size_keeps_that_much() -> None:
+    """What goes is taken off what is left; else the first ledger too many would take all others with it."""
+    forever: dict[str, Any] = {"retention_time_ms": -1}
+    assert deleted(100, 100, 100, 100, 100, retention_size_bytes=250, **forever) == [1, 2, 3]
+    assert deleted(100, 100, 100, 100, 100, retention_size_bytes=450, **forever) == [1]
+    assert deleted(100, 100, 100, 100, 100, retention_size_bytes=501, **forever) == []
+    assert deleted(100, 100, retention_size_bytes=-1, **forever) == []
+
+
+def test_retention_by_time_counts_from_the_close() -> None:
+    by_time: dict[str, Any] = {"retention_size_bytes": -1, "retention_time_ms": HOUR_MS}
+    assert deleted(1, 1, 1, 1, now_hours=3.5, **by_time) == [1, 2]
+    assert deleted(1, 1, 1, 1, now_hours=2, **by_time) == []
+
+
+@pytest.mark.parametrize(("mark", "gone"), [(None, [1, 2]), ((1, 8), []), ((1, 9), [1]), ((2, 9), [1, 2])])
+def test_what_somebody_has_not_acknowledged_stays(mark: tuple[int, int] | None, gone: list[int]) -> None:
+    assert deleted(1, 1, 1, mark=mark) == gone
+
+
+def full(entries: int = 1, size_bytes: int = 1, age_ms: int = 1, **settings: Any) -> bool:
+    return is_full(ManagedLedgerSettings(minimum_rollover_ms=0, **settings), 7, entries, size_bytes, age_ms)
+
+
+def test_a_ledger_is_full_by_entries_by_size_and_by_age() -> None:
+    assert full(entries=5, max_entries_per_ledger=5)
+    assert not full(entries=4, max_entries_per_ledger=5)
+    assert full(size_bytes=100, max_size_per_ledger_bytes=100)
+    assert not full(size_bytes=99, max_size_per_ledger_bytes=100)
+    assert full(age_ms=2 * HOUR_MS, maximum_rollover_ms=HOUR_MS)
+    assert not full(age_ms=HOUR_MS - 1, maximum_rollover_ms=HOUR_MS)
+
+
+def test_without_a_largest_age_none_is_too_old() -> None:
+    assert not full(age_ms=10_000 * HOUR_MS, maximum_rollover_ms=0)
+
+
+def test_only_a_ledger_with_entries_is_closed_for_want_of_appends() -> None:
+    settings = ManagedLedgerSettings(inactive_rollover_ms=1_000)
+    assert is_inactive(settings, 1, 1_000)
+    assert not is_inactive(settings, 1, 999)
+    assert not is_inactive(settings, 0, 1_000)
+    assert not is_inactive(ManagedLedgerSettings(), 1, 1_000_000)
