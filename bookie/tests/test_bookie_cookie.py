@@ -138,7 +138,7 @@ async def test_a_store_that_is_no_clusters_stays_as_it_was(start: StartBookie, s
     """Pointed at a wrong path, a bookie with data refuses, and leaves nothing there that looks like a cluster."""
     await (await start()).close()
     elsewhere = MemoryMetadataStore()
-    with pytest.raises(InvalidCookie, match="no /ledgers/INSTANCEID.*Check the metadata store's address") as refused:
+    with pytest.raises(InvalidCookie, match=r"no /ledgers/INSTANCEID.*Check the metadata store's address") as refused:
         await start_bookie(settings, elsewhere, SystemClock())
     assert refused.value.problem is CookieProblem.WRONG_VOLUME
     assert await elsewhere.children("/") == []

@@ -191,8 +191,8 @@ def _no_cluster(known_at: list[str], settings: BookieSettings) -> InvalidCookie:
     """For a bookie that is no new one."""
     where = f" at {settings.metadata_url}" if settings.metadata_url else ""
     return InvalidCookie(
-        f"the metadata store{where} has no {INSTANCE_ID_PATH}, so it is no cluster's, and {' and '.join(known_at)} is of "
-        "a bookie that belongs to one. Check the metadata store's address; to begin a new cluster with this bookie, "
+        f"the metadata store{where} has no {INSTANCE_ID_PATH}, so it is no cluster's, and {' and '.join(known_at)} is "
+        "of a bookie that belongs to one. Check the metadata store's address; to begin a new cluster with this bookie, "
         "empty its directories"
     )
 

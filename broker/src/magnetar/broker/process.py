@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
+from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.resources import Resources
-from magnetar.broker.settings.access import AccessSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.names import known_names
@@ -24,8 +25,10 @@ from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url
+from magnetar.net.tls import ServerTls
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
 from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
@@ -42,6 +45,8 @@ PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeySt
 """What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
+NO_METADATA: Final = MetadataSettings(url="memory:")
+"""While problems are gathered: no broker starts with it."""
 DEFAULT_CONTROL_PORT: Final = 3183
 """The one behind the bookie's control port."""
 
@@ -78,28 +83,33 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         load=LoadSettings(history_enabled=True),
     )
     broker = given.build(broker)
-    _try_access(broker.access)
+    for look in (_try_authentication, own_addresses, _try_tls, _try_peer_access):
+        given.attempt(partial(look, broker), None)
     if not broker.cluster_name:
-        raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
+        given.problem("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
     refuse_protection(given, PROTECTIONS)
     _tell_load_manager(given)
     _refuse_closed_ports(given)
-    _check_quorums(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
-    metadata = pulsar_metadata(given)
-    if metadata is None:
-        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    metadata = given.attempt(lambda: _metadata(given), NO_METADATA)
     return BrokerProcessSettings(
         metadata=metadata,
-        configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
-        bookkeeper=_other_store(given, "bookkeeperMetadataServiceUri", metadata),
+        configuration=given.attempt(lambda: _other_store(given, "configurationMetadataStoreUrl", metadata), None),
+        bookkeeper=given.attempt(lambda: _other_store(given, "bookkeeperMetadataServiceUri", metadata), None),
         broker=broker,
         managed=given.build(managed),
         ledgers=given.build(LedgerClientSettings()),
         connections=given.build(TcpBookieSettings()),
         balance=given.build(BalanceSettings()),
-        control=control_settings(given, DEFAULT_CONTROL_PORT),
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
+
+
+def _metadata(given: GivenSettings) -> MetadataSettings:
+    metadata = pulsar_metadata(given)
+    if metadata is None:
+        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    return metadata
 
 
 def _tell_load_manager(given: GivenSettings) -> None:
@@ -118,18 +128,32 @@ def _refuse_closed_ports(given: GivenSettings) -> None:
     """An empty value closes a port at Apache's brokers; whoever relies on that must not find it open."""
     for name in ("brokerServicePort", "webServicePort"):
         if given.emptied(name):
-            raise SettingError(
+            given.problem(
                 f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
                 "others from it, such as by bindAddress or by the network's rules"
             )
 
 
-def _try_access(access: AccessSettings) -> None:
+def _try_authentication(broker: BrokerSettings) -> None:
     """Keys and users are read."""
-    if access.authentication.enabled:
+    if broker.access.authentication.enabled:
         from magnetar.auth.authenticator import Authenticator
 
-        Authenticator(access.authentication, SystemClock())
+        Authenticator(broker.access.authentication, SystemClock())
+
+
+def _try_tls(broker: BrokerSettings) -> None:
+    """Certificates of ports are read."""
+    if broker.broker_service_port_tls is not None or broker.web_service_port_tls is not None:
+        ServerTls(broker.tls)
+
+
+def _try_peer_access(broker: BrokerSettings) -> None:
+    """What is shown to other brokers is read."""
+    if broker.access.peers.plugin or broker.access.peers.tls_enabled:
+        from magnetar.broker.peers.access import PeerAccess
+
+        PeerAccess(broker.access.peers)
 
 
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
@@ -137,15 +161,8 @@ def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) ->
     url = given.text(name)
     if url is None or store_url(url) == metadata.url:
         return None
+    check_url(store_url(url))
     return replace(metadata, url=store_url(url))
-
-
-def _check_quorums(given: GivenSettings) -> None:
-    names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
-    sizes = [given.number(f"managedLedgerDefault{name}", REPLICAS, 1, 1_000) for name in names]
-    if sizes != sorted(sizes, reverse=True):
-        shown = " >= ".join(f"managedLedgerDefault{name} {size}" for name, size in zip(names, sizes, strict=True))
-        raise SettingError(f"it must be that {shown}")
 
 
 Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient

@@ -49,14 +49,14 @@ class PlacementStrategy(enum.Enum):
 class ResourceWeights:
     """How much each resource's usage counts; a broker's usage is the largest of the products."""
 
-    cpu: float = setting("loadBalancerCPUResourceWeight", 1.0)
-    memory: float = setting("loadBalancerMemoryResourceWeight", 0.0)
-    direct_memory: float = setting("loadBalancerDirectMemoryResourceWeight", 0.0)
+    cpu: float = setting("loadBalancerCPUResourceWeight", 1.0, low=0, high=1_000)
+    memory: float = setting("loadBalancerMemoryResourceWeight", 0.0, low=0, high=1_000)
+    direct_memory: float = setting("loadBalancerDirectMemoryResourceWeight", 0.0, low=0, high=1_000)
     bandwidth_in: float = setting(
-        "loadBalancerBandwidthInResourceWeight", 1.0, older="loadBalancerBandwithInResourceWeight"
+        "loadBalancerBandwidthInResourceWeight", 1.0, older="loadBalancerBandwithInResourceWeight", low=0, high=1_000
     )
     bandwidth_out: float = setting(
-        "loadBalancerBandwidthOutResourceWeight", 1.0, older="loadBalancerBandwithOutResourceWeight"
+        "loadBalancerBandwidthOutResourceWeight", 1.0, older="loadBalancerBandwithOutResourceWeight", low=0, high=1_000
     )
 
 
@@ -86,14 +86,14 @@ class SplitSettings:
     """Whoever does the split lets the parts go from their broker too."""
     algorithm: str = setting("defaultNamespaceBundleSplitAlgorithm", RANGE_EQUALLY)
     algorithms: tuple[str, ...] = setting("supportedNamespaceBundleSplitAlgorithms", SPLIT_ALGORITHMS)
-    bundle_topics_max: int = setting("loadBalancerNamespaceBundleMaxTopics", 1_000)
-    bundle_sessions_max: int = setting("loadBalancerNamespaceBundleMaxSessions", 1_000)
+    bundle_topics_max: int = setting("loadBalancerNamespaceBundleMaxTopics", 1_000, below_zero=0)
+    bundle_sessions_max: int = setting("loadBalancerNamespaceBundleMaxSessions", 1_000, below_zero=0)
     """Producers and consumers; -1 or 0 is no limit."""
-    bundle_msg_rate_max: int = setting("loadBalancerNamespaceBundleMaxMsgRate", 30_000)
+    bundle_msg_rate_max: int = setting("loadBalancerNamespaceBundleMaxMsgRate", 30_000, below_zero=0)
     """Messages per second in both directions."""
-    bundle_bandwidth_bytes_max: int = setting("loadBalancerNamespaceBundleMaxBandwidthMbytes", 100 * MIB)
+    bundle_bandwidth_bytes_max: int = setting("loadBalancerNamespaceBundleMaxBandwidthMbytes", 100 * MIB, below_zero=0)
     """Bytes per second in both directions."""
-    namespace_bundles_max: int = setting("loadBalancerNamespaceMaximumBundles", 128)
+    namespace_bundles_max: int = setting("loadBalancerNamespaceMaximumBundles", 128, low=1)
     difference_percent: float = setting("flowOrQpsDifferenceThresholdPercentage", 10)
     """How far above its maximum a bundle must be for that algorithm."""
     hits: int = setting("loadBalancerNamespaceBundleSplitConditionHitCountThreshold", 3)
@@ -135,17 +135,17 @@ class ThresholdSettings:
 class UniformSettings:
     """`UniformLoadShedder`'s."""
 
-    msg_rate_difference_percent: float = setting("loadBalancerMsgRateDifferenceShedderThreshold", 50)
+    msg_rate_difference_percent: float = setting("loadBalancerMsgRateDifferenceShedderThreshold", 50, below_zero=0)
     """0 or less: rates do not count."""
-    throughput_ratio: float = setting("loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold", 4)
+    throughput_ratio: float = setting("loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold", 4, below_zero=0)
     """0 or less: throughputs do not count."""
-    unload_share_max: float = setting("maxUnloadPercentage", 0.2)
+    unload_share_max: float = setting("maxUnloadPercentage", 0.2, low=0, high=1)
     """How much of the difference one round moves."""
     unload_msg_rate_min: float = setting("minUnloadMessage", 1_000)
     """Nothing is moved for less."""
     unload_throughput_bytes_min: int = setting("minUnloadMessageThroughput", MIB)
     """Nothing is moved for less."""
-    unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1)
+    unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1, below_zero=-1)
     """-1 is no limit."""
 
 
@@ -153,14 +153,14 @@ class UniformSettings:
 class BalancedSettings:
     """`BalancedShedder`'s, all ours but one."""
 
-    trigger_ratio: float = setting("loadBalancerBalancedShedderTriggerRatio", 1.25, ours=True)
+    trigger_ratio: float = setting("loadBalancerBalancedShedderTriggerRatio", 1.25, ours=True, low=1, high=1_000)
     """Two brokers are out of balance when one bears this many times the
     other's load."""
-    settle_ratio: float = setting("loadBalancerBalancedShedderSettleRatio", 1.1, ours=True)
+    settle_ratio: float = setting("loadBalancerBalancedShedderSettleRatio", 1.1, ours=True, low=1, high=1_000)
     """Once at it, moves go on until no two brokers differ more than this."""
     hits: int = setting("loadBalancerSheddingConditionHitCountThreshold", 3)
     """Rounds in a row in which a broker must be too loaded."""
-    load_history_share: float = setting("loadBalancerBalancedShedderHistoryShare", 0.75, ours=True)
+    load_history_share: float = setting("loadBalancerBalancedShedderHistoryShare", 0.75, ours=True, low=0, high=1)
     """How much of a bundle's load is what it was before, in each round."""
     moves_per_round_max: int = setting("loadBalancerBalancedShedderMaxMovesPerRound", 0, ours=True)
     """0 is 10, or one in 50 of a larger cluster's bundles."""
@@ -195,7 +195,7 @@ class BalanceSettings:
     broker_topics_max: int = setting("loadBalancerBrokerMaxTopics", 50_000)
     """Brokers with more get no bundles, as long as there are others."""
     overloaded_percent: float = setting("loadBalancerBrokerOverloadedThresholdPercentage", 85)
-    usage_history_share: float = setting("loadBalancerHistoryResourcePercentage", 0.9)
+    usage_history_share: float = setting("loadBalancerHistoryResourcePercentage", 0.9, low=0, high=1)
     """How much of a usage is what it was before, in each round."""
     usage_difference_percent: float = setting("loadBalancerAverageResourceUsageDifferenceThresholdPercentage", 10)
     """`LeastResourceUsageWithWeight` takes brokers
@@ -204,10 +204,10 @@ class BalanceSettings:
     """Bundles go to the brokers of the latest version alone."""
     failure_domains_enabled: bool = setting("failureDomainsEnabled", False)
     """Whether anti-affinity looks at failure domains before it looks at brokers."""
-    drain_moves_per_round_max: int = setting("loadBalancerDrainMaxMovesPerRound", 100, ours=True)
+    drain_moves_per_round_max: int = setting("loadBalancerDrainMaxMovesPerRound", 100, ours=True, low=1)
     """Each of them closes topics on the draining broker and loads them
     elsewhere, and clients look them up again."""
-    history_length_max: int = setting("loadBalancerDecisionHistorySize", 1_000, ours=True)
+    history_length_max: int = setting("loadBalancerDecisionHistorySize", 1_000, ours=True, low=0, high=1_000_000)
     """Decisions kept for people; about 1 kB each."""
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     split: SplitSettings = field(default_factory=SplitSettings)

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import uvloop
 from magnetar.core.crashes import CRASHES
-from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.errors import MagnetarError, SettingError, SettingErrors
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.descriptors import raise_limit
@@ -46,17 +46,22 @@ class SettingSources:
     def read(self, known: frozenset[str]) -> GivenSettings:
         """Read all settings; there may be no others than those that are known. `SettingError`."""
         given = GivenSettings(known)
+        self.add_to(given)
+        return given
+
+    def add_to(self, given: GivenSettings) -> None:
+        """Add all settings to those that were given. `SettingError`."""
         if self.file is not None:
             given.add_file(self.file)
         given.add_environment(self.environment)
         for assignment in self.assignments:
             name, equals, value = assignment.partition("=")
             if not equals:
-                raise SettingError(f"--set {assignment}: it must be NAME=VALUE")
-            given.add(name.strip(), value, f"--set {name.strip()}")
+                given.problem(f"--set {assignment}: it must be NAME=VALUE")
+            else:
+                given.add(name.strip(), value, f"--set {name.strip()}")
         for name, (value, option) in self.options.items():
             given.add(name, value, option)
-        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +89,13 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     Once it serves, one line on standard output says so: `<name> ready: <where>`. With `check_only` the settings are
     read and nothing is started."""
     prepare(log_level)
+    given = GivenSettings(service.known())
     try:
-        given = sources.read(service.known())
-        settings = service.settings(given)
+        with given.gathering():
+            sources.add_to(given)
+            settings = service.settings(given)
     except SettingError as error:
-        show_error(str(error), "Correct the setting; --check looks at all of them without starting.")
+        show_setting_errors(error)
         return EXIT_USAGE
     tell_about(given)
     if check_only:
@@ -124,6 +131,15 @@ async def _serve(service: Service[T, S], settings: T) -> None:
         service.stop_seconds_max(settings),
     )
     logger.info("%s has stopped", service.name)
+
+
+def show_setting_errors(error: SettingError) -> None:
+    """What is wrong with settings, all of it, and what to do."""
+    *others, last = error.problems if isinstance(error, SettingErrors) else (str(error),)
+    for problem in others:
+        show_error(problem, "")
+    what = f"Correct these {len(others) + 1} settings" if others else "Correct the setting"
+    show_error(last, f"{what}; --check looks at all of them without starting.")
 
 
 def tell_about(given: GivenSettings) -> None:

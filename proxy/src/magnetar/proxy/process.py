@@ -55,9 +55,11 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     """Everything from what was given. `SettingError`."""
     refuse_protection(given, PROTECTIONS)
     proxy = given.build(ProxySettings(advertised_address=own_address.host_name()))
-    check_settings(proxy, SystemClock())
+    given.attempt(lambda: check_settings(proxy, SystemClock()), None)
     return ProxyProcessSettings(
-        metadata=pulsar_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
+        metadata=given.attempt(lambda: pulsar_metadata(given), None),
+        proxy=proxy,
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
 
 

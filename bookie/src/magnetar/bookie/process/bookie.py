@@ -23,6 +23,7 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.process import own_address
@@ -37,6 +38,8 @@ DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 """Where Pulsar's `bookkeeper.conf` puts them."""
 PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
 """What this bookie cannot do yet; see `refuse_protection`."""
+NO_METADATA: Final = MetadataSettings(url="memory:")
+"""While problems are gathered: no bookie starts with it."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
 PLACEMENT_POLICIES: Final = (
     "RackawareEnsemblePlacementPolicy",
@@ -77,6 +80,7 @@ def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
     servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
     root = given.text("zkLedgersRootPath") or "/ledgers"
     url = store_url(uri) if uri else zookeeper_url(servers, root)
+    check_url(url)
     return MetadataSettings(url=url, session_timeout_ms=session_timeout_ms(given, "zkTimeout"))
 
 
@@ -89,17 +93,17 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
     bookie = given.build(default_bookie_settings())
     node = NodeSettings(
-        bookie=_with_address(bookie, given),
+        bookie=given.attempt(lambda: _with_address(bookie, given), bookie),
         collection=given.build(GarbageCollectionSettings()),
-        recovery=recovery_settings(given),
+        recovery=given.attempt(lambda: recovery_settings(given), AutoRecoverySettings()),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
         drain_bytes_per_second=given.number(DRAIN_RATE, 0, 0, RATE_BYTES_MAX),
-        client=LedgerClientSettings(placement=placement_settings(given)),
+        client=LedgerClientSettings(placement=given.attempt(lambda: placement_settings(given), PlacementSettings())),
         http=_http(given),
-        control=control_settings(given, DEFAULT_CONTROL_PORT),
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
         shown=_shown(given),
     )
-    return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+    return BookieProcessSettings(metadata=given.attempt(lambda: bookkeeper_metadata(given), NO_METADATA), node=node)
 
 
 def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:

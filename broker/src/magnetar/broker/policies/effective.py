@@ -202,7 +202,7 @@ def _ledger_settings(
     if not ensemble >= write_quorum >= ack_quorum >= 1:
         ensemble, write_quorum, ack_quorum = base.ensemble_size, base.write_quorum, base.ack_quorum
     mark_delete_rate = persistence.get("managedLedgerMaxMarkDeleteRate")
-    if not isinstance(mark_delete_rate, int | float) or mark_delete_rate <= 0:
+    if not isinstance(mark_delete_rate, int | float) or mark_delete_rate < 0:
         mark_delete_rate = base.mark_delete_rate
     return replace(
         base,

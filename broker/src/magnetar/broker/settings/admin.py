@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.core.limits import MIB
 from magnetar.core.setting import setting
 
 
@@ -15,9 +16,9 @@ class AdminSettings:
     """Whether `force` deletes a namespace with its topics."""
     force_delete_tenant_allowed: bool = setting("forceDeleteTenantAllowed", False, dynamic="broker")
     """The same for a tenant with its namespaces."""
-    tenants_max: int = setting("maxTenants", 0, dynamic="broker")
+    tenants_max: int = setting("maxTenants", 0, dynamic="broker", below_zero=0)
     """0 is no limit."""
-    namespaces_per_tenant_max: int = setting("maxNamespacesPerTenant", 0, dynamic="broker")
+    namespaces_per_tenant_max: int = setting("maxNamespacesPerTenant", 0, dynamic="broker", below_zero=0)
     """0 is no limit."""
     metadata_store_url: str = setting("metadataStoreUrl", "")
     """As tools that need the cluster's metadata are told it."""
@@ -27,9 +28,9 @@ class AdminSettings:
     """Empty: the bookies use the cluster's own store."""
     status_file: str = setting("statusFilePath", "")
     """/status.html is 404 while this file is not there; empty: no such file is wanted."""
-    http_connections_max: int = setting("maxHttpServerConnections", 2_048)
+    http_connections_max: int = setting("maxHttpServerConnections", 2_048, low=1)
     """When another one comes, the one goes that has asked for nothing for the longest."""
-    http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
+    http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192, low=256, high=16 * MIB)
     """Of the first line, and of each header."""
     region_aware_placement: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
     """Whether racks may be told with their region."""
