@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,7 @@ SETTINGS: Final = Catalogue(
     BookieSettings,
     GarbageCollectionSettings,
     AutoRecoverySettings,
+    ignored=Path(__file__).with_name("ignored_settings.txt"),
     read_apart=(*PROCESS_NAMES, *CONTROL_NAMES, DRAIN_RATE),
 )
 
@@ -50,3 +52,8 @@ SETTINGS: Final = Catalogue(
 def known_names() -> frozenset[str]:
     """Every name that a `bookkeeper.conf` may hold."""
     return SETTINGS.names
+
+
+def ignored_names() -> Mapping[str, str]:
+    """Names that a `bookkeeper.conf` of another version may hold, and why they are passed over."""
+    return SETTINGS.ignored

@@ -15,7 +15,7 @@ from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
-from magnetar.broker.settings.names import known_names
+from magnetar.broker.settings.names import ignored_names, known_names
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -265,6 +265,7 @@ async def _check_cluster(store: MetadataStore, cluster: str) -> None:
 BROKER_SERVICE: Final = Service(
     name="broker",
     known=known_names,
+    ignored=ignored_names,
     settings=broker_process_settings,
     start=start_broker_process,
     describe=BrokerProcess.describe,

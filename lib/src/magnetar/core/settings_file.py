@@ -97,9 +97,13 @@ class GivenSetting:
 class GivenSettings:
     """All settings that were given for one process; what is added later wins."""
 
-    def __init__(self, known: Collection[str]) -> None:
-        """`known` are the names that are no mistake: Apache's, and any of our own."""
+    def __init__(self, known: Collection[str], ignored: Mapping[str, str] | None = None) -> None:
+        """`known` are the names that are no mistake: Apache's, and any of our own. Those in `ignored`, which say why, are
+        passed over."""
         self._known = frozenset(known)
+        self._ignored = ignored or {}
+        self.passed_over: dict[str, str] = {}
+        """Lines for the log about names that were given and are ignored, by name."""
         self._given: dict[str, GivenSetting] = {}
         self._used: set[str] = set()
         self._problems: dict[str, None] | None = None
@@ -142,6 +146,8 @@ class GivenSettings:
         """Take one. `SettingError` for a name that nobody knows."""
         if name in self._known:
             self._given[name] = GivenSetting(value.strip(), where)
+        elif name in self._ignored:
+            self.passed_over[name] = f"the setting {name} is passed over ({where}): {self._ignored[name]}"
         else:
             self.problem(f"{where}: there is no setting {name!r}{_suggestion(name, self._known)}")
 

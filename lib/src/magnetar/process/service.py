@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -43,9 +43,9 @@ class SettingSources:
     options: dict[str, tuple[str, str]]
     """By Apache's name: the value and the option that gave it."""
 
-    def read(self, known: frozenset[str]) -> GivenSettings:
-        """Read all settings; there may be no others than those that are known. `SettingError`."""
-        given = GivenSettings(known)
+    def read(self, known: frozenset[str], ignored: Mapping[str, str]) -> GivenSettings:
+        """Read all settings; there may be no others than those that are known, or ignored. `SettingError`."""
+        given = GivenSettings(known, ignored)
         self.add_to(given)
         return given
 
@@ -71,6 +71,8 @@ class Service(Generic[T, S]):
     name: str
     known: Callable[[], frozenset[str]]
     """The names of all settings that there are."""
+    ignored: Callable[[], Mapping[str, str]]
+    """Names of settings that other versions have, and why they are passed over."""
     settings: Callable[[GivenSettings], T]
     start: Callable[[T], Coroutine[None, None, S]]
     describe: Callable[[S], str]
@@ -89,7 +91,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     Once it serves, one line on standard output says so: `<name> ready: <where>`. With `check_only` the settings are
     read and nothing is started."""
     prepare(log_level)
-    given = GivenSettings(service.known())
+    given = GivenSettings(service.known(), service.ignored())
     try:
         with given.gathering():
             sources.add_to(given)
@@ -143,7 +145,10 @@ def show_setting_errors(error: SettingError) -> None:
 
 
 def tell_about(given: GivenSettings) -> None:
-    """One line about settings without effect, and one about those that a file gives twice."""
+    """A line about each setting of other versions, one about those without effect, and one about those that a file
+    gives twice."""
+    for line in given.passed_over.values():
+        logger.warning("%s", line)
     without_effect = given.without_effect()
     if without_effect:
         logger.warning("settings without effect here: %s", ", ".join(without_effect))

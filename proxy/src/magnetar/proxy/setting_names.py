@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ SETTINGS: Final = Catalogue(
     Path(__file__).with_name("upstream_settings.txt"),
     ProxySettings,
     unlisted=("tokenAllowedClockSkewSeconds", "tokenPublicAlg"),
+    ignored=Path(__file__).with_name("ignored_settings.txt"),
     read_apart=(*CONTROL_NAMES, *STORE_NAMES),
 )
 
@@ -23,3 +25,8 @@ SETTINGS: Final = Catalogue(
 def known_names() -> frozenset[str]:
     """Every name that a `proxy.conf` may hold."""
     return SETTINGS.names
+
+
+def ignored_names() -> Mapping[str, str]:
+    """Names that a `proxy.conf` of another version may hold, and why they are passed over."""
+    return SETTINGS.ignored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ SETTINGS: Final = Catalogue(
     TcpBookieSettings,
     BalanceSettings,
     unlisted=UNLISTED,
+    ignored=Path(__file__).with_name("ignored_settings.txt"),
     read_apart=(*CONTROL_NAMES, *STORE_NAMES),
 )
 
@@ -34,3 +36,8 @@ SETTINGS: Final = Catalogue(
 def known_names() -> frozenset[str]:
     """Every name that a `broker.conf` may hold."""
     return SETTINGS.names
+
+
+def ignored_names() -> Mapping[str, str]:
+    """Names that a `broker.conf` of another version may hold, and why they are passed over."""
+    return SETTINGS.ignored

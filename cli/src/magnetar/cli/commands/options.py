@@ -136,14 +136,14 @@ def bookie_given(
     conf: Path | None, journal: list[Path] | None = None, ledgers: list[Path] | None = None
 ) -> GivenSettings:
     """A bookie's settings for a tool. `SettingError`."""
-    from magnetar.bookie.setting_names import known_names
+    from magnetar.bookie.setting_names import ignored_names, known_names
     from magnetar.process.service import SettingSources
 
     options = settings_given(
         journalDirectories=("--journal", journal or None), ledgerDirectories=("--ledgers", ledgers or None)
     )
     sources = SettingSources(file=conf, environment=environment(), assignments=[], options=options)
-    return sources.read(known_names())
+    return sources.read(known_names(), ignored_names())
 
 
 def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:
