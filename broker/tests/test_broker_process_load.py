@@ -53,8 +53,8 @@ def test_settings_of_other_versions_are_passed_over_with_a_line_each(caplog: pyt
     assert caplog.messages == [
         "the setting clientLibraryVersionCheckAllowUnversioned is passed over (broker.conf:7): earlier versions of "
         "Apache's had it, those of today ignore it, and so does this one",
-        "the setting loadBalancerNamespaceBundleSplitIntervalMinutes is passed over (broker.conf:7): earlier versions of "
-        "Apache's had it, those of today ignore it, and so does this one",
+        "the setting loadBalancerNamespaceBundleSplitIntervalMinutes is passed over (broker.conf:7): earlier versions "
+        "of Apache's had it, those of today ignore it, and so does this one",
         "the setting exposeCustomTopicMetricLabelsEnabled is passed over (broker.conf:7): it is of later versions of "
         "Apache's, and has no effect here",
         "settings without effect here: zookeeperSessionExpiredPolicy",

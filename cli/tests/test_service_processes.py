@@ -167,7 +167,7 @@ def test_exit_codes_tell_what_is_wrong_with_the_directories(
         (["--set", "journalMaxSizeMb=5"], "there is no setting 'journalMaxSizeMb'; did you mean 'journalMaxSizeMB'?"),
         (["--set", "journalMaxSizeMB=many"], "journalMaxSizeMB is 'many', and not a whole number of MIB"),
         (["--set", "journalMaxSizeMB"], "it must be NAME=VALUE"),
-        (["--set", "diskUsageThreshold=1.5"], "(--set diskUsageThreshold: diskUsageThreshold=1.5)"),
+        (["--set", "diskUsageThreshold=1.5"], "diskUsageThreshold is '1.5', and not a number from 0.01 to 1"),
         (["--set", "listeningInterface=none0"], "listeningInterface 'none0' has no address"),
         (["--conf", "/nowhere/bookkeeper.conf"], "cannot be read: No such file"),
         (["--metadata-store", "zk+flat://h:1/ledgers"], "laid out as 'flat'"),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
-from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.resources import Resources
+from magnetar.broker.setting_checks import check_broker, tell_load_manager
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.names import ignored_names, known_names
@@ -28,11 +26,9 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url
-from magnetar.net.tls import ServerTls
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
 from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
-from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
 
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
-"""What this broker cannot do yet; see `refuse_protection`."""
 REPLICAS: Final = 2
 """managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
 NO_METADATA: Final = MetadataSettings(url="memory:")
@@ -83,13 +77,10 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         load=LoadSettings(history_enabled=True),
     )
     broker = given.build(broker)
-    for look in (_try_authentication, own_addresses, _try_tls, _try_peer_access):
-        given.attempt(partial(look, broker), None)
     if not broker.cluster_name:
         given.problem("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
-    refuse_protection(given, PROTECTIONS)
-    _tell_load_manager(given)
-    _refuse_closed_ports(given)
+    check_broker(given, broker)
+    tell_load_manager(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
     metadata = given.attempt(lambda: _metadata(given), NO_METADATA)
     return BrokerProcessSettings(
@@ -110,50 +101,6 @@ def _metadata(given: GivenSettings) -> MetadataSettings:
     if metadata is None:
         raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
     return metadata
-
-
-def _tell_load_manager(given: GivenSettings) -> None:
-    """There is one load manager; who asks for another must not believe that it runs."""
-    name = given.text("loadManagerClassName") or LOAD_MANAGER_CLASS
-    if name != LOAD_MANAGER_CLASS:
-        logger.warning(
-            "loadManagerClassName is %s, which is not here: this broker shares bundles by the rules of %s. Apache's "
-            "brokers must run that one to stand beside it, as others may keep elsewhere who owns a bundle",
-            name,
-            LOAD_MANAGER_CLASS,
-        )
-
-
-def _refuse_closed_ports(given: GivenSettings) -> None:
-    """An empty value closes a port at Apache's brokers; whoever relies on that must not find it open."""
-    for name in ("brokerServicePort", "webServicePort"):
-        if given.emptied(name):
-            given.problem(
-                f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
-                "others from it, such as by bindAddress or by the network's rules"
-            )
-
-
-def _try_authentication(broker: BrokerSettings) -> None:
-    """Keys and users are read."""
-    if broker.access.authentication.enabled:
-        from magnetar.auth.authenticator import Authenticator
-
-        Authenticator(broker.access.authentication, SystemClock())
-
-
-def _try_tls(broker: BrokerSettings) -> None:
-    """Certificates of ports are read."""
-    if broker.broker_service_port_tls is not None or broker.web_service_port_tls is not None:
-        ServerTls(broker.tls)
-
-
-def _try_peer_access(broker: BrokerSettings) -> None:
-    """What is shown to other brokers is read."""
-    if broker.access.peers.plugin or broker.access.peers.tls_enabled:
-        from magnetar.broker.peers.access import PeerAccess
-
-        PeerAccess(broker.access.peers)
 
 
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:

@@ -98,8 +98,8 @@ class GivenSettings:
     """All settings that were given for one process; what is added later wins."""
 
     def __init__(self, known: Collection[str], ignored: Mapping[str, str] | None = None) -> None:
-        """`known` are the names that are no mistake: Apache's, and any of our own. Those in `ignored`, which say why, are
-        passed over."""
+        """`known` are the names that are no mistake: Apache's, and any of our own. Those in `ignored`, which says why,
+        are passed over."""
         self._known = frozenset(known)
         self._ignored = ignored or {}
         self.passed_over: dict[str, str] = {}

@@ -52,6 +52,7 @@ RATE_BYTES_MAX: Final = 1 << 40
 """Per second: more than any disk takes."""
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Names of settings that nobody is told."""
+DECIMAL_SHARE: Final = re.compile(r"0?\.[0-9]{1,18}|1(\.0*)?")
 COOKIE_EXIT_CODES: Final = {
     CookieProblem.EMPTY_VOLUME: EXIT_EMPTY_VOLUME,
     CookieProblem.WRONG_VOLUME: EXIT_WRONG_VOLUME,
@@ -88,8 +89,8 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
     """Everything from what was given. `SettingError`."""
     refuse_protection(given, PROTECTIONS)
     threshold = given.text("diskUsageThreshold")
-    if threshold is not None and given.text("diskUsageLwmThreshold") is None:
-        # BookKeeper's low water mark is the threshold unless it is set.
+    if threshold is not None and DECIMAL_SHARE.fullmatch(threshold) and given.text("diskUsageLwmThreshold") is None:
+        # BookKeeper's low water mark is the threshold unless it is set. One that is wrong is told once.
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
     bookie = given.build(default_bookie_settings())
     node = NodeSettings(
