@@ -32,7 +32,9 @@ class ManagedLedgerSettings:
     """A ledger of this age is full at its next append."""
     minimum_rollover_ms: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10 * 60_000)
     """A ledger younger than this is not full, whatever it holds."""
-    inactive_rollover_ms: int = setting("managedLedgerInactiveLedgerRolloverTimeSeconds", 0, below_zero=0)
+    inactive_rollover_ms: int = setting(
+        "managedLedgerInactiveLedgerRolloverTimeSeconds", 0, below_zero=0, dynamic="broker"
+    )
     """A ledger with entries that had no append for so long is closed; 0 = never."""
 
     retention_time_ms: int = 0
@@ -53,7 +55,7 @@ class ManagedLedgerSettings:
     """With more ranges a closing cursor keeps its ledger."""
     persist_acks_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", True)
     """Which of the two persisted forms is written."""
-    skip_lost_data: bool = setting("autoSkipNonRecoverableData", False)
+    skip_lost_data: bool = setting("autoSkipNonRecoverableData", False, dynamic="broker")
     """Whether reads go on after a ledger that is lost for good."""
 
     def __post_init__(self) -> None:

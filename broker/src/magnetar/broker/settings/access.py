@@ -33,7 +33,7 @@ class AccessSettings:
     """There is one."""
     wildcards: bool = setting("authorizationAllowWildcardsMatching", False)
     """A grant to `a*` or `*a` is one to all roles that begin or end so."""
-    super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
+    super_user_roles: tuple[str, ...] = setting("superUserRoles", (), dynamic="broker")
     """They may do everything."""
     proxy_roles: tuple[str, ...] = setting("proxyRoles", ())
     """They speak for others, whom they have to name; both need the right."""

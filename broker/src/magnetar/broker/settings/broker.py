@@ -40,10 +40,10 @@ class AutoCreationSettings:
 class DispatchSettings:
     """How entries leave for consumers."""
 
-    read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100, low=1)
+    read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100, low=1, dynamic="broker")
     """Entries read from a cursor at a time."""
-    read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB, low=1)
-    round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20, low=1)
+    read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB, low=1, dynamic="broker")
+    round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20, low=1, dynamic="broker")
     """Messages to one consumer before the next one's turn."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000, below_zero=0)
     """0 is no limit."""
@@ -90,7 +90,7 @@ class BrokerSettings:
     topic_list_watchers: bool = setting("enableBrokerTopicListWatcher", True)
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
     consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
-    managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB)
+    managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB, dynamic="broker")
     default_namespace_bundles: int = setting(
         "defaultNumberOfNamespaceBundles", 4, dynamic="broker", low=1, high=BUNDLES_MAX
     )

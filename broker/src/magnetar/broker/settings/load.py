@@ -32,23 +32,27 @@ class LoadSettings:
     """What was split is placed anew."""
     driver: str = setting("magnetarLoadBalanceDriver", LEADER, dynamic="load", ours=True)
     """One of `DRIVERS`."""
-    report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10)
+    report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10, dynamic="broker")
     """What must have changed for a new report."""
-    report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000, low=1)
+    report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000, low=1, dynamic="broker")
     """Reports are so far apart at least."""
-    report_interval_seconds_max: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60, low=60)
+    report_interval_seconds_max: int = setting(
+        "loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60, low=60, dynamic="broker"
+    )
     """There is a new report at the latest after this, changed or not."""
-    host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60, low=60)
+    host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60, low=60, dynamic="broker")
     """Over how long CPU and network are averaged."""
     nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None, low=0.001, high=1_000_000)
     """Of each network interface, where the system does not tell."""
-    round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60, low=60)
+    round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60, low=60, dynamic="broker")
     """How often the leader decides."""
     averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60, low=60)
     """How often the leader stores averages of bundles and brokers."""
-    averaged_bundles_per_broker_max: int = setting("loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10, below_zero=0)
+    averaged_bundles_per_broker_max: int = setting(
+        "loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10, below_zero=0, dynamic="broker"
+    )
     """Of which averages are stored, the busiest; 0: all."""
-    failure_domains: bool = setting("failureDomainsEnabled", False)
+    failure_domains: bool = setting("failureDomainsEnabled", False, dynamic="broker")
     """Namespaces of one anti-affinity group go to different domains first."""
     unload_after_stop_ms_max: int = setting("brokerShutdownTimeoutMs", 60_000, dynamic="broker", below_zero=0)
     """How long a stopping broker hands its bundles over one after the other."""

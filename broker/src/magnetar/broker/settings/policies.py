@@ -49,7 +49,9 @@ class PolicySettings:
     subscription_expiry_check_seconds: float = setting("subscriptionExpiryCheckIntervalInMinutes", 300, low=60)
 
     delete_inactive_topics: bool = setting("brokerDeleteInactiveTopicsEnabled", True, dynamic="broker")
-    delete_inactive_topics_check_seconds: int = setting("brokerDeleteInactiveTopicsFrequencySeconds", 60, low=1)
+    delete_inactive_topics_check_seconds: int = setting(
+        "brokerDeleteInactiveTopicsFrequencySeconds", 60, low=1, dynamic="broker"
+    )
     delete_inactive_topics_mode: InactiveTopicDeleteMode = setting(
         "brokerDeleteInactiveTopicsMode", InactiveTopicDeleteMode.NO_SUBSCRIPTIONS, dynamic="broker"
     )
@@ -57,7 +59,9 @@ class PolicySettings:
         "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None, dynamic="broker", below_zero=0
     )
     """None: as long as the time between checks."""
-    delete_inactive_partitioned_metadata: bool = setting("brokerDeleteInactivePartitionedTopicMetadataEnabled", False)
+    delete_inactive_partitioned_metadata: bool = setting(
+        "brokerDeleteInactivePartitionedTopicMetadataEnabled", False, dynamic="broker"
+    )
 
     producers_per_topic_max: int = setting("maxProducersPerTopic", 0, below_zero=0)
     same_address_producers_max: int = setting("maxSameAddressProducersPerTopic", 0, below_zero=0)
@@ -83,7 +87,9 @@ class PolicySettings:
     publish_messages: int = setting("brokerPublisherThrottlingMaxMessageRate", 0, dynamic="broker", below_zero=0)
     """Of the whole broker, per second."""
     publish_bytes: int = setting("brokerPublisherThrottlingMaxByteRate", 0, dynamic="broker", below_zero=0)
-    publish_buffer_bytes_max: int = setting("maxMessagePublishBufferSizeInMB", 512 * MIB, below_zero=0)
+    publish_buffer_bytes_max: int = setting(
+        "maxMessagePublishBufferSizeInMB", 512 * MIB, below_zero=0, dynamic="broker"
+    )
     """Unacknowledged publishes of all connections before those that publish are read no further; room for thirty
     connections that use up their own part. Apache's is half of the direct memory."""
 
@@ -107,9 +113,9 @@ class PolicySettings:
     dispatch_relative_to_publish_rate: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate", False, dynamic="broker"
     )
-    dispatch_counts_batches: bool = setting("dispatchThrottlingOnBatchMessageEnabled", False)
+    dispatch_counts_batches: bool = setting("dispatchThrottlingOnBatchMessageEnabled", False, dynamic="broker")
     """A batch takes one message off a dispatch rate, not as many as it has."""
-    dispatch_limits_caught_up: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", True)
+    dispatch_limits_caught_up: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", True, dynamic="broker")
     """Whether dispatch rates also hold for subscriptions without a backlog worth the name."""
     subscribes_per_consumer: int = setting("subscribeThrottlingRatePerConsumer", 0, dynamic="broker", below_zero=0)
     subscribe_period_seconds: int = setting(

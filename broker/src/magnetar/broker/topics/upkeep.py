@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.topic import Topic
     from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
@@ -24,6 +25,8 @@ logger: Final = logging.getLogger(__name__)
 
 RATE_UPDATE_SECONDS: Final = 10.0
 """How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
+
+INACTIVE_TOPICS: Final = "inactive topics"
 
 UNACKED_CHECK_SECONDS: Final = 3.0
 """How often what all consumers hold is added up, if there is a limit; what comes on top between two looks is bounded by
@@ -79,6 +82,13 @@ class Upkeep:
         """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
         self._partitioned = partitioned
 
+    def use_settings(self, settings: PolicySettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self._settings = settings
+        for job in self._sweeper.jobs:
+            if job.name == INACTIVE_TOPICS:
+                self._sweeper.retime(job, settings.delete_inactive_topics_check_seconds)
+
     def start(self) -> None:
         """Begin."""
         settings = self._settings
@@ -90,7 +100,7 @@ class Upkeep:
                 settings.subscription_expiry_check_seconds,
                 _persistent(expiry.check_subscriptions),
             ),
-            Job("inactive topics", settings.delete_inactive_topics_check_seconds, self._check_activity),
+            Job(INACTIVE_TOPICS, settings.delete_inactive_topics_check_seconds, self._check_activity),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
         ]
         if settings.backlog_quota_check:
