@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from magnetar.broker.process import broker_process_settings
-from magnetar.broker.settings.names import ignored_names, known_names
+from magnetar.broker.settings.names import known_names
 from magnetar.core.settings_file import GivenSettings
-from magnetar.process.service import tell_about
 
 EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
@@ -36,26 +35,3 @@ def test_processes_write_the_load_history_unless_told_otherwise() -> None:
 
     assert writes()
     assert not writes(loadBalancerHistoryEnabled="false")
-
-
-def test_settings_of_other_versions_are_passed_over_with_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
-    given = GivenSettings(known_names(), ignored_names())
-    values = {
-        "clientLibraryVersionCheckAllowUnversioned": "true",
-        "loadBalancerNamespaceBundleSplitIntervalMinutes": "5",
-        "exposeCustomTopicMetricLabelsEnabled": "false",
-        "zookeeperSessionExpiredPolicy": "shutdown",
-    }
-    for name, value in {"clusterName": "c", "metadataStoreUrl": "memory:", **values}.items():
-        given.add(name, value, "broker.conf:7")
-    broker_process_settings(given)
-    tell_about(given)
-    assert caplog.messages == [
-        "the setting clientLibraryVersionCheckAllowUnversioned is passed over (broker.conf:7): earlier versions of "
-        "Apache's had it, those of today ignore it, and so does this one",
-        "the setting loadBalancerNamespaceBundleSplitIntervalMinutes is passed over (broker.conf:7): earlier versions "
-        "of Apache's had it, those of today ignore it, and so does this one",
-        "the setting exposeCustomTopicMetricLabelsEnabled is passed over (broker.conf:7): it is of later versions of "
-        "Apache's, and has no effect here",
-        "settings without effect here: zookeeperSessionExpiredPolicy",
-    ]

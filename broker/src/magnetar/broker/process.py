@@ -13,7 +13,7 @@ from magnetar.broker.resources import Resources
 from magnetar.broker.setting_checks import check_broker, tell_load_manager
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
-from magnetar.broker.settings.names import ignored_names, known_names
+from magnetar.broker.settings.names import ignored_names, known_names, missing_features
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -213,6 +213,7 @@ BROKER_SERVICE: Final = Service(
     name="broker",
     known=known_names,
     ignored=ignored_names,
+    missing=missing_features,
     settings=broker_process_settings,
     start=start_broker_process,
     describe=BrokerProcess.describe,

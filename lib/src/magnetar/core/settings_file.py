@@ -189,6 +189,11 @@ class GivenSettings:
         given = self._given.get(name)
         return given.value if given is not None and given.value else None
 
+    def told(self, name: str) -> str:
+        """One that was given, for the log: what and where, without secrets."""
+        given = self._given[name]
+        return f"{name}={_shown(name, given.value)} ({given.where})"
+
     def emptied(self, name: str) -> bool:
         """Whether it was given with an empty value, which switches some settings off (ports)."""
         self._used.add(name)

@@ -17,6 +17,7 @@ from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.descriptors import raise_limit
 from magnetar.process.console import show_error, write_lines
+from magnetar.process.missing_features import MissingFeature, tell_missing
 from magnetar.process.serving import (
     STOP_SECONDS_MAX,
     Closable,
@@ -73,6 +74,8 @@ class Service(Generic[T, S]):
     """The names of all settings that there are."""
     ignored: Callable[[], Mapping[str, str]]
     """Names of settings that other versions have, and why they are passed over."""
+    missing: Callable[[], Mapping[str, MissingFeature]]
+    """By the settings that ask for them."""
     settings: Callable[[GivenSettings], T]
     start: Callable[[T], Coroutine[None, None, S]]
     describe: Callable[[S], str]
@@ -99,7 +102,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     except SettingError as error:
         show_setting_errors(error)
         return EXIT_USAGE
-    tell_about(given)
+    tell_about(given, service.missing())
     if check_only:
         say(f"{service.name}: the settings are valid")
         return EXIT_STOPPED
@@ -144,12 +147,13 @@ def show_setting_errors(error: SettingError) -> None:
     show_error(last, f"{what}; --check looks at all of them without starting.")
 
 
-def tell_about(given: GivenSettings) -> None:
-    """A line about each setting of other versions, one about those without effect, and one about those that a file
-    gives twice."""
+def tell_about(given: GivenSettings, missing: Mapping[str, MissingFeature]) -> None:
+    """A line about each setting of other versions and each feature that is missing, one about the other settings
+    without effect, and one about those that a file gives twice."""
     for line in given.passed_over.values():
         logger.warning("%s", line)
-    without_effect = given.without_effect()
+    asked = tell_missing(given, missing)
+    without_effect = [name for name in given.without_effect() if name not in asked]
     if without_effect:
         logger.warning("settings without effect here: %s", ", ".join(without_effect))
     if given.repeated:

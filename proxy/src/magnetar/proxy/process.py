@@ -17,7 +17,7 @@ from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
 from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
-from magnetar.proxy.setting_names import ignored_names, known_names
+from magnetar.proxy.setting_names import ignored_names, known_names, missing_features
 from magnetar.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ PROXY_SERVICE: Final = Service(
     name="proxy",
     known=known_names,
     ignored=ignored_names,
+    missing=missing_features,
     settings=proxy_process_settings,
     start=start_proxy_process,
     describe=ProxyProcess.describe,

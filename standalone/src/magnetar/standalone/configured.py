@@ -12,10 +12,12 @@ from typing import Final
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.bookie.process.bookie import PROTECTIONS
+from magnetar.bookie.setting_names import MISSING as BOOKIE_MISSING
 from magnetar.bookie.setting_names import SETTINGS as BOOKIE_SETTINGS
 from magnetar.bookie.settings import STANDALONE_JOURNAL, STANDALONE_STORAGE, DiskSettings
 from magnetar.broker.setting_checks import check_broker
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.names import MISSING as BROKER_MISSING
 from magnetar.broker.settings.names import SETTINGS as BROKER_SETTINGS
 from magnetar.core.errors import SettingError
 from magnetar.core.exit_codes import EXIT_STOPPED, EXIT_USAGE
@@ -74,7 +76,7 @@ def read_settings(sources: SettingSources, folder: FolderOptions) -> StandaloneS
     with given.gathering():
         sources.add_to(given)
         settings = standalone_settings(given, folder)
-    tell_about(given)
+    tell_about(given, {**BOOKIE_MISSING, **BROKER_MISSING})
     return settings
 
 

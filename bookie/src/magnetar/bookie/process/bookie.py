@@ -15,7 +15,7 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
-from magnetar.bookie.setting_names import DRAIN_RATE, ignored_names, known_names
+from magnetar.bookie.setting_names import DRAIN_RATE, ignored_names, known_names, missing_features
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, SettingError
@@ -227,6 +227,7 @@ def bookie_service(*, accept_loss: bool = False) -> Service[BookieProcessSetting
         name="bookie",
         known=known_names,
         ignored=ignored_names,
+        missing=missing_features,
         settings=_accepting_loss if accept_loss else bookie_process_settings,
         start=start_bookie_process,
         describe=BookieProcess.describe,
