@@ -146,6 +146,7 @@ def effective_policies(
         schema_compatibility=_schema_compatibility(broker, levels),
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
+        remote_clusters=_remote_clusters(broker, levels),
         **plain,
     )
 
@@ -281,6 +282,13 @@ def _auto_subscription_creation(broker: BrokerLevel, levels: _Levels) -> bool:
     if override is None:
         return broker.settings.auto_creation.subscriptions_allowed
     return _flag(override, "allowAutoSubscriptionCreation", False)
+
+
+def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
+    for named in levels.values("replication"):
+        if isinstance(named, list) and named:
+            return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
+    return ()
 
 
 def _object(value: object) -> Mapping[str, Any] | None:

@@ -219,7 +219,9 @@ class BrokerService:
             await topic.close()
             raise self._not_served(name)
         # They may have changed while it was opened, when nobody could tell the topic.
-        topic.follow(self.policies.of(name))
+        policies = self.policies.of(name)
+        topic.follow(policies)
+        self.upkeep.unreplicated.look(name, policies)
         self.topics[str(name)] = owned.topics[str(name)] = topic
         return topic
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.policies.unreplicated import Unreplicated
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.sweep import Job, Sweeper, Work
 from magnetar.broker.topics.topic import PersistentTopic
@@ -66,6 +67,7 @@ class Upkeep:
     def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         self._service = service
         self._settings = service.settings.policies
+        self.unreplicated = Unreplicated()
         self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._changed: set[NamespaceName] = set()
@@ -132,7 +134,7 @@ class Upkeep:
     def _policies_changed(self, namespace: NamespaceName, topic: TopicName | None) -> None:
         loaded = self._service.topics
         if topic is not None and (one := loaded.get(str(topic))) is not None:
-            one.follow(self._service.policies.of(topic))
+            self._follow(one)
         elif len(loaded) <= TOPICS_AT_ONCE:
             self._applying = {namespace}
             for one in list(loaded.values()):
@@ -146,8 +148,13 @@ class Upkeep:
         # A sweep may have begun before the last change: it takes what is new along, and another one follows.
         namespace = topic.name.namespace_name
         if namespace in self._applying or namespace in self._changed:
-            topic.follow(self._service.policies.of(topic.name))
+            self._follow(topic)
         return None
+
+    def _follow(self, topic: Topic) -> None:
+        policies = self._service.policies.of(topic.name)
+        topic.follow(policies)
+        self.unreplicated.look(topic.name, policies)
 
     def _applied(self) -> None:
         if not self._apply.queued:
