@@ -167,6 +167,24 @@ async def test_peeking(admin: Any, client: ProtocolClient) -> None:
     )
 
 
+async def test_peeking_into_a_subscription_that_is_not_there_makes_it(admin: Any, client: ProtocolClient) -> None:
+    """As Apache's broker does; names of the brokers' own ones are not taken."""
+    await client.producer("topic")
+    await client.publish(2)
+    path = f"{TOPIC}/subscription/new/position/"
+    async with aiohttp.ClientSession(admin.broker.admin_url) as session:
+        for number, payload in ((1, b"m0"), (2, b"m1")):
+            async with session.get(f"{path}{number}") as answer:
+                assert (answer.status, await answer.read()) == (200, payload)
+    await admin.check(
+        ("GET", TOPIC + "/subscriptions", None, 200, ["new"]),
+        ("GET", f"{TOPIC}/subscription/pulsar.dedup/position/1", None, 404, "Subscription pulsar.dedup not found"),
+        ("POST", TOPIC + "/maxSubscriptionsPerTopic", 1, 204, None),
+        ("GET", f"{TOPIC}/subscription/other/position/1", None, 404, "Subscription other not found"),
+        ("GET", TOPIC + "/subscriptions", None, 200, ["new"]),
+    )
+
+
 CLEAR_NAMESPACE = "/admin/v2/namespaces/public/default/clearBacklog/s"
 
 

@@ -176,6 +176,34 @@ def test_rates_are_of_this_cluster_and_one_that_limits_nothing_is_not_set() -> N
     assert effective(only_cluster).topic_dispatch_rate == Rate(99)
 
 
+def test_negative_rates_limit_nothing_and_negative_delays_are_no_bound() -> None:
+    policies = effective(
+        {
+            "publishMaxMessageRate": {
+                "standalone": {"publishThrottlingRateInMsg": -5, "publishThrottlingRateInByte": -5}
+            }
+        },
+        {
+            "delayedDeliveryEnabled": True,
+            "delayedDeliveryTickTimeMillis": -1,
+            "delayedDeliveryMaxDelayInMillis": -1,
+            "dispatchRate": {"dispatchThrottlingRateInMsg": -5, "dispatchThrottlingRateInByte": -5},
+            "subscribeRate": {"subscribeThrottlingRatePerConsumer": -5},
+        },
+    )
+    assert not policies.publish_rate.limited
+    assert not policies.topic_dispatch_rate.limited
+    assert not policies.subscribe_rate.limited
+    assert not policies.checks_messages
+
+
+def test_a_rate_of_cursor_writes_below_0_is_the_brokers_and_0_is_none() -> None:
+    """Apache's topics would not load with the first (`ManagedLedgerConfig.setThrottleMarkDelete`)."""
+    for rate, in_force in ((-1.0, 1.0), (0.0, 0.0), (2.0, 2.0)):
+        policies = effective({"persistence": {"managedLedgerMaxMarkDeleteRate": rate}})
+        assert policies.ledger.mark_delete_rate == in_force
+
+
 def test_unacknowledged_limits_are_the_dispatchers() -> None:
     policies = effective({"max_unacked_messages_per_subscription": 9}, {"maxUnackedMessagesOnConsumer": 3})
     assert policies.dispatch.unacked_messages_per_consumer_max == 3

@@ -214,3 +214,19 @@ def test_a_bookies_damage_has_no_hint_that_does_not_help(capfd: pytest.CaptureFi
 
 def test_the_age_of_a_process() -> None:
     assert 0 < process_age_seconds() < 24 * 3600
+
+
+def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> None:
+    conf = tmp_path / "standalone.conf"
+    conf.write_text("maxTenants=5\nclientLibraryVersionCheckAllowUnversioned=true\n")
+    command = [sys.executable, "-m", "magnetar.cli", "standalone", "--check", "--conf", str(conf)]
+    valid = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (valid.returncode, valid.stdout) == (0, "standalone: the settings are valid\n")
+    assert "clientLibraryVersionCheckAllowUnversioned is passed over" in valid.stderr
+    assert list(tmp_path.iterdir()) == [conf], "nothing was started"
+    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1"]
+    refused = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "managedLedgerCacheSizeMB is '-1', and not a number from 0 to 2147483647 of MIB" in refused.stderr
+    assert "there is no setting 'maxTenant'; did you mean 'maxTenants'?" in refused.stderr
+    assert "Correct these 2 settings" in refused.stderr

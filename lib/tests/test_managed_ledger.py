@@ -116,6 +116,20 @@ async def test_rollover_by_entries(world: ManagedWorld, cache_bytes_max: int) ->
     assert (world.ledgers.reads > 0) == (cache_bytes_max == 0)
 
 
+@pytest.mark.parametrize("bound", ["max_entries_per_ledger", "max_size_per_ledger_bytes"])
+async def test_with_a_bound_of_0_each_entry_fills_a_ledger_that_is_old_enough(world: ManagedWorld, bound: str) -> None:
+    """As in Apache's `ManagedLedgerImpl.currentLedgerIsFull`."""
+    ledger = await world.factory(small_ledgers(1000, minimum_rollover_ms=1000, **{bound: 0})).open(NAME)
+    for _ in range(3):
+        await append(ledger, [b"x"])
+    assert len(ledger.ledgers) == 1
+    for _ in range(2):
+        world.clock.ms += 1000
+        await append(ledger, [b"x"])
+        await world.settle()
+    assert [record.entries for record in ledger.ledgers.records()] == [4, 1, 0]
+
+
 async def test_rollover_by_size_and_time(world: ManagedWorld) -> None:
     settings = small_ledgers(1000, max_size_per_ledger_bytes=100, maximum_rollover_ms=1000)
     ledger = await world.factory(settings).open(NAME)

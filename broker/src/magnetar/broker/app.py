@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,7 +35,7 @@ from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.service_ports import ServicePorts, open_service_ports
 from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import SERVER_VERSION, BrokerSettings
-from magnetar.broker.settings.dynamic import DynamicSettings
+from magnetar.broker.settings.dynamic import DynamicPart, DynamicSettings
 from magnetar.broker.topics.lists import TopicLists
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.broker.topics.service import BrokerService
@@ -309,13 +310,38 @@ def _assemble(
             resources.local_documents,
             _ensembles(resources, service, ownership).largest,
         ),
-        dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
+        dynamic=_dynamic_settings(service, load, moves, access),
         access=access,
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
+
+
+def _dynamic_settings(
+    service: BrokerService, load: ModularLoadManager, moves: BundleMoves, access: AccessControl | None
+) -> DynamicSettings:
+    """What the cluster may change while this broker runs, and who goes by it."""
+    settings, ledger_settings = service.settings, service.ledgers.settings
+
+    def use_broker(new: BrokerSettings) -> None:
+        service.use_settings(new)
+        load.use_settings(new.load)
+        if access is not None and access.authorizer is not None:
+            access.authorizer.use_super_users(new.access.super_user_roles)
+
+    def use_balance(new: BalanceSettings) -> None:
+        load.use_balance(new)
+        moves.use_balance(new)
+
+    return DynamicSettings(
+        service.store,
+        service.spawn,
+        DynamicPart(lambda: settings, use_broker),
+        DynamicPart(lambda: ledger_settings, service.use_ledger_settings),
+        DynamicPart(cache(lambda: load.balance_settings), use_balance),
+    )
 
 
 def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:

@@ -12,8 +12,8 @@ import uvloop
 from magnetar.bookie.cookie import InvalidCookie
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO, without_advice
 from magnetar.core.crashes import CRASHES
-from magnetar.core.errors import MagnetarError
-from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.net.descriptors import raise_limit
 from magnetar.process.console import show_error
 from magnetar.process.serving import STOP_SECONDS_MAX, prepare, serve_until_told
@@ -44,6 +44,9 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
     except OSError as error:
         show_error(*explain_os_error(error, settings))
         return EXIT_FAILED
+    except SettingError as error:
+        show_error(str(error), "Correct the setting and start again.")
+        return EXIT_USAGE
     except MagnetarError as error:
         show_error(*explain_error(error, settings))
         return EXIT_FAILED

@@ -128,6 +128,14 @@ class BundleMoves:
             moving.add_done_callback(lambda task: _done(self._moving, bundle, task))
         await asyncio.shield(moving)
 
+    def use_balance(self, settings: BalanceSettings) -> None:
+        """Unloads and splits go by other settings from now on."""
+        self._balance = settings
+
+    def unloading(self, bundle: BundleName) -> bool:
+        """Whether an unload is under way, which `unload` then waits for."""
+        return bundle in self._moving
+
     async def split(
         self,
         bundle: BundleName,

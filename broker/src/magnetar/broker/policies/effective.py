@@ -146,6 +146,7 @@ def effective_policies(
         schema_compatibility=_schema_compatibility(broker, levels),
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
+        remote_clusters=_remote_clusters(broker, levels),
         **plain,
     )
 
@@ -202,7 +203,7 @@ def _ledger_settings(
     if not ensemble >= write_quorum >= ack_quorum >= 1:
         ensemble, write_quorum, ack_quorum = base.ensemble_size, base.write_quorum, base.ack_quorum
     mark_delete_rate = persistence.get("managedLedgerMaxMarkDeleteRate")
-    if not isinstance(mark_delete_rate, int | float) or mark_delete_rate <= 0:
+    if not isinstance(mark_delete_rate, int | float) or mark_delete_rate < 0:
         mark_delete_rate = base.mark_delete_rate
     return replace(
         base,
@@ -281,6 +282,13 @@ def _auto_subscription_creation(broker: BrokerLevel, levels: _Levels) -> bool:
     if override is None:
         return broker.settings.auto_creation.subscriptions_allowed
     return _flag(override, "allowAutoSubscriptionCreation", False)
+
+
+def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
+    for named in levels.values("replication"):
+        if isinstance(named, list) and named:
+            return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
+    return ()
 
 
 def _object(value: object) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
@@ -151,6 +152,8 @@ class Pump:
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
         self._settings = settings
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.round_robin_messages_max = settings.round_robin_messages_max
         if limiters != self._limiters:
             for limiter in self._limiters:
                 limiter.forget(self.run)

@@ -31,9 +31,11 @@ from magnetar.broker.transactions.pending_log import PendingAckLogs
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.coordination import NameGenerator
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -48,6 +50,9 @@ CREATING: Final = "creating"
 
 CLOSING_LOOK_SECONDS: Final = 0.005
 """How often who wants to close a topic looks whether it is closed that another is closing."""
+
+CACHE_STEP_BYTES: Final = 16 * MIB
+"""Of entries that leave the cache in one turn of the event loop when it is made smaller."""
 
 SCHEMAS_LEFT_MAX: Final = 1_000
 """Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
@@ -117,10 +122,25 @@ class BrokerService:
 
     def use_settings(self, settings: BrokerSettings) -> None:
         """Go on with other settings, of which only those differ that may change while a broker runs."""
-        self.settings = settings
+        before, self.settings = self.settings, settings
         self.lookup.use_settings(settings)
         self.limits.use_settings(settings.policies)
+        self.upkeep.use_settings(settings.policies)
+        if settings.managed_ledger_cache_bytes_max != before.managed_ledger_cache_bytes_max:
+            self.spawn(self._resize_cache())
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
+
+    def use_ledger_settings(self, settings: ManagedLedgerSettings) -> None:
+        """The same for managed ledgers."""
+        self.ledgers.settings = settings
+        self.policies.use_broker(BrokerLevel(self.settings, settings))
+
+    async def _resize_cache(self) -> None:
+        """In steps: letting go of a large cache's entries takes its time."""
+        cache = self.ledgers.cache
+        while cache.size_bytes_max != (wanted := self.settings.managed_ledger_cache_bytes_max):
+            cache.resize(max(wanted, min(cache.size_bytes, cache.size_bytes_max) - CACHE_STEP_BYTES))
+            await asyncio.sleep(0)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
@@ -211,7 +231,9 @@ class BrokerService:
             await topic.close()
             raise self._not_served(name)
         # They may have changed while it was opened, when nobody could tell the topic.
-        topic.follow(self.policies.of(name))
+        policies = self.policies.of(name)
+        topic.follow(policies)
+        self.upkeep.unreplicated.look(name, policies)
         self.topics[str(name)] = owned.topics[str(name)] = topic
         if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
             self.compaction(topic).settle_later()
