@@ -219,6 +219,12 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     quorums = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultAckQuorum=3")
     assert quorums.wait() == 2
     assert "managedLedgerDefaultWriteQuorum 2 >= managedLedgerDefaultAckQuorum 3" in quorums.errors
+    entries = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerMaxEntriesPerLedger=0")
+    assert entries.wait() == 2
+    assert "managedLedgerMaxEntriesPerLedger is out of bounds: 0; 1 or more is accepted" in entries.errors
+    assert "Traceback" not in entries.errors
+    rate = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultMarkDeleteRateLimit=0")
+    assert rate.wait() == 0, "without a bound, as with Apache's"
 
 
 def test_autorecovery_runs_by_itself(start_service: Start, metadata_url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.core.limits import MIB
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class ManagedLedgerSettings:
     digest_type: str = setting("managedLedgerDigestType", "CRC32C")
     password: bytes = setting("managedLedgerPassword", b"")
 
-    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000)
+    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000, low=1)
     """A ledger with so many entries is full. The last batch may go over it."""
     max_size_per_ledger_bytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048 * MIB)
     """Bytes of a ledger after which it is full."""
@@ -37,8 +37,8 @@ class ManagedLedgerSettings:
     retention_size_bytes: int = 0
     """How much is kept though consumed; 0 = nothing, -1 = everything."""
 
-    mark_delete_rate: float = setting("managedLedgerDefaultMarkDeleteRateLimit", 1.0)
-    """Cursor states written per second and cursor without `persist`."""
+    mark_delete_rate: float = setting("managedLedgerDefaultMarkDeleteRateLimit", 1.0, low=0)
+    """Cursor states written per second and cursor without `persist`; 0 = as often as there is something to write."""
     cursor_ledger_entries_max: int = setting("managedLedgerCursorMaxEntriesPerLedger", 50_000)
     """Entries of a cursor's ledger after which the cursor goes on in a new one."""
     cursor_ledger_age_ms_max: int = setting("managedLedgerCursorRolloverTimeInSeconds", 14_400_000)
@@ -55,5 +55,4 @@ class ManagedLedgerSettings:
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
-        assert self.max_entries_per_ledger >= 1
-        assert self.mark_delete_rate > 0
+        check_ranges(self)
