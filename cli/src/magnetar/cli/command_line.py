@@ -51,6 +51,19 @@ def _main(
     del version
 
 
+def _not_empty(value: str) -> str:
+    """All addresses of the machine are none that clients could be told."""
+    if not value.strip():
+        raise typer.BadParameter("an address or the name of a host is wanted")
+    return value
+
+
+AddressOption = Annotated[
+    str,
+    typer.Option(help="Address to listen on and to give to clients.", callback=_not_empty, rich_help_panel="Network"),
+]
+
+
 @application.command()
 def standalone(
     data: Annotated[
@@ -73,9 +86,7 @@ def standalone(
         ),
     ] = True,
     accept_loss: AcceptLossOption = False,
-    address: Annotated[
-        str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
-    ] = "127.0.0.1",
+    address: AddressOption = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network"),
