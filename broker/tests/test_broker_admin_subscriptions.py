@@ -55,6 +55,22 @@ async def test_subscriptions(admin: Any, client: ProtocolClient) -> None:
     assert first.entryId == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [("pulsar.dedup", "reserved"), ("pulsar.repl.b", "reserved"), (".", "called '.'"), ("..", "called '..'")],
+)
+async def test_names_of_no_subscription(admin: Any, client: ProtocolClient, name: str, refusal: str) -> None:
+    """Cursors of the broker itself are no subscriptions, which somebody could remove; a step of a path is no node."""
+    await client.producer("topic")
+    await admin.check(
+        ("PUT", f"{TOPIC}/subscription/{name.replace('.', '%252E')}", None, 412, refusal),
+        ("GET", TOPIC + "/subscriptions", None, 200, []),
+    )
+    answer = await client.request(Command.SUBSCRIBE, topic="topic", subscription=name, consumer_id=1, subType=0)
+    assert (answer.name, answer.body.error) == ("ERROR", pb.ProducerBusy)
+    assert refusal in answer.body.message
+
+
 async def test_subscription_backlogs(admin: Any, client: ProtocolClient) -> None:
     await client.producer("topic", initial_subscription_name="s")
     await client.publish(2, publish_time=1_000)

@@ -248,6 +248,8 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     quorums = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultAckQuorum=3")
     assert quorums.wait() == 2
     assert "managedLedgerDefaultWriteQuorum 2 >= managedLedgerDefaultAckQuorum 3" in quorums.errors
+    rate = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultMarkDeleteRateLimit=0")
+    assert rate.wait() == 0, "without a bound, as with Apache's"
 
 
 def test_autorecovery_runs_by_itself(start_service: Start, metadata_url: str) -> None:

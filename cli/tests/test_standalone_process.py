@@ -132,6 +132,22 @@ def test_an_address_of_another_machine(start_standalone: Any) -> None:
     assert "192.0.2.1 is not an address of this machine." in standalone.output
 
 
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "[::1]"])
+def test_an_address_that_is_none(start_standalone: Any, host: str) -> None:
+    standalone = start_standalone("--address", host)
+    assert standalone.wait() == 1
+    assert f"{host} is no address, nor a host that is known here." in standalone.output
+    assert "--address" in standalone.output
+    assert "Traceback" not in standalone.output
+
+
+def test_an_empty_address(start_standalone: Any) -> None:
+    """Clients would be told `pulsar://:6650`."""
+    standalone = start_standalone("--address", "")
+    assert standalone.wait() == 2
+    assert "an address or the name of a host is wanted" in standalone.output
+
+
 def test_a_file_in_the_place_of_the_folder(start_standalone: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for data in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -458,3 +458,18 @@ async def test_a_made_ledger_is_opened_like_any_other(world: ManagedWorld) -> No
     ledger = await factory.open(NAME, create=False)
     await append(ledger, [b"x"])
     assert ledger.ledgers.number_of_entries() == 1
+
+
+async def test_who_is_fenced_in_the_pause_before_the_next_ledger_makes_none(world: ManagedWorld) -> None:
+    ledger = await world.factory().open("tenant/ns/persistent/pausing")
+    await append(ledger, [b"a"])
+    appends, rollover = ledger.appends, ledger._rollover
+    appends.failed_in_a_row = 3
+    appends.start_rollover()
+    task = rollover._task
+    assert task is not None
+    while appends.writer is not None:
+        await asyncio.sleep(0)
+    appends.fence(ManagedLedgerFenced("another owner"))
+    await task
+    assert appends.state is ManagedLedgerState.FENCED

@@ -109,8 +109,14 @@ def check_ranges(settings: object, accepted: bool = True) -> None:
         if value is None:
             continue
         if (low is not None and value < low) or (high is not None and value > high):
-            told = f"; {low} to {high} are accepted" if accepted else ""
+            told = f"; {_range(low, high)} accepted" if accepted else ""
             raise SettingError(f"{row.name} is out of bounds: {value}{told}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"{low} or more is"
+    return f"{high} or less is" if low is None else f"{low} to {high} are"
 
 
 @cache

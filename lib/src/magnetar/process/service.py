@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -169,6 +170,8 @@ def explain_os_error(error: OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return str(error), "The port is taken: stop the other program, or choose another port."
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error), "Check listeningInterface and bindAddress."
     if error.errno == errno.EADDRNOTAVAIL:
         return str(error), "The address is none of this machine's: check listeningInterface and bindAddress."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -95,6 +96,8 @@ def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str,
             f"Port {' or '.join(map(str, taken))} of {settings.address} is taken.",
             "Stop the other program, or choose others: --port 0 --http-port 0 takes any free ones.",
         )
+    if isinstance(error, socket.gaierror):
+        return f"{settings.address} is no address, nor a host that is known here.", "Give one with --address."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{settings.address} is not an address of this machine.", "Give one with --address."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -185,6 +185,8 @@ class BrokerService:
                 # Whoever began this load may not have wanted the topic to be made.
                 if not create or error.code != ServerError.TOPIC_NOT_FOUND or loading.get_name() == CREATING:
                     raise
+                # A load that has just ended raises at once, and is forgotten only in the loop's next turn.
+                await asyncio.sleep(0)
 
     async def _take_bundle(self, name: TopicName) -> None:
         """Returns when this broker owns a topic's bundle: when nobody did and it is this one's turn."""

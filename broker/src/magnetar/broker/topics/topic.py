@@ -54,6 +54,18 @@ _OPEN: Final = LoadedTopicState.OPEN
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
 
+NO_NODE_NAMES: Final = (".", "..")
+"""What no cursor's node can be called: in paths of a metadata store these are steps."""
+
+
+def check_durable_subscription(name: str) -> None:
+    """Raises PulsarError for a name that no cursor of a client can have. PRODUCER_BUSY is what Apache's broker calls
+    every error about names."""
+    if name.startswith(RESERVED_SUBSCRIPTIONS):
+        raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+    if name in NO_NODE_NAMES:
+        raise PulsarError(ServerError.PRODUCER_BUSY, f"No subscription can be called {name!r}")
+
 
 class PersistentTopic(TopicBase):
     """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
@@ -213,6 +225,7 @@ class PersistentTopic(TopicBase):
         self, name: str, start: Position, properties: dict[str, str] | None = None
     ) -> Subscription:
         """A durable subscription; the existing one when there is one."""
+        check_durable_subscription(name)
         self._refuse_when_closing()
         async with self._subscribing:
             subscription = self.subscriptions.get(name)

@@ -35,9 +35,22 @@ SyncOption = Annotated[
         rich_help_panel="Storage",
     ),
 ]
+
+
+def _not_empty(value: str | None) -> str | None:
+    """All addresses of the machine are none that clients could be told."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("an address or the name of a host is wanted")
+    return value
+
+
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="Address to listen on and to give to clients. \\[default: 127.0.0.1]", rich_help_panel="Network"),
+    typer.Option(
+        help="Address to listen on and to give to clients. \\[default: 127.0.0.1]",
+        callback=_not_empty,
+        rich_help_panel="Network",
+    ),
 ]
 PortOption = Annotated[
     int | None,

@@ -6,6 +6,7 @@ missing the defaults of their class. Kinds are functions from what was decoded t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
@@ -56,11 +57,14 @@ def long(value: Any) -> int:
 
 
 def number(value: Any) -> float:
-    """A Java `double`."""
+    """A Java `double`, but for those that are no number, and those that have no end."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         raise BadValue(f"{value!r} is not a number") from None
+    if not math.isfinite(found):
+        raise BadValue(f"{value!r} is not a number")
+    return found
 
 
 def boolean(value: Any) -> bool:
