@@ -110,7 +110,10 @@ class BundleMoves:
         `UnknownDestination`."""
         splitting = self._splitting.get(bundle)
         if splitting is not None:
-            for part in await self._parts(bundle, splitting):
+            parts = await self._parts(bundle, splitting)
+            # A split that has just ended is forgotten in the loop's next turn.
+            await asyncio.sleep(0)
+            for part in parts:
                 await self.unload(part, destination=destination)
             return
         there = self._destination(destination)
@@ -119,6 +122,10 @@ class BundleMoves:
             if there is self._ownership.own:
                 return
             await self._require_answer(there)
+            if bundle in self._splitting:
+                # Begun meanwhile: parts of what is being unloaded would be unloading for ever.
+                await self.unload(bundle, destination=destination)
+                return
         moving = self._moving.get(bundle)
         if moving is None:
             owned = self._owned(bundle)
