@@ -9,6 +9,7 @@ from magnetar.broker.settings.access import AccessSettings
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
 from magnetar.core.setting import part, setting
@@ -93,6 +94,7 @@ class BrokerSettings:
     load: LoadSettings = field(default_factory=LoadSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     def __post_init__(self) -> None:
         for name in ("broker_service_port", "web_service_port", "broker_service_port_tls", "web_service_port_tls"):

@@ -1,0 +1,1 @@
+"""Transactions: their coordinators, and what topics and subscriptions do for them."""
