@@ -96,7 +96,7 @@ class CoordinatorStage:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait, in virtual time."""
         async with asyncio.timeout(1_000):
-            while not holds():  # noqa: ASYNC110  (virtual time)
+            while not holds():
                 await asyncio.sleep(0.01)
 
     async def close(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.api import ControlCommand, Session
+from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.transactions.api import NOT_ENABLED, Asker, Coordinators
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.core.errors import MagnetarError, forget_frames
-from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
@@ -123,6 +123,6 @@ def _of_transaction(answer: Any, request: Any) -> Any:
 
 
 def _check_topics(topics: list[str]) -> None:
-    """`InvalidTopicName`: what can be no topic can never hear of an end."""
+    """`PulsarError`: what can be no topic can never hear of an end."""
     for topic in topics:
-        TopicName.parse(topic)
+        parse_topic(topic)
