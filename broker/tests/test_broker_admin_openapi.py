@@ -10,7 +10,11 @@ LISTED = Path(__file__).parent / "admin_routes.txt"
 """Verb and path of each endpoint of Apache's brokers (functions, sources, sinks and the worker's left out)."""
 
 NOT_SERVED = {
-    "/admin/v3/transactions": "there are no transactions yet",
+    "/admin/v3/transactions/transactionBuffer": "topics take no part in transactions yet",
+    "/admin/v3/transactions/transactionInBuffer": "topics take no part in transactions yet",
+    "/admin/v3/transactions/pendingAck": "subscriptions take no part in transactions yet",
+    "/admin/v3/transactions/transactionInPendingAck": "subscriptions take no part in transactions yet",
+    "/admin/v3/transactions/positionStatsInPendingAck": "subscriptions take no part in transactions yet",
     "/admin/v3/packages": "there are no packages yet",
     "/admin/v2/metadata/migration": "the metadata store cannot be changed while brokers run",
     "/topics": "publishing over HTTP is not there yet",

@@ -73,6 +73,9 @@ def standalone(
         ),
     ] = True,
     accept_loss: AcceptLossOption = False,
+    transactions: Annotated[
+        bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
+    ] = False,
     address: Annotated[
         str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
     ] = "127.0.0.1",
@@ -110,5 +113,6 @@ def standalone(
         web_service_port=http_port,
         journal_sync=sync,
         accept_loss=accept_loss,
+        transactions=transactions,
     )
     raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value))

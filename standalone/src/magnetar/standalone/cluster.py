@@ -16,6 +16,8 @@ from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -29,6 +31,9 @@ from magnetar.standalone.settings import StandaloneSettings
 logger: Final = logging.getLogger(__name__)
 
 CLUSTER_NAME = "standalone"
+
+COORDINATORS: Final = 1
+"""With `--transactions`, as Apache's standalone makes."""
 
 COLLECTION = GarbageCollectionSettings(wait_seconds=60.0, disk_almost_full_share=0.95, disk_full_share=0.98)
 """A small store is looked through in milliseconds, so what was deleted need not stay for a quarter of an hour."""
@@ -104,7 +109,10 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
 async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:
     """Make what a broker expects to find; with free ports the URLs are known only once it listens."""
     data = cluster_data(settings.service_url, settings.web_service_url)
-    await initialize_cluster_metadata(Resources(store), CLUSTER_NAME, data)
+    resources = Resources(store)
+    await initialize_cluster_metadata(resources, CLUSTER_NAME, data)
+    if settings.transactions.enabled:
+        await initialize_coordinators(resources, COORDINATORS)
 
 
 def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
@@ -116,6 +124,7 @@ def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
         broker_service_port=settings.broker_service_port,
         web_service_port=settings.web_service_port,
         admin=AdminSettings(metadata_store_url=settings.metadata_url),
+        transactions=TransactionSettings(enabled=settings.transactions),
     )
 
 

@@ -15,6 +15,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, decode_ledger_info
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.stats import CursorStats, LedgerStats
 from magnetar.metadata.store import MetadataStore, Stat
@@ -37,16 +38,21 @@ NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fals
 
 async def internal_stats(topic: PersistentTopic) -> Document:
     """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
-    stats = topic.ledger.internal_stats(with_cursors=False)
+    return await internal_stats_of(topic.ledger, topic.subscriptions)
+
+
+async def internal_stats_of(ledger: ManagedLedger, subscriptions: Mapping[str, Subscription]) -> Document:
+    """As `internal_stats`, of a managed ledger that need not be a topic's; `subscriptions` are those on its cursors."""
+    stats = ledger.internal_stats(with_cursors=False)
     turn = TimeSlice()
     cursors: dict[str, Document] = {}
-    for name in list(topic.ledger.cursors):
+    for name in list(ledger.cursors):
         if turn.over:
             await turn.pause()
-        cursor = topic.ledger.cursors.get(name)
+        cursor = ledger.cursors.get(name)
         if cursor is None:
             continue  # Removed meanwhile.
-        one = cursor_document(cursor.stats(), stats.entries_added, topic.subscriptions.get(name), topic)
+        one = cursor_document(cursor.stats(), stats.entries_added, subscriptions.get(name), ledger)
         cursors[name] = without_nulls(one)
     document = {
         "entriesAddedCounter": stats.entries_added,
@@ -85,12 +91,12 @@ def ledger_document(ledger: LedgerStats) -> Document:
 
 
 def cursor_document(
-    cursor: CursorStats, entries_added: int, subscription: Subscription | None, topic: PersistentTopic
+    cursor: CursorStats, entries_added: int, subscription: Subscription | None, log: ManagedLedger
 ) -> Document:
     """One cursor."""
     active = subscription is not None and bool(subscription.consumers)
-    waiting = active and cursor.read_position > topic.ledger.last_confirmed
-    ahead = topic.ledger.ledgers.previous_position(cursor.read_position)
+    waiting = active and cursor.read_position > log.last_confirmed
+    ahead = log.ledgers.previous_position(cursor.read_position)
     return {
         "markDeletePosition": position_text(cursor.mark_delete),
         "readPosition": position_text(cursor.read_position),
@@ -104,7 +110,7 @@ def cursor_document(
         "state": "Open" if cursor.cursor_ledger >= 0 else "NoLedger",
         "active": active,
         # Apache's counts the entry that is read next as well.
-        "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": log.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
         "totalNonContiguousDeletedMessagesRange": cursor.individual_count,
         "subscriptionHavePendingRead": waiting,
         "subscriptionHavePendingReplayRead": False,
