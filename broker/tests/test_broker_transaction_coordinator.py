@@ -11,23 +11,14 @@ from magnetar.broker.transactions.api import Asker
 from magnetar.broker.transactions.coordinator import END_WAIT_SECONDS_MAX, NAMES_CHARACTERS_MAX, TransactionCoordinator
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.broker.transactions.names import TransactionId, log_name
-from magnetar.broker.transactions.records import (
-    MAX_LOCAL_TXN_ID,
-    BadRecord,
-    Record,
-    Stamp,
-    decode,
-    encode_batch,
-    opened,
-    partitions_added,
-    state_changed,
-)
+from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, Stamp, opened, partitions_added, state_changed
 from magnetar.client.errors import TimedOut
 from magnetar.core.ids import EARLIEST
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import append, read_all
 from magnetar.sim.virtual_time import EPOCH_MS, VirtualTimeLoop
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode_batch
 
 from broker.tests.transaction_stage import NOBODY, CoordinatorStage, coordinator_stage
 
@@ -490,10 +481,10 @@ async def test_a_log_that_cannot_be_read_is_left_alone() -> None:
         await begin(coordinator)
         await append(coordinator.log.ledger, [b"\xff\xff"])
         await begin(coordinator)
-        with pytest.raises(BadRecord, match="__transaction_log_3 at "):
+        with pytest.raises(BadTransactionRecord, match="__transaction_log_3 at "):
             await stage.open()
         await append(stage.opened[-1].log.ledger, [b"\xff\xff"])
-        with pytest.raises(BadRecord):
+        with pytest.raises(BadTransactionRecord):
             await CoordinatorLog.open(stage.world.factory(), 3)
 
 

@@ -9,12 +9,7 @@ from magnetar.broker.states import TransactionState
 from magnetar.broker.transactions.coordinator_table import LogPlace, TransactionTable
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
-    BadRecord,
-    Record,
     Stamp,
-    decode,
-    encode,
-    encode_batch,
     last_sequence_of,
     opened,
     partitions_added,
@@ -22,6 +17,7 @@ from magnetar.broker.transactions.records import (
     subscriptions_added,
 )
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode, encode_batch
 
 STAMP = Stamp(now_ms=1_700_000_000_123, last_sequence=301)
 ID = TransactionId(3, 300)
@@ -83,7 +79,7 @@ def test_a_timeout_beyond_a_java_long_ends_there() -> None:
     ids=["torn", "torn batch", "empty", "no operation", "an operation of a later version", "an empty one of a batch"],
 )
 def test_what_is_no_record_is_told(data: bytes) -> None:
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadTransactionRecord):
         decode(data)
 
 
@@ -92,7 +88,7 @@ def test_any_bytes_are_records_or_told(data: bytes) -> None:
     try:
         for record in decode(data):
             assert record.HasField("metadata_op")
-    except BadRecord:
+    except BadTransactionRecord:
         pass
 
 

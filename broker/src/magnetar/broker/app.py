@@ -290,7 +290,6 @@ def _assemble(
             memory_bytes=lambda: load.host_usage().memory.limit * MIB,
         )
     )
-    access = _access_control(settings, resources, service)
     context = BrokerContext(
         settings=settings,
         clock=parts.clock,
@@ -313,11 +312,10 @@ def _assemble(
             _ensembles(resources, service, ownership).largest,
         ),
         dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
-        access=access,
-        coordinators=_coordinators(settings, service, client),
+        access=_access_control(settings, resources, service),
+        coordinators=_coordinators(settings, service, client, moves),
         request_stop=parts.request_stop,
     )
-    moves.guests = context.coordinators
     service.policies.use_topic_policies(topic_policies)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
@@ -341,7 +339,7 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
 
 
 def _coordinators(
-    settings: BrokerSettings, service: BrokerService, client: InternalClient
+    settings: BrokerSettings, service: BrokerService, client: InternalClient, moves: BundleMoves
 ) -> CoordinatorService | None:
     """The transaction coordinators; a broker without transactions does not load them."""
     if not settings.transactions.enabled:
@@ -357,7 +355,9 @@ def _coordinators(
         spawn=service.spawn,
         call_later=asyncio.get_running_loop().call_later,
     )
-    return TransactionCoordinators(service.lookup, service.resources, service.ledgers, parts)
+    coordinators = TransactionCoordinators(service.lookup, service.resources, service.ledgers, parts)
+    moves.guests = coordinators
+    return coordinators
 
 
 def _peer_access(settings: BrokerSettings) -> PeerAccess | None:

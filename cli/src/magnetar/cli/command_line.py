@@ -10,6 +10,14 @@ from magnetar.cli.commands.lazy import Deferred, LazyGroup
 from magnetar.cli.commands.options import AcceptLossOption, LogLevel
 
 
+AddressOption = Annotated[
+    str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
+]
+TransactionsOption = Annotated[
+    bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
+]
+
+
 class _Commands(LazyGroup):
     deferred: ClassVar = {
         "bookie": Deferred("magnetar.cli.commands.bookie", "Run a bookie, look into its files, look after ledgers."),
@@ -73,12 +81,8 @@ def standalone(
         ),
     ] = True,
     accept_loss: AcceptLossOption = False,
-    transactions: Annotated[
-        bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
-    ] = False,
-    address: Annotated[
-        str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
-    ] = "127.0.0.1",
+    transactions: TransactionsOption = False,
+    address: AddressOption = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network"),

@@ -18,13 +18,12 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.states import COORDINATOR_TRANSITIONS, CoordinatorState, TransactionState
 from magnetar.broker.transactions.api import Asker, EndedTransaction, Participants, coordinator_not_found
-from magnetar.broker.transactions.coordinator_endings import Ending, Endings
+from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.broker.transactions.coordinator_table import LogPlace, Transaction, TransactionTable
 from magnetar.broker.transactions.coordinator_timeouts import CallLater, Timeouts
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
-    Record,
     Stamp,
     opened,
     partitions_added,
@@ -34,6 +33,7 @@ from magnetar.broker.transactions.records import (
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.transaction_log import Record
 
 NAMES_CHARACTERS_MAX: Final = 1 << 20
 """Of the topics and subscriptions of one transaction, some ten thousand: all are kept in memory, and all have to hear.
@@ -89,7 +89,7 @@ class TransactionCoordinator:
     # --- life
 
     async def recover(self) -> None:
-        """Read the log, then go on with what it leaves open. `BadRecord`, and what managed ledgers raise."""
+        """Read the log, then go on with what it leaves open. `BadTransactionRecord`, and what managed ledgers raise."""
         await self.log.replay(self._replayed)
         self._become(CoordinatorState.READY)
         self.recovery_ended_ms = self._parts.clock.now_ms()
@@ -223,7 +223,7 @@ class TransactionCoordinator:
         if still_open and self._endings.get(sequence) is None:
             self._endings.begin(sequence, commit=False)
 
-    async def _end(self, ending: Ending) -> None:
+    async def _end(self, ending: TransactionEnding) -> None:
         """One attempt."""
         transaction = self.table.peek(ending.sequence)
         if transaction is None:
@@ -237,7 +237,7 @@ class TransactionCoordinator:
         self._require_ready()
         await self._append(state_changed(transaction.id, before, after, self._stamp()))
 
-    async def _tell(self, transaction: Transaction, ending: Ending) -> None:
+    async def _tell(self, transaction: Transaction, ending: TransactionEnding) -> None:
         """Topics before subscriptions, as Apache's."""
         participants = self._parts.participants
 
@@ -261,7 +261,7 @@ class TransactionCoordinator:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _ended(self, transaction: TransactionId, ending: Ending) -> EndedTransaction:
+    def _ended(self, transaction: TransactionId, ending: TransactionEnding) -> EndedTransaction:
         # Another broker may tell them by now.
         self._require_ready()
         return EndedTransaction(transaction, ending.commit, self.table.low_water_mark)

@@ -36,7 +36,7 @@ _SOON: Final = frozenset(
 """Refusals that pass by themselves. TOPIC_NOT_FOUND is of a lookup: a topic that is gone answers with success."""
 
 
-class Ending:
+class TransactionEnding:
     """One transaction that is being ended."""
 
     __slots__ = ("commit", "over", "sequence", "told")
@@ -50,7 +50,7 @@ class Ending:
         """Done when the transaction is over; an error is what those hear who wait now."""
 
 
-Attempt = Callable[[Ending], Awaitable[None]]
+Attempt = Callable[[TransactionEnding], Awaitable[None]]
 """Ends a transaction; raises a `MagnetarError` when that has to be tried again."""
 
 
@@ -68,20 +68,20 @@ class Endings:
         self._spawn = spawn
         self._call_later = call_later
         self._at_once_max = at_once_max
-        self._under_way: dict[int, Ending] = {}
+        self._under_way: dict[int, TransactionEnding] = {}
         """One for each transaction at most."""
-        self._queue: deque[Ending] = deque()
+        self._queue: deque[TransactionEnding] = deque()
         self._running = 0
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._stopped: PulsarError | None = None
 
-    def get(self, sequence: int) -> Ending | None:
+    def get(self, sequence: int) -> TransactionEnding | None:
         """The ending of a transaction, if it has begun."""
         return self._under_way.get(sequence)
 
-    def begin(self, sequence: int, *, commit: bool) -> Ending:
+    def begin(self, sequence: int, *, commit: bool) -> TransactionEnding:
         """Begin to end a transaction that is not being ended."""
-        ending = self._under_way[sequence] = Ending(sequence, commit=commit)
+        ending = self._under_way[sequence] = TransactionEnding(sequence, commit=commit)
         if self._stopped is not None:
             self._finish(ending, self._stopped)
         else:
@@ -89,7 +89,7 @@ class Endings:
             self._start()
         return ending
 
-    def hurry(self, ending: Ending) -> None:
+    def hurry(self, ending: TransactionEnding) -> None:
         """Somebody asks for it again: try now, if it waits for its next attempt, and tell him what comes of it."""
         timer = self._timers.pop(ending.sequence, None)
         if ending.over.done():
@@ -113,7 +113,7 @@ class Endings:
             self._running += 1
             self._spawn(self._run(self._queue.popleft()))
 
-    async def _run(self, ending: Ending) -> None:
+    async def _run(self, ending: TransactionEnding) -> None:
         error: MagnetarError | None = Misuse("the attempt failed by a mistake of ours, which the log tells")
         try:
             await self._attempt(ending)
@@ -130,7 +130,7 @@ class Endings:
                     self._failed(ending, error)
                 self._start()
 
-    def _failed(self, ending: Ending, error: MagnetarError) -> None:
+    def _failed(self, ending: TransactionEnding, error: MagnetarError) -> None:
         soon = isinstance(error, Unavailable) or (isinstance(error, PulsarError) and error.code in _SOON)
         if soon:
             logger.info("transaction %d is not ended yet: %s", ending.sequence, error)
@@ -140,20 +140,20 @@ class Endings:
         seconds = RETRY_SECONDS if soon else REFUSED_RETRY_SECONDS
         self._timers[ending.sequence] = self._call_later(seconds, lambda: self._due(ending))
 
-    def _due(self, ending: Ending) -> None:
+    def _due(self, ending: TransactionEnding) -> None:
         del self._timers[ending.sequence]
         self._again(ending)
 
-    def _again(self, ending: Ending) -> None:
+    def _again(self, ending: TransactionEnding) -> None:
         self._queue.append(ending)
         self._start()
 
-    def _finish(self, ending: Ending, error: MagnetarError | None) -> None:
+    def _finish(self, ending: TransactionEnding, error: MagnetarError | None) -> None:
         self._under_way.pop(ending.sequence, None)
         _tell(ending, error)
 
 
-def _tell(ending: Ending, error: MagnetarError | None) -> None:
+def _tell(ending: TransactionEnding, error: MagnetarError | None) -> None:
     if ending.over.done():
         return
     if error is None:

@@ -12,14 +12,7 @@ from typing import Final
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.transactions.coordinator_table import LogPlace
 from magnetar.broker.transactions.names import LOG_CURSOR, log_name
-from magnetar.broker.transactions.records import (
-    MAX_LOCAL_TXN_ID,
-    BadRecord,
-    Record,
-    decode,
-    encode,
-    last_sequence_of,
-)
+from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, last_sequence_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.limits import MIB
@@ -28,6 +21,7 @@ from magnetar.managed.entry_bitmap import value_of, words_of
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.stats import ManagedLedgerStats
+from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode
 
 logger: Final = logging.getLogger(__name__)
 
@@ -50,7 +44,7 @@ class CoordinatorLog:
 
     @staticmethod
     async def open(ledgers: ManagedLedgerFactory, coordinator: int) -> CoordinatorLog:
-        """Take the log over, or make it. `BadRecord`, and what managed ledgers raise."""
+        """Take the log over, or make it. `BadTransactionRecord`, and what managed ledgers raise."""
         ledger = await ledgers.open(log_name(coordinator), said_by_last=_with_last_sequence)
         try:
             cursor = await ledger.open_cursor(LOG_CURSOR, EARLIEST)
@@ -69,8 +63,8 @@ class CoordinatorLog:
         self._ledger.note_property(MAX_LOCAL_TXN_ID, str(sequence))
 
     async def replay(self, take: Callable[[LogPlace, Record], None]) -> None:
-        """Hand out every record that is not acknowledged, oldest first, in turns with other work. `BadRecord`, and
-        what managed ledgers raise."""
+        """Hand out every record that is not acknowledged, oldest first, in turns with other work.
+        `BadTransactionRecord`, and what managed ledgers raise."""
         self._cursor.rewind()
         turn = TimeSlice()
         while entries := await self._cursor.read(READ_ENTRIES, READ_BYTES):
@@ -79,8 +73,10 @@ class CoordinatorLog:
                     await turn.pause()
                 try:
                     records = decode(entry.data)
-                except BadRecord as error:
-                    raise BadRecord(f"{self._ledger.name} at {entry.ledger_id}:{entry.entry_id}: {error}") from None
+                except BadTransactionRecord as error:
+                    raise BadTransactionRecord(
+                        f"{self._ledger.name} at {entry.ledger_id}:{entry.entry_id}: {error}"
+                    ) from None
                 left = _left(self._cursor, entry.position)
                 for index, record in enumerate(records):
                     if left is None or left >> index & 1:

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from magnetar.broker.states import TRANSACTION_TRANSITIONS, TransactionState
 from magnetar.broker.transactions.names import TransactionId
-from magnetar.broker.transactions.records import Record
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.transaction_log import Record
 
 OVER: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED})
 
@@ -64,7 +64,7 @@ class Transaction:
         return self.started_ms + self.timeout_ms
 
 
-class Applied(NamedTuple):
+class AppliedRecord(NamedTuple):
     """What a record came to."""
 
     transaction: Transaction | None
@@ -117,7 +117,7 @@ class TransactionTable:
             heapq.heappop(ids)
         return ids[0] - 1 if ids else 0
 
-    def apply(self, place: LogPlace, record: Record) -> Applied:
+    def apply(self, place: LogPlace, record: Record) -> AppliedRecord:
         """Take in a record that is stored."""
         sequence = int(record.txnid_least_bits)
         self.last_sequence = max(self.last_sequence, int(record.max_local_txn_id))
@@ -125,26 +125,26 @@ class TransactionTable:
         if record.metadata_op == Record.NEW:
             return self._open(place, record, transaction)
         if transaction is None:
-            return Applied(None, accepted=False, done=[place])
+            return AppliedRecord(None, accepted=False, done=[place])
         if record.metadata_op == Record.UPDATE:
             return self._change(transaction, place, record)
         if transaction.state is not TransactionState.OPEN:
-            return Applied(transaction, accepted=False, done=[place])
+            return AppliedRecord(transaction, accepted=False, done=[place])
         self._add(transaction, record)
         transaction.places.append(place)
-        return Applied(transaction, accepted=True, done=[])
+        return AppliedRecord(transaction, accepted=True, done=[])
 
-    def _open(self, place: LogPlace, record: Record, known: Transaction | None) -> Applied:
+    def _open(self, place: LogPlace, record: Record, known: Transaction | None) -> AppliedRecord:
         sequence = int(record.txnid_least_bits)
         self.last_sequence = max(self.last_sequence, sequence)
         if known is not None:
             known.places.append(place)
-            return Applied(known, accepted=True, done=[])
+            return AppliedRecord(known, accepted=True, done=[])
         id_ = TransactionId(self.coordinator, sequence)
         transaction = Transaction(id_, int(record.start_time), int(record.timeout_ms), record.owner, place)
         self._transactions[sequence] = transaction
         heapq.heappush(self._ids, sequence)
-        return Applied(transaction, accepted=True, done=[])
+        return AppliedRecord(transaction, accepted=True, done=[])
 
     @staticmethod
     def _add(transaction: Transaction, record: Record) -> None:
@@ -158,15 +158,15 @@ class TransactionTable:
                 transaction.subscriptions[key] = None
                 transaction.names_characters += len(key[0]) + len(key[1])
 
-    def _change(self, transaction: Transaction, place: LogPlace, record: Record) -> Applied:
+    def _change(self, transaction: Transaction, place: LogPlace, record: Record) -> AppliedRecord:
         before, after = TransactionState(record.expected_status), TransactionState(record.new_status)
         if transaction.state is not before or not TRANSACTION_TRANSITIONS.allows(before, after):
-            return Applied(transaction, accepted=False, done=[place])
+            return AppliedRecord(transaction, accepted=False, done=[place])
         transaction.state = TRANSACTION_TRANSITIONS.step(before, after)
         transaction.places.append(place)
         if after not in OVER:
-            return Applied(transaction, accepted=True, done=[])
+            return AppliedRecord(transaction, accepted=True, done=[])
         del self._transactions[transaction.id.sequence]
         if not self._transactions:
             self._ids.clear()
-        return Applied(transaction, accepted=True, done=transaction.places)
+        return AppliedRecord(transaction, accepted=True, done=transaction.places)

@@ -1,39 +1,20 @@
-"""The log of a transaction coordinator as entries: one record in each, or several. Pure.
-
-Pulsar `TransactionMetadataEntry`, `BatchedTransactionMetadataEntry` and `TxnLogBufferedWriter`. An entry has no message
-metadata and no checksum of its own.
-"""
+"""The records of a transaction coordinator's log, made. Pure. Their entries: `wire.pulsar.transaction_log`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from struct import Struct
-from typing import Final, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable
+from typing import Final, NamedTuple, cast
 
-from google.protobuf.message import DecodeError
 from magnetar.broker.states import TransactionState
 from magnetar.broker.transactions.names import TransactionId
-from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.generated import transaction_log_pb2 as pb
-
-Record: TypeAlias = pb.TransactionMetadataEntry
+from magnetar.wire.pulsar.transaction_log import Record, decode
 
 MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"
 """The property of the managed ledger that says which id was given last, in decimal."""
 
-BATCH_MAGIC: Final = 0x0E01
-"""How an entry of several records begins; a record never does, as no field has this tag."""
-
-BATCH_VERSION: Final = 1
-
-_BATCH_HEADER: Final = Struct(">HH")
-
 _LARGEST_SIGNED: Final = (1 << 63) - 1
 """Times are a Java long where Apache's brokers read them."""
-
-
-class BadRecord(MagnetarError):
-    """An entry of a coordinator's log that cannot be read."""
 
 
 class Stamp(NamedTuple):
@@ -80,34 +61,8 @@ def state_changed(
     return record
 
 
-def encode(record: Record) -> bytes:
-    """The entry of one record."""
-    return record.SerializeToString(deterministic=True)
-
-
-def encode_batch(records: Sequence[Record]) -> bytes:
-    """The entry of several records."""
-    batch = pb.BatchedTransactionMetadataEntry(transaction_logs=records)
-    return _BATCH_HEADER.pack(BATCH_MAGIC, BATCH_VERSION) + batch.SerializeToString(deterministic=True)
-
-
-def decode(data: bytes) -> list[Record]:
-    """The records of an entry, in both forms. `BadRecord`"""
-    try:
-        if data[:2] == BATCH_MAGIC.to_bytes(2, "big"):
-            records = list(pb.BatchedTransactionMetadataEntry.FromString(data[_BATCH_HEADER.size :]).transaction_logs)
-        else:
-            records = [Record.FromString(data)]
-    except DecodeError as error:
-        raise BadRecord(f"a record of a transaction that cannot be read: {error}") from None
-    # What a later version may write would else count as the operation 0, a new transaction.
-    if not all(record.HasField("metadata_op") and record.IsInitialized() for record in records):
-        raise BadRecord("a record of a transaction without a known operation")
-    return records
-
-
 def last_sequence_of(data: bytes) -> int:
-    """The newest id that a coordinator had given when it wrote an entry. `BadRecord`"""
+    """The newest id that a coordinator had given when it wrote an entry. `BadTransactionRecord`"""
     return max((int(record.max_local_txn_id) for record in decode(data)), default=-1)
 
 
