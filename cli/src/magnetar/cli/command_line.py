@@ -9,7 +9,6 @@ import typer
 from magnetar.cli.commands.lazy import Deferred, LazyGroup
 from magnetar.cli.commands.options import AcceptLossOption, LogLevel
 
-
 AddressOption = Annotated[
     str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
 ]
