@@ -42,6 +42,13 @@ _OTHER_SECTION: Final = re.compile(r"\s*#(?! --- [^-=]| (ruff|mypy|type|isort): 
 _MODULE_NAME: Final = re.compile(r"magnetar(\.\w+)+")
 _TARGETS: Final = re.compile(r"^TARGETS := ((?:.*\\\n)*.*)", re.MULTILINE)
 _TARGET: Final = re.compile(r"^([a-z][a-z0-9_-]*):(?!=)")
+_POINTER: Final = re.compile(
+    # As another one is.
+    r"(See|As|As for|Like|Same as|The same as) `|(See|As|Like|Same as)\b[^,;:`]*$"
+    r"|The same( (as|for|of|while|with)\b|[^ ])"
+    # A single word or name.
+    r"|[`\w./…-]+[.:]?$"
+)
 _BROAD: Final = frozenset({"Exception", "BaseException"})
 
 
@@ -168,6 +175,20 @@ def check_docstrings(tree: Tree) -> Iterator[Violation]:
         for node in module.tree.body:
             if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node):
                 yield Violation(module.path, node.lineno, f"{node.name} has no docstring", "say what it promises")
+
+
+def check_pointers(tree: Tree) -> Iterator[Violation]:
+    """A docstring of the product says itself what the thing is, so that a search for the field's word finds it."""
+    for module in tree.written_modules():
+        if "src" not in module.path.parts or module.is_test:
+            continue
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))) if _POINTER.match(text := " ".join(text.split())):
+                    what = f'"{text}" says nothing by itself'
+                    yield Violation(module.path, node.lineno, what, "say what the thing is, in a sentence")
+                case _:
+                    pass
 
 
 def check_namespace(tree: Tree) -> Iterator[Violation]:
@@ -371,6 +392,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_folders,
     check_cycles,
     check_docstrings,
+    check_pointers,
     check_namespace,
     check_text,
     check_silence,

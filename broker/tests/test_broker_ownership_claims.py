@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from magnetar.broker.bundles.namespace_bundles import namespace_of_cuts
 from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
 from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 HALVES = (
@@ -87,6 +90,72 @@ async def test_a_split_is_not_completed_over_a_lost_session(cluster: MemoryClust
     await until(lambda: owned.state is BundleState.ACTIVE)
     with pytest.raises(OwnershipLost):
         await ownership.replace(owned, HALVES, tenure)
+    assert cluster.owners(bundle) == [cluster[0]]
+
+
+async def test_a_cut_that_a_former_owner_stores_late_takes_the_bundle_from_its_owner(cluster: MemoryCluster) -> None:
+    bundle = await cluster.take(cluster[1], TOPIC)
+    client = await cluster[1].connect()
+    await client.producer(TOPIC)
+    parts = await cluster[0].running.context.bundles.split(bundle, [(bundle.range.low + bundle.range.high) // 2])
+    await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+    await until(lambda: cluster.owned(cluster[1], bundle) is None)
+    assert await cluster[1].store.get(ownership_path(bundle)) is None
+    part = await cluster.take(cluster[0], TOPIC)
+    assert part in parts
+
+
+async def test_a_bundle_that_is_cut_while_it_is_taken_is_let_go_of(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut is stored after it was read, and told before the bundle is owned."""
+    ownership = cluster[1].running.context.ownership
+    bundle = await cluster.bundle_of(TOPIC)
+    check_current = ownership._check_current
+
+    async def cut_afterwards(taken: BundleName) -> None:
+        await check_current(taken)
+        await cluster[0].running.context.bundles.split(taken, [(taken.range.low + taken.range.high) // 2])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ownership, "_check_current", cut_afterwards)
+        with contextlib.suppress(OwnershipLost):
+            await ownership.acquire(bundle)
+    await until(lambda: cluster.owned(cluster[1], bundle) is None)
+    await cluster.take(cluster[0], TOPIC)
+
+
+async def test_a_cut_that_is_stored_after_its_bundle_was_lost_and_taken_again_leaves_nobody_with_the_whole(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = cluster[0].running.context
+    bundle = await cluster.take(cluster[0], TOPIC)
+    owned = cluster.owned(cluster[0], bundle)
+    assert owned is not None
+    split = context.bundles.split
+
+    async def lose_the_session_first(whole: BundleName, boundaries: list[int]) -> tuple[BundleName, ...]:
+        cluster[0].store.expire_session()
+        await asyncio.sleep(0)
+        await until(lambda: owned.state is BundleState.ACTIVE)
+        return await split(whole, boundaries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(context.bundles, "split", lose_the_session_first)
+        with pytest.raises(OwnershipLost):
+            await context.moves.split(bundle)
+    await until(lambda: cluster.owned(cluster[0], bundle) is None)
+    assert await cluster.take(cluster[1], TOPIC) != bundle
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/local-policies/a/b/c", "/admin/local-policies/a", "/admin/local-policies/a/ "]
+)
+async def test_nodes_beside_the_cuts_of_namespaces_disturb_nobody(cluster: MemoryCluster, path: str) -> None:
+    bundle = await cluster.take(cluster[0], TOPIC)
+    assert not await cluster[0].store.exists(path)
+    await cluster[1].store.put(path, b"")
+    assert namespace_of_cuts(path) is None
     assert cluster.owners(bundle) == [cluster[0]]
 
 

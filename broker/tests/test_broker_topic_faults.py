@@ -163,7 +163,7 @@ async def test_an_unload_that_meets_a_split_which_fails_unloads_the_whole(
     bundle = await cluster.take(cluster[0], TOPIC)
     context = cluster[0].running.context
 
-    async def unreachable(_: object) -> None:
+    async def unreachable(*_: object) -> None:
         raise StoreUnavailable("not now")
 
     with monkeypatch.context() as patched:

@@ -108,8 +108,8 @@ def split_leaves_topics_behind() -> list[Patch]:
 def split_without_claims() -> list[Patch]:
     """The parts of a bundle have no nodes: others may take them."""
 
-    async def claim_parts(self: BundleOwnership, parts: tuple[BundleName, ...]) -> None:
-        del parts
+    async def claim_parts(self: BundleOwnership, owned: OwnedBundle, parts: tuple[BundleName, ...]) -> None:
+        del owned, parts
 
     return [(BundleOwnership, "claim_parts", claim_parts)]
 

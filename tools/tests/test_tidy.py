@@ -24,13 +24,14 @@ def test_the_tree_is_tidy(check: Callable[[Tree], Iterator[Violation]], this_tre
     assert not found, "\n".join(["", *found])
 
 
-GOOD = '"""Good."""\n'
+GOOD = '"""A good module."""\n'
 MARK = "TO" + "DO"
 HOME = "home"
 IGNORE = "# type" + ": ignore"
 LONG = "".join(f"    x = {number}\n" for number in range(tidy.FUNCTION_LINES_MAX))
 COMPILED = HOT_MODULES[0]
 TYPES = "if TYPE_CHECKING:\n"
+PRODUCT = "lib/src/magnetar/core/a.py"
 PURE = "[importlinter:contract:pure]\nsource_modules =\n    tools.**\n"
 
 CASES = [
@@ -67,6 +68,22 @@ CASES = [
     (tidy.check_docstrings, {"tools/a.py": "x = 1\n"}, "tools/a.py:1"),
     (tidy.check_docstrings, {"tools/a.py": f"{GOOD}class A:\n    pass\n"}, "tools/a.py:2"),
     (tidy.check_docstrings, {"tools/a.py": f"{GOOD}async def f() -> None:\n    pass\n"}, "tools/a.py:2"),
+    *[
+        (tidy.check_pointers, {PRODUCT: f'{GOOD}x = 1\n"""{text}"""\n'}, f"{PRODUCT}:3")
+        for text in (
+            "See `Store.put`.",
+            "See RocksDB's CompactRange.",
+            "As `find`, for bundles. `NotFound`.",
+            "As it came in.",
+            "Like `find`.",
+            "The same.",
+            "The same for a tenant.",
+            "The same,\nof 64 bits.",
+            "Exclusive.",
+            "`nettyMaxFrameSizeBytes`.",
+        )
+    ],
+    (tidy.check_pointers, {PRODUCT: f'{GOOD}class A:\n    def f(self):\n        """See `B.f`."""\n'}, f"{PRODUCT}:4"),
     (tidy.check_namespace, {"lib/src/magnetar/__init__.py": GOOD}, "lib/src/magnetar/__init__.py:1"),
     (tidy.check_namespace, {"operator/__init__.py": GOOD}, "operator/__init__.py:1"),
     (tidy.check_text, {"docs/a.md": f"Good.\n{MARK}: better\n"}, "docs/a.md:2"),

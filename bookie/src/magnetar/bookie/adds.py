@@ -54,7 +54,7 @@ class BookieAdds:
         """Told when adds begin to be held (True) and when none is any more (False)."""
         self.stopped = False
         self.read_only = False
-        """Ordinary adds are refused."""
+        """Whether ordinary adds are refused, as the bookie is read-only."""
         self.recovery_writes = True
         """In read-only mode: whether there is room for high priority adds (recoveries)."""
         # What `counters` is told of once per journal group.

@@ -52,7 +52,7 @@ class BookieEnvironment:
 SYSTEM: Final = BookieEnvironment(
     disk=SystemDisk(), open_index=open_rocksdb_index, new_journal_worker=ThreadJournalWorker
 )
-"""The machine's own disks and threads."""
+"""The environment outside simulations: the machine's own disks and threads."""
 
 
 class RunningBookie:

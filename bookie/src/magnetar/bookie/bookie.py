@@ -232,8 +232,8 @@ class Bookie:
         return state
 
     def _settled_since(self, ledger_id: int, left_limbo: int) -> None:
-        """As `_settled`, for what was read since `left_limbo` was looked at: the ledger may have been healed behind the
-        read's back. Whoever asks once more gets what is here."""
+        """Raises what `_settled` raises, and EUNKNOWNLEDGERSTATE if a ledger has left limbo since `left_limbo` was
+        looked at: it may have been healed behind the read's back. Whoever asks once more gets what is here."""
         self._settled(ledger_id)
         if left_limbo != self._states.left_limbo:
             raise _unknown(ledger_id)

@@ -53,7 +53,7 @@ class Checkpointer:
         self._failures_in_a_row = 0
         self.completed = 0
         self.counters: BookieCounters | None = None
-        """Set: where checkpoints are counted."""
+        """Where checkpoints are counted, once it is set."""
 
     def request(self) -> None:
         """Have a checkpoint made soon."""

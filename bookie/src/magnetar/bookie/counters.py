@@ -86,11 +86,11 @@ class JournalCounters:
         self.add = Outcomes()
         """From the hand-over to durable; a group counts with its oldest record's time for all of them."""
         self.sync = Outcomes()
-        """One durable write; exact."""
+        """Durable writes of the journal, each with its time; exact."""
         self.group_bytes = Histogram(unit=1e6)
-        """Bytes of a group; exact."""
+        """Bytes of the journal's groups; exact."""
         self.group_records = Histogram(unit=1e3)
-        """Records of a group; exact."""
+        """Records of the journal's groups; exact."""
         self.written_bytes = 0
 
     def group_written(
@@ -125,7 +125,7 @@ class BookieCounters:
         """The bytes of all adds that succeeded."""
         self.read_bytes = 0
         self.flush = Outcomes()
-        """Checkpoints."""
+        """Checkpoints of the write cache, each with its time."""
         self.flush_bytes = Histogram(unit=1e6)
         self.adds_in_progress = 0
         self.adds_held = 0
@@ -224,7 +224,7 @@ class RecoveryCounters:
         self.read_latency = Outcomes()
         self.write_latency = Outcomes()
         self.audit = Outcomes()
-        """One look for lost bookies."""
+        """The auditor's looks for lost bookies, each with its time."""
         self.check_all_ledgers = Outcomes()
         self.placement_check = Outcomes()
         self.replicas_check = Outcomes()

@@ -47,7 +47,7 @@ class DiskState(enum.Enum):
     ALMOST_FULL = enum.auto()
     """Above the warn threshold: compaction that needs room should wait."""
     FULL = enum.auto()
-    """No adds any more."""
+    """Above the usage threshold or without free bytes: the bookie takes no adds any more."""
 
 
 def disk_full(
@@ -75,7 +75,7 @@ class WriteMode:
         self._listeners: list[Callable[[bool], None]] = []
         self._states: dict[Path, DiskState] = {}
         self.spaces: tuple[DirectorySpace, ...] = ()
-        """As seen last."""
+        """The disks' space as it was seen last, one for each directory."""
         self.free_bytes = 0
         """Free bytes of the directory that has the least."""
 

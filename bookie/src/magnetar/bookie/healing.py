@@ -27,11 +27,11 @@ from magnetar.wire.bookkeeper.entry import EntryCodec
 logger: Final = logging.getLogger(__name__)
 
 ENTRIES_AT_A_TIME: Final = 100
-"""As AutoRecovery copies (BookKeeper: rereplicationEntryBatchSize)."""
+"""Entries fetched from peers in one batch: as many as AutoRecovery copies (rereplicationEntryBatchSize)."""
 BYTES_AT_A_TIME: Final = 4 * MIB
 """The size of one batch. One batch is in memory at a time."""
 PROBLEMS_NAMED_MAX: Final = 5
-"""In one log line."""
+"""Ledgers that one log line names with what keeps them from being healed; more are only counted."""
 ENTRIES_NAMED_MAX: Final = 5
 """Entries named of one ledger; the first ones tell where to look."""
 RETRY_SECONDS: Final = 60.0

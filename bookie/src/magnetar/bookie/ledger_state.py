@@ -31,7 +31,7 @@ _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 
 class BookieLedgerState:
-    """One ledger."""
+    """What a bookie knows of one ledger: its key, its fence, its last add confirmed."""
 
     __slots__ = (
         "explicit_lac",

@@ -18,7 +18,7 @@ WHAT_TO_DO: Final = (
 )
 
 NOT_FOR_COOKIES: Final = "--accept-loss gives up entries that are lost; it has no effect on cookies."
-"""What `--accept-loss` does not help against."""
+"""What is told of a cookie that does not fit, where somebody may expect `--accept-loss` to help."""
 
 
 def without_advice(text: str) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 DEFAULT_CONTROL_PORT: Final = 3182
-"""The one behind the bookie's own."""
+"""The control service's port unless a setting names one: the next one after the bookie's."""
 
 PARTS_CLOSE_SECONDS_MAX: Final = 3.0
 """For the parts that speak with others, together, so that time is left for the last checkpoint however many of them
@@ -58,7 +58,7 @@ class BookieHttpSettings:
     """The HTTP port."""
 
     host: str = "0.0.0.0"  # noqa: S104  (a server's default)
-    """httpServerHost."""
+    """The address that the HTTP port listens on (httpServerHost)."""
     port: int = 8000
     """httpServerPort, or prometheusStatsHttpPort for metrics alone; 0: any free one."""
     metrics_only: bool = True

@@ -30,13 +30,13 @@ class BookieState:
     """Whether the bookie works, and for whom."""
 
     running: bool
-    """It has started and not begun to stop."""
+    """Whether the bookie has started and not begun to stop."""
     shutting_down: bool
     read_only: bool
     high_priority_writes: bool
     """It takes the writes of recoveries: it is writable, or read-only with a reserve on its disks."""
     read_only_reasons: tuple[str, ...] = ()
-    """In words; empty while it is writable."""
+    """Why the bookie is read-only, in words; empty while it is writable."""
     read_only_manual: bool = False
     """Somebody has asked for it, so that free disk space alone does not end it."""
     read_only_forced: bool = False
@@ -53,15 +53,15 @@ class LimboState:
     since_ms: int = 0
     """When the damage was found, in milliseconds since 1970; 0 when the bookie is not in limbo, or nobody knows."""
     ledgers: int = 0
-    """In limbo."""
+    """Ledgers in limbo now."""
     ledgers_total: int = 0
-    """That were put into limbo when it began; 0 when nobody knows."""
+    """Ledgers that were put into limbo when it began; 0 when nobody knows."""
     ledgers_unhealed: int = 0
     """Ledgers in limbo whose missing entries could not be had at the last attempt. They are tried again."""
     entries_lost: int = 0
     """Entries in limbo that every bookie which ought to have them says it has not. At least so many."""
     entries_fetched: int = 0
-    """Since this process started."""
+    """Entries fetched from other bookies since this process started."""
     problems: tuple[tuple[int, str], ...] = ()
     """Why ledgers in limbo are not healed: (ledger id, reason), the first ones by id."""
     damage: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class DirectoryUsage:
 
     directory: str
     kind: str
-    """`ledgers`, `journal` or `index`."""
+    """What the directory is for: `ledgers`, `journal` or `index`."""
     total_bytes: int
     free_bytes: int
     writable: bool
@@ -82,7 +82,7 @@ class DirectoryUsage:
 
     @property
     def used_share(self) -> float:
-        """0 to 1."""
+        """The used share of the file system, from 0 to 1."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
@@ -114,7 +114,7 @@ class StorageTotals:
     write_cache_bytes_max: int
     journal_queue_bytes: int
     entry_log_bytes: int
-    """All entry logs together."""
+    """The bytes of all entry logs together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +122,11 @@ class StorageMeasures:
     """One ledger directory, for metrics. Counters since the start, sizes as they are now."""
 
     ledger_directory: str
-    """…/current."""
+    """The ledger directory with its `current` folder, as metrics name it."""
     index_directory: str
     ledgers: int
     entries: int
-    """May be RocksDB's estimate."""
+    """Entries in the directory's index, as RocksDB estimates their number."""
     write_cache_bytes: int = 0
     write_cache_entries: int = 0
     write_cache_hits: int = 0
@@ -150,7 +150,7 @@ class JournalMeasures:
     """One journal, for metrics."""
 
     queue_records: int
-    """Appends that wait for their group."""
+    """Appends that wait for their group of the journal."""
     queue_bytes: int
     queue_bytes_max: int
 
@@ -187,9 +187,9 @@ class AutoRecoveryState:
     """What AutoRecovery does, seen from this bookie."""
 
     enabled: bool
-    """In the whole cluster."""
+    """Whether AutoRecovery is switched on in the whole cluster."""
     auditor_bookie_id: str
-    """Empty while none is elected."""
+    """The bookie that is the elected auditor; empty while none is."""
     ledgers_left: int
     running_here: bool = False
     """Whether a replication worker runs in this process; the rest is about it."""
@@ -223,7 +223,7 @@ class BookieDrainState:
     bytes_copied: int = 0
     bytes_per_second: float = 0.0
     blockers: tuple[tuple[int, str], ...] = field(default=())
-    """(ledger id, why it cannot be moved now)."""
+    """Ledgers that cannot be moved now: (ledger id, why)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ class CollectionOperations(Protocol):
         ...
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Undo `suspend_compaction`."""
+        """Have compactions made again that `suspend_compaction` has stopped."""
         ...
 
 

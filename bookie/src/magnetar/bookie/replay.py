@@ -41,7 +41,7 @@ class Replay:
         """The end of each journal, once `run` is done."""
         self.damaged_files: list[Path] = []
         self.marks: Marks = ()
-        """From where it has read."""
+        """The marks from which the journals have been read, one for each."""
 
     async def run(self, *, synced: bool, losses: Losses | None = None) -> None:
         """Read everything from the last marks on. `JournalDamaged` unless losses are accepted, OSError."""

@@ -33,7 +33,7 @@ PROCESS_NAMES: Final = (
     "zkServers",
     "zkTimeout",
 )
-"""BookKeeper's names that `magnetar.bookie.process` reads itself."""
+"""BookKeeper's names of settings that `magnetar.bookie.process` reads itself."""
 
 DRAIN_RATE: Final = "drainRateByBytes"
 """Our own, as BookKeeper's bookies do not drain themselves: bytes per second, as replicationRateByBytes."""

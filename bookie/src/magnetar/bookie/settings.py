@@ -15,7 +15,7 @@ ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
 """An entry's place in its log is a signed 32-bit number."""
 
 WRITE_CACHE_BYTES_MIN: Final = 2 * BOOKKEEPER_FRAME_BYTES_MAX
-"""Each half must hold the largest entry."""
+"""Bytes of the smallest write cache: each of its halves must hold the largest entry."""
 
 
 def _require(condition: bool, name: str, value: object) -> None:
@@ -30,11 +30,11 @@ class JournalSettings:
     sync_data: bool = setting("journalSyncData", True)
     """An add is acknowledged only once the disk has it. False: a power failure may lose it."""
     size_bytes_max: int = setting("journalMaxSizeMB", 2 * GIB)
-    """A new file is begun beyond this."""
+    """Bytes of a journal file beyond which a new one is begun."""
     backups_max: int = setting("journalMaxBackups", 5, low=0, high=10_000)
     """How many files that are no longer needed stay for inspection. Standalone keeps none."""
     preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB, low=MIB)
-    """The file grows in these steps."""
+    """Bytes by which a journal file grows ahead of what is written."""
     alignment_bytes: int = setting("journalAlignmentSize", 4096)
     """Every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
     durable is never written again."""
@@ -62,7 +62,7 @@ class StorageSettings:
     """Both halves of all ledger directories together; a directory gets at least
     `WRITE_CACHE_BYTES_MIN`."""
     block_cache_bytes: int = setting("dbStorage_rocksDB_blockCacheSize", 8 * MIB)
-    """Shared by both index databases."""
+    """Bytes of RocksDB's block cache, which both index databases share."""
     flush_interval_seconds: float = setting("flushInterval", 60.0, unit="ms")
     """How much journal there is to replay after a crash, at most."""
     entry_log_bytes_max: int = setting(
@@ -71,11 +71,11 @@ class StorageSettings:
     read_ahead_bytes_max: int = setting("dbStorage_readAheadCacheMaxSizeMb", 32 * MIB, low=0)
     """Entries read ahead for readers that catch up; 0 switches it off."""
     read_ahead_batch_entries: int = setting("dbStorage_readAheadCacheBatchSize", 1_000, low=1, high=100_000)
-    """How many at once, at most."""
+    """Entries that one read-ahead brings, at most."""
     read_ahead_batch_bytes: int = setting("dbStorage_readAheadCacheBatchBytesSize", 512 * 1024)
-    """How much at once, at most; -1: half the cache."""
+    """Bytes that one read-ahead brings, at most; -1: half the cache."""
     read_threads: int = setting("numReadWorkerThreads", 2, low=1, high=64)
-    """For reads that the write cache cannot answer."""
+    """Threads for reads that the write cache cannot answer."""
 
     def __post_init__(self) -> None:
         _require(self.flush_interval_seconds > 0, "flushInterval", self.flush_interval_seconds)
@@ -95,7 +95,7 @@ class DiskSettings:
     usage_warn_threshold: float = setting("diskUsageWarnThreshold", 0.90)
     """From here on the log says so, and compactions that need room wait."""
     usage_low_water: float = setting("diskUsageLwmThreshold", 0.90)
-    """Below this share it takes writes again."""
+    """Below this used share of the disk, a bookie that is read-only takes writes again."""
     check_interval_seconds: float = setting("diskCheckInterval", 10.0, unit="ms")
     free_bytes_min: int = 64 * MIB
     """Less than this, beside what caches and journal still want to write, is full whatever the share: the reserve from
@@ -112,7 +112,7 @@ class DiskSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieSettings:
-    """One bookie."""
+    """The settings of one bookie's storage and of how others reach it."""
 
     journal_directories: tuple[Path, ...] = field(metadata=named("journalDirectories", older="journalDirectory"))
     """A ledger belongs to one of them by its id, so they and their order never change."""
@@ -121,17 +121,17 @@ class BookieSettings:
     index_directories: tuple[Path, ...] = setting("indexDirectories", ())
     """Where the index of each ledger directory stands; empty: in the ledger directory itself."""
     advertised_host: str = setting("advertisedAddress", "127.0.0.1")
-    """How others reach this bookie."""
+    """The host name or address by which others reach this bookie."""
     bookie_id: str = setting("bookieId", "")
-    """Empty: `<advertised host>:<port>`."""
+    """The id that metadata names this bookie by; empty: `<advertised host>:<port>`."""
     port: int = setting("bookiePort", 3181)
     """0: any free one (then give a bookie id, or it changes with every start)."""
     listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
-    """Which address the server listens on."""
+    """The address that the server listens on."""
     serve_tcp: bool = True
-    """False: only `LocalBookieConnection` reaches this bookie."""
+    """Whether the bookie is served over TCP; else only `LocalBookieConnection` reaches it."""
     read_only: bool = setting("forceReadOnlyBookie", False)
-    """Start in read-only mode and stay there."""
+    """Whether the bookie starts in read-only mode and stays there."""
     heal_from_peers: bool = setting("dataIntegrityChecking", False)
     """A start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
     from the other bookies. False: it is refused. Ledgers with one replica have no other, and a person may have a copy

@@ -92,7 +92,7 @@ class BrokerEnvironment:
 
     admin_port: Callable[[BrokerSettings], AdminPort] = admin_server
     admin_client: Callable[..., AdminClient] = AdminClient
-    """Asks other brokers; takes what `AdminClient` takes."""
+    """Makes the client that asks other brokers; takes what `AdminClient` takes."""
     host_root: Path = Path("/")
     """Where the system's own files are that tell how full the host is."""
     rng: Random | None = None

@@ -28,10 +28,10 @@ CONNECTION_RESERVATIONS_MAX: Final = 50_000
 and some have ten thousand of these."""
 
 RESERVATION_BYTES: Final = 512
-"""What each costs beside its texts."""
+"""Bytes that each producer, consumer or watcher costs beside its texts."""
 
 PAIR_BYTES: Final = 100
-"""What a pair of properties costs beside its texts."""
+"""Bytes that a pair of properties costs beside its texts."""
 
 HASH_RANGE_BYTES: Final = 200
 """A wanted range, kept by its consumer and by the subscription."""

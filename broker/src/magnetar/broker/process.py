@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
-"""What this broker cannot do yet; see `refuse_protection`."""
+"""Pulsar's settings of protections that this broker does not have: a start with one is refused
+(`refuse_protection`)."""
 REPLICAS: Final = 2
-"""managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum when nothing is set, as in Pulsar."""
+"""Copies of each entry when nothing is set, as in Pulsar: managedLedgerDefaultEnsembleSize, …WriteQuorum and
+…AckQuorum."""
 DEFAULT_CONTROL_PORT: Final = 3183
-"""The one behind the bookie's control port."""
+"""The control service's port unless a setting names one: the next one after the bookie's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class BrokerProcessSettings:
     connections: TcpBookieSettings
     balance: BalanceSettings
     control: ControlSettings | None
-    """None: no control port."""
+    """The control service's port and token; None: there is no control port."""
 
     @property
     def stop_seconds_max(self) -> float:

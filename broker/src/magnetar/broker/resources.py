@@ -23,6 +23,9 @@ logger: Final = logging.getLogger(__name__)
 
 Document: TypeAlias = dict[str, Any]
 
+LOCAL_POLICIES_ROOT: Final = "/admin/local-policies/"
+"""Below it is a node per namespace: the bundles in force, and what else holds in this cluster only."""
+
 UPDATE_ATTEMPTS_MAX: Final = 10
 """Compare-and-set rounds before giving up; each lost round means that another writer got through."""
 
@@ -186,7 +189,7 @@ class Resources:
     @staticmethod
     def local_policies_path(namespace: NamespaceName) -> str:
         """Where the bundles in force are."""
-        return f"/admin/local-policies/{namespace}"
+        return f"{LOCAL_POLICIES_ROOT}{namespace}"
 
     @staticmethod
     def partitioned_topics_path(namespace: NamespaceName, domain: str) -> str:
@@ -229,7 +232,7 @@ class Resources:
         return await self.documents.exists(self.namespace_path(namespace))
 
     def peek_policies(self, namespace: NamespaceName) -> Document | None:
-        """As `policies`, without asking the store; None also when they are not in memory."""
+        """A namespace's policies from memory, without asking the store; None also when they are not there."""
         return self._policies_cache().peek(self.namespace_path(namespace))
 
     def _policies_cache(self) -> NodeCache[Document]:
@@ -257,7 +260,8 @@ class Resources:
         return _partition_count(await self._partitions_cache().get(self.partitioned_topic_path(topic)))
 
     def peek_partitions(self, topic: TopicName) -> tuple[bool, int | None]:
-        """As `partitions`, without asking the store, and before that whether what is in memory says it."""
+        """Whether memory says how many partitions the topic has, and how many, None for a topic that is not
+        partitioned. The store is not asked."""
         cache, path = self._partitions_cache(), self.partitioned_topic_path(topic)
         return cache.knows(path), _partition_count(cache.peek(path))
 

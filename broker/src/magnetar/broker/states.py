@@ -15,7 +15,7 @@ class SessionState(enum.Enum):
 
     START = enum.auto()
     CONNECTING = enum.auto()
-    """Its credentials are being checked."""
+    """The client has said CONNECT, and its credentials are being checked."""
     REFUSED = enum.auto()
     """It believes to be connected, and learns from the answer to its first request that it may not come in."""
     CONNECTED = enum.auto()
@@ -42,7 +42,7 @@ class ProducerState(enum.Enum):
     """Its client waits for the answer to PRODUCER, or for exclusive access."""
     OPEN = enum.auto()
     CLOSED = enum.auto()
-    """Its client is sent nothing more, receipts included."""
+    """The producer's client is sent nothing more, receipts included."""
 
 
 PRODUCER_TRANSITIONS: Final = Transitions(
@@ -125,9 +125,9 @@ class MembershipState(enum.Enum):
 
     JOINING = enum.auto()
     TAKING_PART = enum.auto()
-    """Also while the metadata store is away."""
+    """Bundles may come to this broker, also while the metadata store is away."""
     LEAVING = enum.auto()
-    """What it owns it still serves."""
+    """No bundle comes any more; the broker still serves those that it owns."""
 
 
 MEMBERSHIP_TRANSITIONS: Final = Transitions(
@@ -145,7 +145,7 @@ class BundleState(enum.Enum):
     """How an owned bundle stands."""
 
     ACTIVE = enum.auto()
-    """Its topics are served and loaded."""
+    """The bundle's topics are served and loaded."""
     UNLOADING = enum.auto()
     """Its topics are being closed; no other may be loaded."""
     IN_DOUBT = enum.auto()

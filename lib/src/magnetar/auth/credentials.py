@@ -27,7 +27,7 @@ class Credentials(NamedTuple):
 
     method: str
     data: bytes = b""
-    """A token, or `user:password`."""
+    """What proves who it is, as bytes: a token, or `user:password`; empty where the certificate does."""
     certificate: Certificate | None = None
 
 

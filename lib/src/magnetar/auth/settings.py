@@ -14,7 +14,7 @@ TOKEN_PROVIDER: Final = _PACKAGE + "AuthenticationProviderToken"
 BASIC_PROVIDER: Final = _PACKAGE + "AuthenticationProviderBasic"
 TLS_PROVIDER: Final = _PACKAGE + "AuthenticationProviderTls"
 PROVIDERS: Final = (TOKEN_PROVIDER, BASIC_PROVIDER, TLS_PROVIDER)
-"""What `authenticationProviders` may name."""
+"""Apache's class names that `authenticationProviders` may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class AuthenticationSettings:
 
     enabled: bool = setting("authenticationEnabled", False)
     providers: tuple[str, ...] = setting("authenticationProviders", ())
-    """Apache's class names."""
+    """Apache's class names of the authentication providers that check credentials."""
     anonymous_role: str = setting("anonymousUserRole", "")
     """Who those are who show nothing; empty: they are refused."""
     refresh_check_seconds: float = setting("authenticationRefreshCheckSeconds", 60.0)

@@ -59,7 +59,7 @@ PASSWORDS: Final = {
     "des": "abNANd1rDfiNc",
     "sha512": "$6$abcdefgh$ltjgWl6579NluT/Vi1nwEvcil.G5Nbc4NiXZaNGStk8PSwGfQv72N2CKPPrVACtLtip/cZ/1GM/O6IND4WQhG.",
 }
-"""`secret`, by kind."""
+"""The password `secret`, encrypted in each way that basic authentication takes, by the way's name."""
 
 
 def token_of(subject: str, **claims: object) -> str:
@@ -69,7 +69,7 @@ def token_of(subject: str, **claims: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """In PEM."""
+    """A key pair in PEM."""
 
     certificate: bytes
     key: bytes

@@ -29,7 +29,7 @@ class IsolationPolicy:
 
     name: str
     namespaces: tuple[str, ...]
-    """Match whole `tenant/namespace` names."""
+    """The namespaces that the policy governs: expressions that match whole `tenant/namespace` names."""
     primary: tuple[str, ...]
     """Match whole host names of brokers. These brokers serve no namespace that has no policy."""
     secondary: tuple[str, ...] = ()

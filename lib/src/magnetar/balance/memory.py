@@ -155,7 +155,7 @@ class Memory:
         return BundleView(name, average or NO_LOAD, average or UNKNOWN_LOAD, weight)
 
     def view(self, snapshot: LoadSnapshot) -> ClusterView:
-        """See the cluster, bundles on their way at their destinations."""
+        """The cluster as the balancer sees it: bundles that are moving count at their destinations."""
         brokers: dict[str, BrokerView] = {}
         places: dict[BundleName, str] = {}
         for broker_id in sorted(snapshot.brokers):

@@ -89,7 +89,7 @@ class LoadSnapshot:
     now_ms: int
     """By a clock that never goes back nor jumps: windows are counted by it. What it counts from is its owner's."""
     brokers: Mapping[str, BrokerLoad]
-    """By broker id."""
+    """The load of each broker, by broker id."""
     bundle_counts: Mapping[str, int] = field(default_factory=dict)
     """How many bundles each namespace (`tenant/namespace`) has."""
     anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ TOPIC_COUNT_EQUALLY: Final = "topic_count_equally_divide"
 SPECIFIED_POSITIONS: Final = "specified_positions_divide"
 FLOW_OR_QPS_EQUALLY: Final = "flow_or_qps_equally_divide"
 SPLIT_ALGORITHMS: Final = (RANGE_EQUALLY, TOPIC_COUNT_EQUALLY, SPECIFIED_POSITIONS, FLOW_OR_QPS_EQUALLY)
-"""Pulsar's four (`NamespaceBundleSplitAlgorithm`)."""
+"""Pulsar's four ways to split a bundle, by its names (`NamespaceBundleSplitAlgorithm`)."""
 
 
 class SheddingStrategy(enum.Enum):
@@ -29,7 +29,7 @@ class SheddingStrategy(enum.Enum):
     Pulsar's AvgShedder is a shedder and a placement at once; it is not there."""
 
     BALANCED = "BalancedShedder"
-    """Ours; see `magnetar.balance.balanced`."""
+    """Ours: levels the weighted load of all brokers, with traffic or without (`magnetar.balance.balanced`)."""
     THRESHOLD = "ThresholdShedder"
     OVERLOAD = "OverloadShedder"
     UNIFORM = "UniformLoadShedder"
@@ -142,11 +142,11 @@ class UniformSettings:
     unload_share_max: float = setting("maxUnloadPercentage", 0.2)
     """How much of the difference one round moves."""
     unload_msg_rate_min: float = setting("minUnloadMessage", 1_000)
-    """Nothing is moved for less."""
+    """Messages per second that a round must want to move; it moves nothing for less."""
     unload_throughput_bytes_min: int = setting("minUnloadMessageThroughput", MIB)
-    """Nothing is moved for less."""
+    """Bytes per second that a round must want to move; it moves nothing for less."""
     unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1)
-    """-1 is no limit."""
+    """Bundles that one round unloads at most; -1: any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

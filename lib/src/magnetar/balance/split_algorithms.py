@@ -32,7 +32,7 @@ class TopicLoad(NamedTuple):
     """A topic of the bundle that is loaded at its owner."""
 
     position: int
-    """Its hash (`TopicName.bundle_hash`)."""
+    """The topic's place in its namespace's hash space (`TopicName.bundle_hash`)."""
     msg_rate: float = 0.0
     """Messages per second in both directions."""
     msg_throughput: float = 0.0

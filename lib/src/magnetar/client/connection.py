@@ -149,7 +149,7 @@ class BrokerConnection:
         self._connection.write(frame)
 
     def write_parts(self, frames: list[bytes]) -> None:
-        """Send several."""
+        """Send several frames in one write."""
         self._connection.write_parts(frames)
 
     async def request(self, build: Callable[[int], bytes]) -> Any:

@@ -59,7 +59,7 @@ class ProducerOptions:
     first_sequence_id: int | None = None
     """None: goes on after what the broker knows of this name."""
     compression: Compression = Compression.NONE
-    """The compression of batches."""
+    """The codec that the payloads of batches are compressed with."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     ends_at_failure: bool = False
@@ -84,7 +84,7 @@ class Pending:
         self.sent_at_seconds = sent_at_seconds
 
     def frame(self, producer_id: int) -> bytes:
-        """The SEND."""
+        """The SEND command of the entry, as a frame."""
         highest = self.highest_sequence_id if self.count > 1 else 0
         return requests.send(
             producer_id, self.sequence_id, self.entry, num_messages=self.count, highest_sequence_id=highest

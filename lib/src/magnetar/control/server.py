@@ -81,7 +81,7 @@ class ControlServer:
         self.stopping = asyncio.Event()
         """Set when the server begins to close: watches end then."""
         self.port = 0
-        """Known after `start`."""
+        """The port that the server listens on, known after `start`."""
 
     async def start(self, services: Sequence[ControlService]) -> None:
         """Take the port and answer. OSError when it is taken, `SettingError` for certificates or a token's file that

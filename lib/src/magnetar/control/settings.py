@@ -17,7 +17,7 @@ class ControlServerTls:
     """The server's certificate; read again when the files change, so that a renewed one is taken without a restart."""
 
     certificate_file: Path
-    """The chain, PEM."""
+    """The server's certificate and the chain that vouches for it, in one PEM file."""
     key_file: Path
     client_authority_file: Path | None = None
     """Set: clients must show a certificate of this authority."""
@@ -29,7 +29,7 @@ class ControlSettings:
 
     host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
     port: int = 0
-    """0: any free one."""
+    """The TCP port of the control service; 0: any free one."""
     tls: ControlServerTls | None = None
     token: str = ""
     """Set: every call but health checks must bring `authorization: Bearer <token>`. Kubernetes' probes bring none."""
@@ -54,7 +54,7 @@ class ControlClientTls:
     """How a client checks the server, and who the client is."""
 
     authority_file: Path | None = None
-    """None: the system's authorities."""
+    """The authorities that the server's certificate must come from, as a PEM file; None: the system's."""
     certificate_file: Path | None = None
     """With `key_file`: the client's own."""
     key_file: Path | None = None

@@ -93,4 +93,4 @@ METRIC_NAME: Final = "magnetar_crashes_total"
 METRIC_TEXT: Final = "Crashes of the interpreter that were recorded before this process started."
 
 CRASHES: Final = Crashes()
-"""This process's."""
+"""The crashes of this process and of those before it that used the same folder."""

@@ -39,6 +39,6 @@ CLIENT_VERSION_CHARACTERS_MAX: Final = 1_000
 """Kept of what a client calls itself, as long as it is connected; Pulsar's have some thirty letters."""
 
 BOOKKEEPER_FRAME_BYTES_MAX: Final = 5_253_120
-"""BookKeeper's `nettyMaxFrameSizeBytes`."""
+"""Bytes of the largest frame of BookKeeper's wire protocol that a bookie takes (`nettyMaxFrameSizeBytes`)."""
 
 assert BOOKKEEPER_FRAME_BYTES_MAX >= PULSAR_FRAME_BYTES_MAX, "a broker must be able to store what it accepted"

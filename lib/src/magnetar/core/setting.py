@@ -29,7 +29,7 @@ class Row:
     """One setting."""
 
     name: str
-    """Apache's own, or ours where Apache has none."""
+    """The setting's name: Apache's own, or ours where Apache has none."""
     path: str = ""
     """The field, below the class whose rows are asked for: `part.field`."""
     owner: Any = None
@@ -45,13 +45,13 @@ class Row:
     high: float | None = None
     """The largest."""
     words: Mapping[str, object] | None = None
-    """The values by what they are called, where their type does not tell it."""
+    """The values by the words that stand for them in a settings file, where their type does not tell it."""
     port: bool = False
     """An empty value means that there is none; other settings keep their default then."""
     dynamic: Literal["", "broker", "load"] = ""
     """What takes a new value while it runs: all of the broker, or its load management."""
     secret: bool = False
-    """Never told to anybody."""
+    """Whether the value is a secret, such as a password: it is never told to anybody."""
     ours: bool = False
     """Apache has no such setting."""
     shared: bool = False

@@ -31,9 +31,9 @@ class Catalogue:
         for row in self.rows:
             _check(row, listed.union(unlisted))
         self.with_effect = frozenset(read_apart).union(*(row.names for row in self.rows))
-        """Names that change something."""
+        """Names of settings that change something."""
         self.names = self.with_effect | listed
-        """Names that are no mistake."""
+        """Names of all settings that may be given, with or without effect."""
 
 
 def _check(row: Row, upstream: Collection[str]) -> None:

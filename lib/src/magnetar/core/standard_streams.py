@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 LAST_STANDARD: Final = 2
-"""Standard error's descriptor."""
+"""The file descriptor of standard error, the last of the standard streams."""
 
 
 def fill_standard_streams() -> None:

@@ -133,7 +133,7 @@ class TopicName:
 
     @property
     def tenant(self) -> str:
-        """The tenant."""
+        """The tenant's name."""
         return self.namespace_name.tenant
 
     @property

@@ -133,9 +133,9 @@ class AppendPipeline:
         self._settled: bool = True
         self._settled_waiters: list[asyncio.Future[None]] | None = None
         self.closing: bool = False
-        """Nothing is taken any more."""
+        """Whether the ledger is being closed: it takes no append any more."""
         self.error: MagnetarError | None = None
-        """What the ledger failed with."""
+        """The error with which the ledger failed; None while it has not."""
         self.length_bytes: int = 0
         """Of all payloads that were appended."""
         self.length_confirmed_bytes: int = 0

@@ -16,7 +16,7 @@ ID_PREFIX: Final = "/ledgers/idgen/ID-"
 LONG_ID_PATH: Final = "/ledgers/idgen-long"
 
 SHORT_ID_LIMIT: Final = 2**31 - 1
-"""Ids from here on are long ones."""
+"""Ledger ids from this one on are written as long ones, in five parts of a path."""
 
 _SHORT_DIGITS: Final = 10
 _LONG_DIGITS: Final = 19

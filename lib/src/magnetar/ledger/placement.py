@@ -48,7 +48,7 @@ _GROUP_PROPERTIES: Final = ("isolationBookieGroups", "secondaryIsolationBookieGr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSettings:
-    """The policy."""
+    """The placement policy: which bookies may form an ensemble."""
 
     rack_aware: bool = setting("bookkeeperClientRackawarePolicyEnabled", True)
     region_aware: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
@@ -58,9 +58,9 @@ class PlacementSettings:
     """Rather no ledger than one in too few racks; bookies of unknown racks are
     not used then."""
     regions_per_write_quorum_min: int = 2
-    """reppMinimumRegionsForDurability; counts when region_aware."""
+    """Regions that each write quorum must lie in, if `region_aware` (BookKeeper: reppMinimumRegionsForDurability)."""
     isolation_groups: tuple[str, ...] = setting("bookkeeperClientIsolationGroups", ())
-    """Only bookies of these groups."""
+    """Groups of bookies from which ensembles are chosen, and from no others; none: from all."""
     secondary_isolation_groups: tuple[str, ...] = setting("bookkeeperClientSecondaryIsolationGroups", ())
     """Used as well when the first ones have too few; then those that are in no group."""
 

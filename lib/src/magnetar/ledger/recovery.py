@@ -56,7 +56,7 @@ class EntryVerdict(enum.Enum):
     """What is known about an entry that recovery looks for."""
 
     UNKNOWN = enum.auto()
-    """Ask on."""
+    """Neither found nor denied by enough bookies yet: recovery asks on."""
     FOUND = enum.auto()
     ABSENT = enum.auto()
     UNREADABLE = enum.auto()

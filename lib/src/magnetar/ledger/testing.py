@@ -205,7 +205,7 @@ class MemoryBookies:
         self.bookies = {f"bookie-{number}:3181": MemoryBookie(f"bookie-{number}:3181") for number in range(count)}
 
     def add_bookie(self) -> MemoryBookie:
-        """One more."""
+        """Add one more bookie."""
         bookie_id = f"bookie-{len(self.bookies)}:3181"
         self.bookies[bookie_id] = MemoryBookie(bookie_id)
         return self.bookies[bookie_id]
@@ -270,11 +270,11 @@ class RegisteredBookies(MemoryBookies):
         return self._listed
 
     def registrations(self, bookie_ids: Collection[str]) -> list[str]:
-        """As those of bookies over TCP."""
+        """The nodes by which these bookies are registered as available."""
         return [f"{AVAILABLE_PATH}/{bookie_id}" for bookie_id in bookie_ids]
 
     async def look_again(self) -> None:
-        """See who is registered."""
+        """Read the list of registered bookies from the store anew."""
         self._listed = await self._store.children(AVAILABLE_PATH)
 
 
@@ -287,12 +287,12 @@ class RecordingListener:
         self._news = asyncio.Event()
 
     def confirmed(self, ledger_id: int, last_add_confirmed: int) -> None:
-        """Kept."""
+        """Keeps what was confirmed."""
         self.confirmations.append(last_add_confirmed)
         self._news.set()
 
     def failed(self, ledger_id: int, error: Exception) -> None:
-        """Kept."""
+        """Keeps the error."""
         self.errors.append(error)
         self._news.set()
 

@@ -14,7 +14,7 @@ from magnetar.core.errors import PeerError
 
 PLACES_PATH: Final = "/bookies"
 UNKNOWN_RACK: Final = "/default-rack"
-"""Where every bookie stands that nobody has placed."""
+"""The rack of every bookie that nobody has placed."""
 UNKNOWN_REGION: Final = "UnknownRegion"
 
 

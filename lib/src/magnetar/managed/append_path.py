@@ -246,7 +246,8 @@ class AppendPath:
             record.closed_ms = self._shared.clock.now_ms()
 
     def terminated(self, position: Position) -> None:
-        """As stored: no append any more."""
+        """The managed ledger is terminated, and the store has it: `position` is its last, and it takes no append any
+        more."""
         self.terminated_at = position
         self.go(ManagedLedgerState.TERMINATED)
 

@@ -34,7 +34,7 @@ class CacheChunk:
         self.first_entry_id: int = first_entry_id
         self.entries: list[Entry] = entries
         self.size_bytes: int = size_bytes
-        """Payload bytes only."""
+        """Bytes of the entries' payloads alone."""
         self.added_seconds: float = added_seconds
 
 
@@ -56,9 +56,9 @@ class EntryCache:
         self.size_bytes_max: int = size_bytes_max
         self.size_bytes: int = 0
         self.hits: int = 0
-        """Entries served."""
+        """Entries that the cache has served."""
         self.misses: int = 0
-        """Reads that found nothing."""
+        """Reads for which the cache had no entry."""
         self.evicted_entries: int = 0
         self._ledgers: dict[int, LedgerChunks] = {}
         self._oldest: deque[CacheChunk] = deque()

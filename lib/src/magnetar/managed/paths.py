@@ -19,7 +19,8 @@ def cursor_path(ledger_name: str, cursor_name: str) -> str:
 
 
 def encode(text: str) -> str:
-    """As Java's URLEncoder does with UTF-8: letters, digits and `.-*_` stay, a space becomes `+`."""
+    """The text in a node's name, encoded like Java's URLEncoder with UTF-8: letters, digits and `.-*_` stay, a space
+    becomes `+`."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 

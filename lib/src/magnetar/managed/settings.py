@@ -13,18 +13,18 @@ class ManagedLedgerSettings:
     """May be changed while the managed ledger is open; each check reads the value of the moment."""
 
     ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1)
-    """Bookies that a ledger is spread over."""
+    """Bookies that the entries of a ledger are spread over (the ensemble)."""
     write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1)
-    """Copies of each entry."""
+    """Bookies that each entry is written to (the write quorum)."""
     ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1)
-    """Copies that must be on disk before an entry counts."""
+    """Bookies that must have an entry on disk before it is confirmed (the ack quorum)."""
     digest_type: str = setting("managedLedgerDigestType", "CRC32C")
     password: bytes = setting("managedLedgerPassword", b"")
 
     max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000)
     """A ledger with so many entries is full. The last batch may go over it."""
     max_size_per_ledger_bytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048 * MIB)
-    """A ledger of this size is full."""
+    """Bytes of a ledger after which it is full."""
     maximum_rollover_ms: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240 * 60_000)
     """A ledger of this age is full at its next append."""
     minimum_rollover_ms: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10 * 60_000)
@@ -40,16 +40,16 @@ class ManagedLedgerSettings:
     mark_delete_rate: float = setting("managedLedgerDefaultMarkDeleteRateLimit", 1.0)
     """Cursor states written per second and cursor without `persist`."""
     cursor_ledger_entries_max: int = setting("managedLedgerCursorMaxEntriesPerLedger", 50_000)
-    """A cursor ledger rolls here."""
+    """Entries of a cursor's ledger after which the cursor goes on in a new one."""
     cursor_ledger_age_ms_max: int = setting("managedLedgerCursorRolloverTimeInSeconds", 14_400_000)
-    """A cursor ledger rolls at this age."""
+    """Milliseconds of age after which a cursor goes on in a new ledger."""
     unacked_ranges_max: int = setting("managedLedgerMaxUnackedRangesToPersist", 10_000)
     """Individually acknowledged ranges, and batches, that are persisted; the rest is delivered again after a
     restart [managedLedgerMaxUnackedRangesToPersist, managedLedgerMaxBatchDeletedIndexToPersist]."""
     unacked_ranges_in_metadata_max: int = setting("managedLedgerMaxUnackedRangesToPersistInMetadataStore", 1_000)
-    """With more ranges a closing cursor keeps its ledger."""
+    """Acknowledged ranges that a closing cursor may keep in its metadata; with more, it keeps its ledger."""
     persist_acks_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", True)
-    """Which of the two persisted forms is written."""
+    """Whether acknowledged ranges are persisted as arrays of longs (bit sets), not as pairs of positions."""
     skip_lost_data: bool = setting("autoSkipNonRecoverableData", False)
     """Whether reads go on after a ledger that is lost for good."""
 

@@ -15,20 +15,20 @@ class LedgerStats:
     entries: int
     size_bytes: int
     closed_ms: int
-    """0 while in use."""
+    """When the ledger was closed, in milliseconds since 1970; 0 while it is in use."""
     offloaded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorStats:
-    """One cursor."""
+    """Where one cursor stands and how it is stored."""
 
     mark_delete: Position
     read_position: Position
     individually_acknowledged: str
-    """Ranges as Pulsar prints them: `[(l:e..l:e], ...]`."""
+    """Individually acknowledged ranges, as Pulsar prints them: `[(l:e..l:e], ...]`."""
     cursor_ledger: int
-    """-1: none, the position is in the metadata."""
+    """The id of the cursor's ledger; -1: none, the position is in the metadata."""
     cursor_ledger_last_entry: int
     backlog_entries: int
     individual_count: int
@@ -44,7 +44,7 @@ class ManagedLedgerStats:
 
     state: str
     entries_added: int
-    """Since it was opened."""
+    """Entries added since the managed ledger was opened."""
     number_of_entries: int
     total_size_bytes: int
     current_ledger_entries: int

@@ -310,7 +310,7 @@ class MemoryWriter:
 
 
 class MemoryReader:
-    """A LedgerReader."""
+    """A `LedgerReader` of a ledger in memory."""
 
     def __init__(self, ledgers: MemoryLedgers, ledger_id: int, closed: bool) -> None:
         entries = ledgers.stored[ledger_id].entries

@@ -63,7 +63,7 @@ class LockState(enum.Enum):
     IN_DOUBT = enum.auto()
     """The session is lost: do not act as the holder until it is HELD again."""
     LOST = enum.auto()
-    """Another holds it; this object is done."""
+    """Another session holds the lock; this object is done."""
 
 
 LOCK_TRANSITIONS: Final = Transitions(

@@ -40,10 +40,11 @@ from magnetar.metadata.store import (
 
 SESSION_TIMEOUT_MS: Final = 30_000
 OPERATION_TIMEOUT_MS: Final = 30_000
-"""Pulsar's metadataStoreSessionTimeoutMillis and metadataStoreOperationTimeoutSeconds."""
+"""How long one operation may take, in milliseconds (Pulsar: metadataStoreOperationTimeoutSeconds); the session's lease
+lives as long as metadataStoreSessionTimeoutMillis says."""
 
 KEYS_PER_PAGE: Final = 10_000
-"""Some megabytes of names in one answer."""
+"""Keys of one answer to a listing: some megabytes of names."""
 
 _ATTEMPTS_MAX: Final = 20
 """How often a put starts again because its parent came or went meanwhile."""
@@ -144,7 +145,8 @@ class EtcdMetadataStore(ListenedStore):
         raise StoreUnavailable(f"the parent of {path} vanished under {_ATTEMPTS_MAX} attempts to write")
 
     async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
-        """See `MetadataStore.put_while_there`."""
+        """Compare and set one node while all the others are there, in one transaction. Returns the new version.
+        `VersionConflict`, `NodeNotFound`."""
         check_node(path, value)
         for other in others:
             check_path(other)

@@ -42,7 +42,7 @@ NOT_SENT: Final = ("failed to connect", "connection refused", "no route to host"
 
 
 _OF_A_SERVER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-"""Another server may do better."""
+"""Statuses that are one server's: another one may do better."""
 
 
 class ProtobufMessage(Protocol):
@@ -90,7 +90,7 @@ class EtcdClient:
         self._closed = False
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        """Read keys."""
+        """Read the keys of a range."""
         return await self._call("/etcdserverpb.KV/Range", request, pb.RangeResponse, repeatable=True)
 
     async def transact(self, request: pb.TxnRequest, *, reads_only: bool = False) -> pb.TxnResponse:

@@ -35,7 +35,7 @@ class EtcdSession:
         on_session_event: Callable[[SessionEvent], None],
     ) -> None:
         self.lease = 0
-        """0 while there is none."""
+        """The id of the session's lease; 0 while there is none."""
         self._client = client
         self._ttl_seconds = max(1, timeout_ms // 1000)
         self._on_event = on_event

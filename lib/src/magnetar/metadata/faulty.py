@@ -100,7 +100,8 @@ class FaultyStore:
         )
 
     async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
-        """See `MetadataStore.put_while_there`; its fate is that of a `put`."""
+        """Compare and set one node while all the others are there; its fate is that of a `put`. Returns the new
+        version. `VersionConflict`, `NodeNotFound`, `StoreUnavailable`."""
         return await self._write(
             "put", path, lambda store: store.put_while_there(path, value, expected_version, others)
         )

@@ -59,11 +59,11 @@ class ListenedStore:
         self._session_events: Listeners[SessionEvent] = Listeners()
 
     def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
+        """Have the listener told of changes of nodes that were read or listed; returns the way to stop."""
         return self.changes.add(listener)
 
     def watch_session(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch_session`."""
+        """Have the listener told how the session fares; returns the way to stop."""
         return self._session_events.add(listener)
 
     def _take_session_event(self, event: SessionEvent) -> None:

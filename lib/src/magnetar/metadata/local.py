@@ -134,7 +134,8 @@ class LocalStore(ListenedStore):
         return outcome.stat
 
     async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
-        """See `MetadataStore.put_while_there`."""
+        """Compare and set one node while all the others are there, in one step. Returns the new version.
+        `VersionConflict`, `NodeNotFound`."""
         self._check_usable()
         self._tree.rules.check_there(others)
         return (await self.put(path, value, expected_version)).version

@@ -19,7 +19,7 @@ NODE_BYTES_MAX: Final = 1_000_000
 MiB (`jute.maxbuffer`); etcd refuses 1.5 MiB. What clients name and note must not do that to a broker."""
 
 PATH_CHARACTERS_MAX: Final = 64 * KIB
-"""Lists of children are made of them."""
+"""Characters of a node's path at the most: lists of children are made of them."""
 
 ROOT: Final = "/"
 

@@ -19,7 +19,7 @@ ANY_VERSION: Final = None
 """Write whatever the node's version is, and create it if there is none."""
 
 MUST_NOT_EXIST: Final = -1
-"""As an expected version: the write must create the node."""
+"""The expected version with which a write must create its node."""
 
 
 class VersionConflict(MagnetarError):
@@ -55,7 +55,8 @@ class Stat:
     version: int
     created_ms: int
     modified_ms: int
-    """Both 0 where the store keeps no times."""
+    """When the node was changed last, in milliseconds since 1970; it and `created_ms` are 0 where the store keeps no
+    times."""
     ephemeral: bool
     owned_by_this_session: bool
     revision: int = 0
@@ -97,7 +98,7 @@ class SessionEvent(enum.Enum):
     """How the session with the store fares; owners of ephemeral nodes must act on these."""
 
     CONNECTION_LOST = enum.auto()
-    """Not reachable now; ephemeral nodes are still there."""
+    """The store is not reachable now; ephemeral nodes are still there."""
     RECONNECTED = enum.auto()
     """The connection is back and the session is the one from before."""
     SESSION_LOST = enum.auto()

@@ -29,7 +29,7 @@ ATTEMPTS_SECONDS_MAX: Final = 30.0
 """After so long no attempt begins: as long as sessions last by default, and as callers wait for one operation."""
 
 PAUSE_SECONDS: Final = 0.2
-"""Between attempts, for stores that fail at once."""
+"""Seconds between two attempts, for stores that fail at once."""
 
 
 class Attempts:

@@ -57,7 +57,7 @@ class ServerProcess:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As if the machine had died."""
+        """End the server at once with SIGKILL, as if the machine had died."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -197,7 +197,7 @@ class ZookeeperEnsemble:
             server.wait_until_it_answers()
 
     def kill(self) -> None:
-        """As if all machines had died."""
+        """End all servers at once with SIGKILL, as if their machines had died."""
         for server in self.servers:
             server.kill()
 
@@ -234,7 +234,7 @@ class EtcdServer(ServerProcess):
         return shutil.which("etcd") is not None
 
     def start(self) -> None:
-        """See `ServerProcess.start`."""
+        """Start etcd and wait until it answers. `Unavailable`."""
         self._directory.mkdir(parents=True, exist_ok=True)
         client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         command = ["etcd", "--name", "one", "--data-dir", str(self._directory / "data")]

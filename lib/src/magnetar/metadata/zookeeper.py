@@ -162,7 +162,8 @@ class ZookeeperMetadataStore(ListenedStore):
             raise VersionConflict(f"{path}: version {expected_version} was expected ({_said(error)})") from error
 
     async def put_while_there(self, path: str, value: bytes, expected_version: int, others: Collection[str]) -> int:
-        """See `MetadataStore.put_while_there`. Never tried again when the connection fails."""
+        """Compare and set one node while all the others are there, in one transaction. Returns the new version.
+        `VersionConflict`, `NodeNotFound`. Never tried again when the connection fails."""
         check_node(path, value)
         full, others = self._root + path, list(others)
         fulls = [self._full(other) for other in others]

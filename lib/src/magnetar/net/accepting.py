@@ -28,7 +28,7 @@ TURNS_MIN: Final = 16
 """In so many turns of the loop, at least, the room for arrivals is filled: an honest client's handshake takes a few."""
 
 ACCEPTED_IN_TURN_MAX: Final = 32
-"""Others have the loop in between."""
+"""Connections accepted in one turn of the event loop: others have the loop in between."""
 
 ENDING_MAX: Final = 32
 """Connections that were cut and still have their file, for a turn or two, beside those that arrive."""

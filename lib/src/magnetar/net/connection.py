@@ -55,12 +55,12 @@ class ConnectionState(enum.Enum):
     """How a connection stands."""
 
     CONNECTING = enum.auto()
-    """There is no transport yet."""
+    """The connection is being made: there is no transport yet."""
     UNWANTED = enum.auto()
-    """It was closed before it stood; no handler hears of it."""
+    """The connection was closed before it stood; no handler hears of it."""
     OPEN = enum.auto()
     CLOSING = enum.auto()
-    """It is over once what was written before is sent."""
+    """The connection ends once what was written before is sent."""
     CLOSED = enum.auto()
 
 

@@ -17,7 +17,7 @@ LOW: Final = 16_384
 """Fewer are told: brokers and proxies of larger clusters have as many clients."""
 
 RESERVED_SHARE: Final = 4
-"""One of so many is not for clients."""
+"""One file of so many that the process may have is not for clients."""
 
 RESERVED_MIN: Final = 512
 """RocksDB and entry logs keep hundreds of files open at most, a broker some dozen connections to each bookie."""
@@ -34,7 +34,7 @@ HANDSHAKES_MIN: Final = 32
 """At one port, also where its connections have taken all other files."""
 
 HANDSHAKES_MAX: Final = 1_024
-"""Half handshakes hold some 140 KB each."""
+"""Unfinished TLS handshakes at one port, at most: each holds some 140 KB."""
 
 
 def raise_limit() -> int:

@@ -29,10 +29,10 @@ class Listener:
     """A listening socket and the connections that came in through it."""
 
     def __init__(self, make_handler: HandlerFactory, held: HeldBytes | None, left_of: LeftOf | None) -> None:
-        """For `listen`."""
+        """Makes a listener that has no socket yet; `listen` makes it and opens it."""
         self._loop = asyncio.get_running_loop()
         self.held = held if held is not None else HeldBytes(self._loop)
-        """What its connections hold."""
+        """The bytes that this listener's connections hold."""
         self._make_handler = make_handler
         self._left_of = left_of
         self._connections: dict[Connection, None] = {}
@@ -44,7 +44,7 @@ class Listener:
         self._server: asyncio.Server | Acceptor
 
     async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
-        """For `listen`."""
+        """Bind the socket; with `accepting`, take connections at once. OSError."""
         if tls is None:
             backlog = max(16, min(LISTEN_BACKLOG, clients_max() // 2))
             self._server = await self._loop.create_server(
@@ -73,7 +73,7 @@ class Listener:
         return self._server.arriving if isinstance(self._server, Acceptor) else 0
 
     async def start_accepting(self) -> None:
-        """For one that was made without. Twice is no error."""
+        """Take connections, where `listen` was told to wait with that. Twice is no error."""
         await self._server.start_serving()
 
     def stop_accepting(self) -> None:

@@ -95,7 +95,7 @@ class _Noted:
         self.looks = 0
         self.moved_before_bytes = 0
         self.moved_bytes = 0
-        """Between the last two looks."""
+        """Bytes that were moved between the last two looks."""
 
 
 class HeldBytes:
@@ -110,7 +110,7 @@ class HeldBytes:
         self._paused: dict[BufferingConnection, None] = {}
         """Until it is decided who is cut, or until it is their turn."""
         self._brought_bytes = 0
-        """In this turn."""
+        """Bytes that connections have brought in this turn of the loop."""
         self._letting_go_on = False
         self._condemned: deque[tuple[BufferingConnection, int]] = deque()
         """They are read no more, and cut in the next turns; with what each held."""

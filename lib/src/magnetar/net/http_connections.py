@@ -49,7 +49,7 @@ class _Content(Protocol):
     def exception(self) -> BaseException | None: ...
 
 
-class _Writer(Protocol):
+class _AnswerWriter(Protocol):
     @property
     def output_size(self) -> int: ...
 
@@ -78,7 +78,7 @@ class HttpRequest(Protocol):
         ...
 
     @property
-    def writer(self) -> _Writer:
+    def writer(self) -> _AnswerWriter:
         """Where its answer is written."""
         ...
 
@@ -280,13 +280,13 @@ class _Watched(asyncio.Protocol):
         self._passes = False
         """The body is longer than those that are held: it is passed on as it comes, or refused."""
         self.began_seconds = 0.0
-        """When its request did."""
+        """When the request under way began, in seconds of the loop's clock."""
         self.answering = False
         """The request's handler is done; its answer may still be on its way."""
 
     @property
     def peer(self) -> str:
-        """For logs."""
+        """The peer's address, for logs."""
         address = None if self._transport is None else self._transport.get_extra_info("peername")
         return "somebody" if not address else f"{address[0]}:{address[1]}"
 
@@ -432,7 +432,7 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 SERVER_LOG: Final = _ServerLog(logging.getLogger("aiohttp.server"))
-"""For aiohttp's runners."""
+"""The logger that aiohttp's runners are given: it lets go of what the errors' frames refer to."""
 
 
 def _not_a_clients_mistake(record: logging.LogRecord) -> bool:

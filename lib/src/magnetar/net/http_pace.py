@@ -8,10 +8,11 @@ from typing import Final
 from magnetar.core.limits import KIB, MIB
 
 LINE_BYTES_MAX: Final = 8 * KIB
-"""As Pulsar's default for the whole head (`httpMaxRequestHeaderSize`)."""
+"""Bytes of a request's first line, and of each header: Pulsar's default for the whole head
+(`httpMaxRequestHeaderSize`)."""
 
 HEAD_BYTES_MAX: Final = 64 * KIB
-"""Tokens take some kilobytes."""
+"""Bytes of a request's first line and all its headers; tokens take some kilobytes."""
 
 
 def head_bytes_max(field_bytes_max: int) -> int:
@@ -39,11 +40,11 @@ class HttpLimits:
     line_bytes_max: int = LINE_BYTES_MAX
     """The first line of a request, and each header."""
     head_setting: str = ""
-    """Which setting gives the two above; empty: none."""
+    """The setting that gives `head_bytes_max` and `line_bytes_max`; empty: none."""
     connections_max: int = 2_048
-    """At a time (Pulsar: `maxHttpServerConnections`)."""
+    """Connections at a time (Pulsar: `maxHttpServerConnections`)."""
     connections_setting: str = ""
-    """Which setting gives it; empty: none."""
+    """The setting that gives `connections_max`; empty: none."""
     body_bytes_max: int = 8 * MIB
     """Bytes of one request's body in memory; whatever else comes is passed on or refused."""
     answers_bytes_max: int = 256 * MIB
@@ -57,11 +58,11 @@ class Traffic:
     """What a connection looks like now."""
 
     received_bytes: int
-    """Since its beginning."""
+    """Bytes that have come from the client since the connection's beginning."""
     sent_bytes: int
     """Bytes that the client has taken of what the server has written, since any moment that stays the same."""
     unsent_bytes: int
-    """What waits for the client to read."""
+    """Bytes that are written and wait for the client to read."""
     receiving: bool
     """The server reads. Where it does not, the client is not to blame for what does not come."""
     body_complete: bool

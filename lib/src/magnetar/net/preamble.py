@@ -38,7 +38,7 @@ def after_preamble(make_preamble: Callable[[], P], make_handler: Callable[[Conne
 
 
 class _PreambleHandler(Generic[P]):
-    """Implements `magnetar.net.connection.Handler`."""
+    """Reads the preamble and then hands the connection to the handler that is made for it (a `Handler`)."""
 
     def __init__(self, connection: Connection, preamble: P, make_handler: Callable[[Connection, P], Handler]) -> None:
         self._connection = connection

@@ -44,7 +44,7 @@ class ConnectionLimit:
     connections_max: int
     kind: LimitKind
     setting: str
-    """What sets it; empty: nothing does."""
+    """The setting that an operator raises for more connections; empty: there is none."""
 
     def __str__(self) -> str:
         if self.kind in _OF_HANDSHAKES:
@@ -55,7 +55,8 @@ class ConnectionLimit:
 
 
 def limit_of_all(connections_max: int, setting: str, files_max: int) -> ConnectionLimit:
-    """As many as the setting says (0 or less: any number), and no more than there are files for."""
+    """The limit of all connections: what the setting says (0 or less: any number), and no more than there are files
+    for."""
     if 0 < connections_max <= files_max:
         return ConnectionLimit(connections_max, LimitKind.ALL, setting)
     return ConnectionLimit(files_max, LimitKind.FILES, FILES_SETTING)
@@ -71,7 +72,7 @@ class RefusedConnections:
         self._seldom = ThrottledReport(self._tell, call_later)
         self._last = ""
         self.counts: dict[LimitKind, int] = dict.fromkeys(kinds, 0)
-        """Since the start."""
+        """Connections refused since the start, by what limited them."""
 
     def refused(self, peer: str, limit: ConnectionLimit) -> None:
         """One was; the log has a few lines a minute about all. `peer` is empty where nobody knows it yet."""

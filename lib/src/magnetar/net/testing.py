@@ -122,7 +122,7 @@ class SilentClient:
 
 
 HALF_HANDSHAKE: Final = b"\x16\x03\x01\x02\x00\x01"
-"""How a TLS handshake begins."""
+"""The first bytes of a TLS handshake, which then does not go on."""
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 BURST_SECONDS: Final = 1.0
-"""What comes at once is one line."""
+"""How long repetitions are gathered before the first line about them."""
 TOLD_SECONDS: Final = 15.0
-"""Between two lines about the same."""
+"""How far two lines about the same are apart."""
 
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
-"""After so many seconds."""
+"""Sets a timer: the function is called after so many seconds."""
 
 
 class ThrottledReport:

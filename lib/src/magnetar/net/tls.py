@@ -41,7 +41,7 @@ class TlsSettings:
     verify_host_name: bool = False
     """A client: the server's certificate must be for the host that is dialled."""
     protocols: tuple[str, ...] = ()
-    """TLSv1.2, TLSv1.3; empty: both."""
+    """The TLS versions that are spoken, of TLSv1.2 and TLSv1.3; empty: both."""
     ciphers: tuple[str, ...] = ()
     """OpenSSL's names, for TLS 1.2; empty: OpenSSL's own choice."""
     refresh_seconds: float = 300.0
@@ -78,7 +78,7 @@ CLIENT_TLS_NAMES: Final = {
     "trust_certificates_file": "brokerClientTrustCertsFilePath",
     "verify_host_name": "tlsHostnameVerificationEnabled",
 }
-"""The same for connections to brokers."""
+"""Pulsar's names of the fields of `TlsSettings` for connections to brokers."""
 
 
 class ServerTls:

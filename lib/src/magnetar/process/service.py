@@ -39,7 +39,7 @@ class SettingSources:
     file: Path | None
     environment: dict[str, str]
     assignments: list[str]
-    """`name=value`, from --set."""
+    """Settings that --set gave, each as `name=value`."""
     options: dict[str, tuple[str, str]]
     """By Apache's name: the value and the option that gave it."""
 

@@ -13,7 +13,7 @@ _Change = tuple[str, int, bytes]
 """("write", position, bytes) or ("size", new size, b"")."""
 
 
-class _Bytes:
+class _SparseContent:
     """Bytes with a size; what was never written reads as zeros and costs nothing."""
 
     __slots__ = ("data", "size_bytes")
@@ -50,8 +50,8 @@ class Inode:
     """One file, whatever its names are."""
 
     def __init__(self) -> None:
-        self._seen = _Bytes()
-        self._durable = _Bytes()
+        self._seen = _SparseContent()
+        self._durable = _SparseContent()
         self._unsynced: list[_Change] = []
 
     @property
@@ -110,7 +110,7 @@ class Inode:
             elif fate < 0.7 and change[0] == "write":
                 self._tear(change[1], change[2], rng)
         self._unsynced.clear()
-        self._seen = _Bytes()
+        self._seen = _SparseContent()
         self._seen.data[:] = self._durable.data
         self._seen.size_bytes = self._durable.size_bytes
 

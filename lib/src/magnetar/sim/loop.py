@@ -63,7 +63,7 @@ class SimulatedFuture(asyncio.Future[Any]):
         return self._number
 
 
-class _Pool:
+class _Threads:
     """One executor's threads, for one process."""
 
     __slots__ = ("idle_threads", "process", "waiting")
@@ -108,7 +108,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._buried = False
         self._from_thread: list[_Job] | None = None
-        self._pools: dict[Executor | None, dict[Process | None, _Pool]] = {}
+        self._pools: dict[Executor | None, dict[Process | None, _Threads]] = {}
         self._stopped: dict[Process, list[_Job]] = {}
         self._all_tasks: list[SimulatedTask] = []
         self._late: list[SimulatedTask] = []
@@ -312,21 +312,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._dispatch(pool)
         return future
 
-    def _pool(self, executor: Executor | None, process: Process | None) -> _Pool:
+    def _pool(self, executor: Executor | None, process: Process | None) -> _Threads:
         of_processes = self._pools.setdefault(executor, {})
         pool = of_processes.get(process)
         if pool is None:
             threads = getattr(executor, "_max_workers", DEFAULT_EXECUTOR_THREADS)
-            pool = of_processes[process] = _Pool(process, threads)
+            pool = of_processes[process] = _Threads(process, threads)
         return pool
 
-    def _dispatch(self, pool: _Pool) -> None:
+    def _dispatch(self, pool: _Threads) -> None:
         while pool.idle_threads and pool.waiting:
             pool.idle_threads -= 1
             delay = self._rng.expovariate(1 / EXECUTOR_DELAY_SECONDS)
             self.call_later(delay, self._call, pool, *pool.waiting.popleft())
 
-    def _call(self, pool: _Pool, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _call(
+        self, pool: _Threads, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
         process = pool.process
         if process is not None:
             process.take_spent_seconds()
@@ -350,7 +352,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappush(self._timers, (end, self.next_number(), job))
         self.call_at(end, self._finished, pool, future, result, error)
 
-    def _finished(self, pool: _Pool, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def _finished(self, pool: _Threads, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         pool.idle_threads += 1
         self._dispatch(pool)
         if future.done():

@@ -1,4 +1,4 @@
-"""`magnetar-operator`."""
+"""The command `magnetar-operator`, its options and environment variables."""
 
 from __future__ import annotations
 
@@ -130,6 +130,6 @@ def _print_manifests(manifests: Sequence[Mapping[str, object]]) -> None:
 
 
 def main() -> None:
-    """`magnetar-operator`."""
+    """Run the command `magnetar-operator`."""
     fill_standard_streams()
     application(prog_name=NAME)

@@ -20,7 +20,7 @@ Spec = TypeVar("Spec", bound=Part)
 Status = TypeVar("Status", bound=Part)
 
 _Resource: TypeAlias = tuple[str, str, str]
-"""Kind, namespace and name."""
+"""A resource's kind, namespace and name."""
 
 _SETTINGS: Final = (
     ("settings",),
@@ -181,7 +181,8 @@ def _in_words(error: msgspec.ValidationError) -> str:
 
 
 def cluster_status(manifest: Manifest) -> PulsarClusterStatus:
-    """As it was written last; as if nothing was, if another version wrote what this one cannot read."""
+    """The status of a PulsarCluster as it was written last; an empty one if another version wrote what this one cannot
+    read."""
     return read_status(manifest.get("status"), PulsarClusterStatus) or PulsarClusterStatus()
 
 
@@ -191,8 +192,8 @@ def pool_status(manifest: Manifest) -> BookieStatus:
 
 
 def read_status(status: Any, type_: type[Status]) -> Status | None:
-    """As a type, in which what is left out is what it is by default: so the API server gives it back. None for none,
-    or one that another version has written."""
+    """A resource's status as a type, in which what is left out is what it is by default: so the API server gives it
+    back. None for none, or one that another version has written."""
     try:
         return msgspec.convert(status, type_) if status else None
     except msgspec.ValidationError:

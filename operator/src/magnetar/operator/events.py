@@ -33,7 +33,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Told:
+class _RecordedEvent:
     """Times are of the clock that never goes back: people set the other one."""
 
     name: str
@@ -51,7 +51,7 @@ class _Resource:
     def __init__(self, now_seconds: float) -> None:
         self.allowance = float(BURST)
         self.refilled_seconds = now_seconds
-        self.told: OrderedDict[tuple[str, str, str], _Told] = OrderedDict()
+        self.told: OrderedDict[tuple[str, str, str], _RecordedEvent] = OrderedDict()
 
     def may_write(self, now_seconds: float) -> bool:
         """Takes one from the allowance, if there is one."""
@@ -103,7 +103,7 @@ class ApiEvents:
             logger.warning("an Event is lost: %s: %s", event.message, error)
             return
         metadata = made["metadata"]
-        resource.told[what] = _Told(metadata["name"], metadata.get("uid", ""), 1, now_seconds, now_seconds)
+        resource.told[what] = _RecordedEvent(metadata["name"], metadata.get("uid", ""), 1, now_seconds, now_seconds)
         resource.told.move_to_end(what)
         if len(resource.told) > REMEMBERED_MAX:
             resource.told.popitem(last=False)
@@ -112,7 +112,7 @@ class ApiEvents:
         """The resource is gone."""
         self._resources.pop((namespace, kind, name), None)
 
-    async def _count_up(self, owner: OwnerResource, told: _Told, now_seconds: float) -> bool:
+    async def _count_up(self, owner: OwnerResource, told: _RecordedEvent, now_seconds: float) -> bool:
         """False: it is gone."""
         patch = {"count": told.count, "lastTimestamp": timestamp(self._clock.now_ms() / 1000)}
         try:

@@ -186,5 +186,5 @@ class Leader:
 
 
 def _now(clock: Clock) -> str:
-    """As Leases have times."""
+    """The time of the clock in UTC, in the form that Leases have: RFC 3339 with microseconds."""
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -76,11 +76,11 @@ class Metrics:
         self._leads = Gauge("magnetar_operator_leads", "Whether this one works; others wait.", registry=self._registry)
         crashes = Counter(METRIC_NAME, METRIC_TEXT, registry=self._registry)
         crashes.inc(CRASHES.count)
-        self._found = _Found()
+        self._found = _StatusCollector()
         self._registry.register(self._found)
 
     def api_call(self, verb: str, kind: str) -> None:
-        """One more."""
+        """Count a call of the API server."""
         self._calls.labels(verb, kind).inc()
 
     def passed(self, key: Key, seconds: float, failure: str) -> None:
@@ -106,11 +106,11 @@ class Metrics:
         self._leads.set(leading)
 
     def render(self) -> bytes:
-        """As Prometheus reads it (`CONTENT_TYPE`)."""
+        """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
 
-class _Found(Collector):
+class _StatusCollector(Collector):
     """What was found last, by resource: read from the statuses, so that a resource that is gone leaves nothing."""
 
     def __init__(self) -> None:

@@ -66,7 +66,7 @@ class ControlAddresses:
 
     token: str = ""
     pods: Mapping[str, str] = field(default_factory=dict)
-    """Control addresses by pod."""
+    """Addresses of control ports, by pod."""
     brokers: Mapping[str, str] = field(default_factory=dict)
     """Control addresses by broker id."""
     answering: Sequence[str] = ()

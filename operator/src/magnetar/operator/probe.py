@@ -44,7 +44,7 @@ class Pages:
         return found
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening on the port of probes and metrics."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -42,7 +42,7 @@ class Key:
     """One resource that is looked after."""
 
     kind: str
-    """PulsarCluster or Bookie."""
+    """The resource's kind: PulsarCluster or Bookie."""
     namespace: str
     name: str
 
@@ -102,7 +102,7 @@ class _Memory:
     failures: int = 0
     """Passes in a row that did not get to their end, all for the same kind of reason."""
     failure: str = ""
-    """Which kind."""
+    """The kind of reason for which the last passes failed."""
     planned: dict[str, Any] | None = None
     """The status by the plan of the pass that is under way, if there is one already."""
     undone: list[BundleAction] = field(default_factory=list)

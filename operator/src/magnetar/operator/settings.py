@@ -30,7 +30,7 @@ class OperatorSettings:
     port: int
     """The port of metrics and probes."""
     identity: str
-    """Who holds the Lease."""
+    """The name by which this operator holds the Lease."""
 
     @property
     def cluster_wide(self) -> bool:

@@ -31,7 +31,7 @@ def resource_facts(manifest: Manifest) -> ResourceFacts:
 
 
 _MARK: Final = "●"
-"""`magnetar.process.console.show_error` begins with it."""
+"""The mark that an error of our own processes begins with (`magnetar.process.console.show_error`)."""
 
 
 def pod_facts(manifest: Manifest) -> PodFacts:

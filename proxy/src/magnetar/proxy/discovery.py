@@ -195,7 +195,7 @@ class WatchedBrokers:
         self._kept = KeptCurrent(store, "brokers", self._refresh, _concerns)
 
     def all(self) -> Sequence[KnownBroker]:
-        """As registered. While the store cannot be reached, as it was before."""
+        """The brokers as they are registered; while the store cannot be reached, as they were before."""
         return self._found
 
     def serving(self) -> Sequence[KnownBroker]:
@@ -223,7 +223,7 @@ class WatchedBrokers:
         await self._kept.start()
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the list of brokers."""
         await self._kept.stop()
         if self._rereading is not None:
             self._rereading.cancel()

@@ -34,7 +34,7 @@ class NotAllowed(Exception):
 
 
 class HttpGate:
-    """Checks requests."""
+    """Authenticates HTTP requests and lets them in, or not."""
 
     def __init__(self, access: ProxyAccess, own: ClientCredentials) -> None:
         self._access = access

@@ -56,7 +56,7 @@ class Question(NamedTuple):
 
     command: BaseCommand
     size_bytes: int
-    """As it came in."""
+    """Bytes of the request's frame as it came in."""
     access: ClientAccess
     protocol_version: int
     place: Place | None

@@ -43,7 +43,7 @@ class ProxyProcessSettings:
     """Where brokers register; None: the settings name them."""
     proxy: ProxySettings
     control: ControlSettings | None
-    """None: no control port."""
+    """The control service's port and token; None: there is no control port."""
 
     @property
     def stop_seconds_max(self) -> float:

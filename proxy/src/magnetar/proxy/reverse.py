@@ -26,7 +26,8 @@ from yarl import URL
 logger: Final = logging.getLogger(__name__)
 
 REDIRECTS_MAX: Final = 10
-"""As for lookups; there are not more brokers that could each believe another one to be the owner."""
+"""Redirects that one request follows, as many as a lookup does; there are not more brokers that could each believe
+another one to be the owner."""
 
 CONNECTIONS_PER_BROKER_MAX: Final = 256
 """Connections to one broker; Pulsar's proxy has as many."""

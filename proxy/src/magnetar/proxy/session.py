@@ -55,7 +55,7 @@ TURN_COMMANDS_MAX: Final = 200
 
 NOT_ACTIVE: Final = "Target broker isn't available."
 NOT_ALLOWED: Final = "Target broker cannot be validated."
-"""What Apache's proxy says."""
+"""The words with which Apache's proxy refuses a broker's address that is not allowed."""
 
 
 class ProxySessionState(enum.Enum):
@@ -142,7 +142,7 @@ class ProxySession:
             self.connection.pause_reading("answers")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Leave."""
+        """The connection is over: give back what the session holds."""
         del error
         self._become(ProxySessionState.CLOSED)
         self._access.close()

@@ -38,11 +38,11 @@ class TargetSettings:
     """Which brokers a client may ask to be connected with."""
 
     host_names: tuple[str, ...] = setting("brokerProxyAllowedHostNames", ("*",))
-    """With `*` for any letters."""
+    """Host names of brokers that clients may be connected with; `*` stands for any letters."""
     addresses: tuple[str, ...] = setting("brokerProxyAllowedIPAddresses", ("*",))
     """Addresses, networks (`10.0.0.0/8`), ranges (`10.0.1-3.*`)."""
     ports: tuple[str, ...] = setting("brokerProxyAllowedTargetPorts", ("6650", "6651"))
-    """`6650-6659` is a range."""
+    """Ports of brokers that clients may be connected with; `6650-6659` is a range."""
     only_active: bool | None = setting("checkActiveBrokers", None)
     """Only what brokers have registered, or have named in a lookup's answer. None: where brokers
     register themselves. Whatever it says, the proxy's own credentials go to such brokers only; see
@@ -76,7 +76,7 @@ class ProxyAccessSettings:
     authorization_enabled: bool = setting("authorizationEnabled", False)
     """The proxy's own pages are for super users alone."""
     authorization_provider: str = setting("authorizationProvider", AUTHORIZATION_PROVIDER)
-    """There is one."""
+    """Apache's class name of the authorization provider; there is only this one."""
     super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
     metrics_authenticated: bool = setting("authenticateMetricsEndpoint", True)
     """With authentication, /metrics wants credentials, too."""
@@ -95,7 +95,7 @@ class HttpSettings:
     """The HTTP side."""
 
     proxy_timeout_ms: int = setting("httpProxyTimeout", 300_000, unit="ms")
-    """For a broker's whole answer."""
+    """Milliseconds that a broker's whole answer may take."""
     replay_bytes_max: int = setting("httpInputMaxReplayBufferSize", 5 * MIB)
     """A longer body is passed on as it comes, and cannot follow a redirect."""
     requests_max: int = setting("maxConcurrentHttpRequests", 1_024)
@@ -106,7 +106,7 @@ class HttpSettings:
     status_file: str = setting("statusFilePath", "")
     """/status.html is 404 while this file is not there; empty: no such file is wanted."""
     statistics: bool = setting("enableProxyStatsEndpoints", True)
-    """/proxy-stats."""
+    """Whether /proxy-stats is served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,9 @@ class ProxySettings:
     """A label of the metrics."""
     bind_address: str = setting("bindAddress", "0.0.0.0")  # noqa: S104  (a server's default)
     advertised_address: str = setting("advertisedAddress", "")
-    """Empty: `bind_address`."""
+    """The address that others reach this proxy by; empty: `bind_address`."""
     service_port: int | None = setting("servicePort", 6650, port=True)
-    """None: not served without TLS."""
+    """The binary protocol's port without TLS; None: it is not served without TLS."""
     service_port_tls: int | None = setting("servicePortTls", None, port=True)
     web_service_port: int | None = setting("webServicePort", 8080, port=True)
     web_service_port_tls: int | None = setting("webServicePortTls", None, port=True)
@@ -138,7 +138,7 @@ class ProxySettings:
     keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
     connections_max: int = setting("maxConcurrentInboundConnections", 10_000)
     connections_per_address_max: int = setting("maxConcurrentInboundConnectionsPerIp", 0)
-    """0: no limit."""
+    """Connections that one address may have; 0 is no limit."""
     lookups_max: int = setting("maxConcurrentLookupRequests", 50_000)
     """Lookups, partition counts, topic lists and schemas being asked for."""
     message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX)

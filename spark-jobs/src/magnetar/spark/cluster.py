@@ -153,7 +153,7 @@ class ClusterConnections:
         )
 
     async def close(self) -> None:
-        """Close everything."""
+        """Close all connections."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

@@ -33,12 +33,12 @@ class Slice:
     topic: str
     first: MessagePosition
     end: MessagePosition
-    """Exclusive."""
+    """The position where the slice ends; the message there is not of it."""
     ranges: tuple[LedgerRange, ...]
     compacted: bool = False
     """The ranges are of a compacted ledger, whose entries carry the ids that they have in the topic."""
 
     @property
     def size_bytes(self) -> int:
-        """An estimate."""
+        """About how many stored bytes the slice has."""
         return sum(part.size_bytes for part in self.ranges)

@@ -39,7 +39,7 @@ class TopicState:
     """A topic (or one partition) as it is now. `ledgers` ascend; retention takes away from the front."""
 
     topic: str
-    """Complete name: persistent://tenant/namespace/local[-partition-N]."""
+    """The topic's complete name: persistent://tenant/namespace/local[-partition-N]."""
     ledgers: tuple[TopicLedger, ...]
     end: MessagePosition
     """Right behind the last message that a consumer may get (open transactions hold it back)."""

@@ -15,9 +15,9 @@ class StandaloneSettings:
     address: str = "127.0.0.1"
     """Where to listen, and what clients are told."""
     broker_service_port: int = 6650
-    """0 takes any free one."""
+    """The port of Pulsar's binary protocol; 0: any free one."""
     web_service_port: int = 8080
-    """0 takes any free one."""
+    """The port of the admin API; 0: any free one."""
     journal_sync: bool = True
     """Force the journal to disk before a message is acknowledged."""
     accept_loss: bool = False

@@ -92,14 +92,14 @@ class ThreadedCluster:
             raise self._failure
 
     def __enter__(self) -> ThreadedCluster:
-        """Start."""
+        """Start the cluster on a thread of its own; return when it serves."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the cluster."""
         self.stop()
 
     def _running(self) -> RunningCluster:

@@ -48,7 +48,7 @@ class Call:
         self.parameters: dict[str, str] = dict(request.query)
         """The parameters of the query. When a name has several values, the last one counts."""
         self.body = body
-        """The body; None without one."""
+        """The request's body; None without one."""
 
     def only(self, method: str, text: str, status: int = NOT_FOUND) -> None:
         """Refuse every other method."""

@@ -16,7 +16,7 @@ from magnetar.bookie.counters import Histogram, Outcomes
 from prometheus_client.metrics_core import Metric
 
 WINDOW_SECONDS: Final = 60.0
-"""prometheusStatsLatencyRolloverSeconds, as BookKeeper has it by default."""
+"""Seconds that latency quantiles go back: BookKeeper's default of prometheusStatsLatencyRolloverSeconds."""
 
 QUANTILES: Final = (
     ("0.5", 0.5),

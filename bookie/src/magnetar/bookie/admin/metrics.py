@@ -45,7 +45,7 @@ class BookieCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """All families."""
+        """All families of the bookie's metrics."""
         operations = self._operations
         self._windows.begin(operations.measures.counters.clock.monotonic_seconds())
         families = Families(self._windows)

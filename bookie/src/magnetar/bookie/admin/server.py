@@ -38,7 +38,7 @@ class BookieHttpServer:
         self._runner: web.AppRunner | None = None
         self._connections: HttpConnections | None = None
         self.port = 0
-        """Known after `start`."""
+        """The port that the server listens on, known after `start`."""
 
     async def start(self, host: str, port: int) -> None:
         """Take the port (0: any free one) and answer. OSError when it is taken. Loading takes about 0.2 s of another

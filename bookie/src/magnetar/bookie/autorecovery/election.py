@@ -45,9 +45,9 @@ class ElectionKind(enum.Enum):
     """The election to take part in."""
 
     VOTES = "votes"
-    """BookKeeper's own."""
+    """BookKeeper's own election, by sequential nodes in ZooKeeper: the lowest vote wins."""
     LEADER = "leader"
-    """That of Pulsar's metadata-store driver."""
+    """The election of Pulsar's metadata-store driver: whoever makes its ephemeral node is the auditor."""
     BOTH = "both"
     """Audit only as the winner of both: one auditor beside Apache's bookies of either kind."""
 

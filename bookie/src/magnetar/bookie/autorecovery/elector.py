@@ -32,7 +32,7 @@ class AuditorElector:
         self.auditor: Auditor | None = None
         """At work now; None if we are not elected."""
         self.terms = 0
-        """How often we were elected."""
+        """How often this process was elected as the auditor."""
         self._make_auditor = make_auditor
         self._changed = asyncio.Event()
         self._election = make_election(self._election_changed)

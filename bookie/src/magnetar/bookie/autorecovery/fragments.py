@@ -83,7 +83,7 @@ class BadFragments:
 
     segment: Segment
     verdicts: Mapping[int, FragmentState]
-    """Index → why."""
+    """What is wrong with each bad fragment, by its place's index in the ensemble."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ VOTES: Final = f"{BASE}/auditorelection"
 """The election of BookKeeper's own ZooKeeper driver: sequential children; its value names the last winner."""
 VOTE_PREFIX: Final = f"{VOTES}/V_"
 LEADER: Final = f"{BASE}/leader"
-"""The election of Pulsar's metadata-store driver."""
+"""The node of the auditor that Pulsar's metadata-store driver elects."""
 LAST_CHECKS: Final = {
     CheckKind.ALL_LEDGERS: f"{BASE}/checkallledgersctime",
     CheckKind.PLACEMENT: f"{BASE}/placementpolicycheckctime",
@@ -30,7 +30,7 @@ LAST_CHECKS: Final = {
 }
 
 LEVELS: Final = 4
-"""Folders between MARKS and a mark."""
+"""How many folders lie between MARKS and a ledger's mark."""
 
 
 def mark_folder(ledger_id: int) -> str:

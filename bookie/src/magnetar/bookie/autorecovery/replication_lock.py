@@ -120,7 +120,7 @@ class LockTable:
             logger.warning("the lock of ledger %d is not released yet: %s", lock.ledger_id, error)
 
     async def close(self) -> None:
-        """Release all."""
+        """Release all locks of this table."""
         for lock in list(self._held.values()):
             await lock.release()
         for stop in self._stops:

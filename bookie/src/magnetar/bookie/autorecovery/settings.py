@@ -17,7 +17,7 @@ class AuditorSettings:
     """The auditor's part; it matters on the bookie that is elected. An interval of 0 switches a check off."""
 
     election: ElectionKind = ElectionKind.VOTES
-    """As Pulsar's distribution comes; see `election_of_uri`."""
+    """The auditor's election to take part in; Pulsar's distribution is set up for votes (`election_of_uri`)."""
     lost_bookie_recovery_delay_seconds: int = setting(
         "lostBookieRecoveryDelay", 0, unit="seconds", low=0, high=YEAR_SECONDS
     )

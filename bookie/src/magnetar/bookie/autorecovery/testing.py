@@ -63,7 +63,7 @@ class MemoryBookieCluster:
         return writer.ledger_id
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Now."""
+        """The ledger's metadata as it is now."""
         return (await self.client.metadata.read(ledger_id))[0]
 
     async def lacking(self, ledger_id: int, except_on: Collection[str] = ()) -> list[tuple[int, str]]:

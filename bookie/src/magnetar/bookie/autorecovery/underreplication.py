@@ -62,7 +62,7 @@ _SYSTEM_CLOCK: Final = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicatedLedger:
-    """A mark."""
+    """A ledger that is marked as under-replicated."""
 
     ledger_id: int
     missing_replicas: tuple[str, ...]

@@ -24,7 +24,7 @@ class Phase(enum.Enum):
     """How far the intention goes."""
 
     DRAINING = "DRAINING"
-    """It may be cancelled."""
+    """The bookie's ledgers are being moved to others; the drain may be cancelled."""
     REMOVING = "REMOVING"
     """No ledger names the bookie; its cookie is being removed: no way back."""
     DONE = "DONE"
@@ -68,7 +68,7 @@ class Intention:
     finished_ms: int | None = None
 
     def moved_to(self, phase: Phase, now_ms: int) -> Intention:
-        """The same, further on. `Misuse` for a phase that this one does not lead to."""
+        """This intention in its next phase. `Misuse` for a phase that this one does not lead to."""
         finished_ms = now_ms if phase is Phase.DONE else None
         return dataclasses.replace(self, phase=PHASE_TRANSITIONS.step(self.phase, phase), finished_ms=finished_ms)
 
@@ -91,7 +91,7 @@ class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def encode_intention(intention: Intention) -> bytes:
-    """JSON."""
+    """The intention as JSON, which is the value of its node."""
     return msgspec.json.encode(
         _Stored(
             bookie_id=intention.bookie_id,

@@ -114,7 +114,7 @@ class GarbageCollector:
         self._compactions.minor_suspended |= minor
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Undo `suspend_compaction`."""
+        """Have compactions made again that `suspend_compaction` has stopped."""
         self._compactions.major_suspended &= not major
         self._compactions.minor_suspended &= not minor
 

@@ -40,7 +40,7 @@ class LogUsage:
         self.ledger_ids: array[int] | None = None
         """The ledgers that remain; None when they are to be read again."""
         self.sizes_bytes: array[int] = array("q")
-        """Bytes of each of them."""
+        """Bytes in the log of each ledger of `ledger_ids`."""
         self.scanned = False
         """It has no ledgers map, so reading it again would cost the whole log: its pairs stay in memory."""
         self.emptied = False
@@ -163,7 +163,7 @@ class LogReading:
     """Learns a log's ledgers by reading all of it, step by step."""
 
     def __init__(self, disk: Disk, path: Path, log_id: int) -> None:
-        """FileNotFoundError, OSError."""
+        """Opens the log. FileNotFoundError, OSError."""
         self._scan = LogScan(disk, path)
         self._log_id = log_id
         self._sizes_bytes: dict[int, int] = {}

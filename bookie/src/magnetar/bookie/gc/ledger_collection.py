@@ -23,7 +23,7 @@ LEDGERS_PER_LOOK: Final = 64
 """Ledgers read from the index at once: two milliseconds where many were deleted before, less elsewhere."""
 
 LEDGERS_PER_STEP: Final = 256
-"""Ledgers deleted from the index at once."""
+"""Ledgers that are deleted from the index in one step."""
 
 LIVE_PER_TURN: Final = 1_000
 """Live ledgers compared without a look at the event loop: half a millisecond."""

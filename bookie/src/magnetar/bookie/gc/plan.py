@@ -27,7 +27,7 @@ class MissingLedgers:
     """Compares two ascending streams: which local ledgers are not among the live ones."""
 
     def __init__(self, local: Sequence[int]) -> None:
-        """`local`: ascending."""
+        """`local`: ids of the ledgers that are here, ascending."""
         self._local = local
         self._at = 0
         self._last_live = -1

@@ -23,11 +23,11 @@ class GarbageCollectionSettings:
     """One ledger directory's collector."""
 
     wait_seconds: float = setting("gcWaitTime", 900.0, unit="ms")
-    """Between two collections."""
+    """Seconds between two garbage collections."""
     minor_threshold: float = setting("minorCompactionThreshold", 0.2, high=1)
     """A log whose live share is below this is compacted; 0 or less: never."""
     minor_interval_seconds: float = setting("minorCompactionInterval", 3_600.0, unit="seconds")
-    """0 or less: never."""
+    """Seconds between two minor compactions; 0 or less: none are made."""
     minor_time_max_seconds: float = setting("minorCompactionMaxTimeMillis", -0.001)
     """No further log is begun after this; 0 or less: no limit."""
     major_threshold: float = setting("majorCompactionThreshold", 0.5, high=1)
@@ -36,11 +36,11 @@ class GarbageCollectionSettings:
     force_allowed: bool = setting("forceAllowCompaction", True)
     """A compaction that somebody asks for is made even where the intervals switch it off."""
     throttle_by_bytes: bool = setting("isThrottleByBytes", False)
-    """Which of the two rates holds."""
+    """Whether `bytes_per_second` bounds compactions, not `entries_per_second`."""
     entries_per_second: int = setting("compactionRateByEntries", 1_000, older="compactionRate", low=1)
-    """Entries copied by a compaction."""
+    """Entries that a compaction copies in a second, at most."""
     bytes_per_second: int = setting("compactionRateByBytes", 1_000_000, low=1)
-    """Bytes copied by a compaction."""
+    """Bytes that a compaction copies in a second, at most."""
     transactional: bool = setting("useTransactionalCompaction", True)
     """Upstream's other way, copying into the log of new entries, is not offered: the
     setting is read and has no effect."""
@@ -50,9 +50,9 @@ class GarbageCollectionSettings:
     force_when_full: bool = setting("isForceGCAllowWhenNoSpace", False)
     """On a full disk compact all the more, instead of not at all."""
     disk_almost_full_share: float = setting("diskUsageWarnThreshold", 0.90)
-    """Major compactions pause from here on."""
+    """From this used share of the disk on, major compactions pause."""
     disk_full_share: float = setting("diskUsageThreshold", 0.95)
-    """Minor compactions pause too."""
+    """From this used share of the disk on, minor compactions pause too."""
     free_bytes_min: int = 64 * MIB
     """Room that no compaction uses, forced or not; the journal and the checkpoints need it."""
     over_replicated_wait_seconds: float = setting("gcOverreplicatedLedgerWaitTime", 86_400.0, unit="ms")

@@ -16,11 +16,11 @@ from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 logger: Final = logging.getLogger(__name__)
 
 LEDGERS_TOLD_MAX: Final = 1_000
-"""A line each; how many there are more is told besides."""
+"""Ledgers with lost entries that the log names, a line each; how many there are more is told besides."""
 RANGES_TOLD_MAX: Final = 20
-"""Ranges told of one ledger."""
+"""Ranges of lost entries that are told of one ledger."""
 OWNER_KEY: Final = "pulsar/managed-ledger"
-"""Where a broker says in a ledger's metadata what it is of."""
+"""The key under which a broker names the managed ledger in a ledger's metadata."""
 
 
 async def tell_given_up(storage: LedgerStorage, store: MetadataStore, bookie_id: str) -> int:

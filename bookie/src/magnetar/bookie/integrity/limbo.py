@@ -49,7 +49,7 @@ class LimboStage(enum.Enum):
     ENTERING = b"entering\n"
     """Some ledgers are not in limbo yet: nothing is served before they are."""
     HEALING = b"healing\n"
-    """Those that may lack something are in limbo."""
+    """Ledgers that may lack entries are in limbo, and are being healed from other bookies."""
 
 
 TRANSITIONS: Final = Transitions(
@@ -70,19 +70,19 @@ class Unhealed:
 
     why: str
     entries_lost: int = 0
-    """For certain."""
+    """Entries that every bookie which must hold them says it has not: they are lost for certain."""
 
 
 class Limbo:
     """A bookie's: the stage is durable, counts are this process's."""
 
     def __init__(self, directories: BookieDirectories) -> None:
-        """OSError."""
+        """Reads the stage from the disk. OSError."""
         self._disk = directories.disk
         self._path = directories.ledgers[0] / LIMBO_FILE
         self._stage, self._since_ms, self._ledgers_total = _decode(self._disk.read_whole(self._path))
         self.ledgers = 0
-        """In limbo now."""
+        """How many ledgers are in limbo now."""
         self.entries_fetched = 0
         self.unhealed: dict[int, Unhealed] = {}
         self.damage: list[str] = []

@@ -43,10 +43,10 @@ class FoundMark(NamedTuple):
     offset: int
     """The offset of the mark itself, eight bytes behind its padding record."""
     position: int
-    """Where its group began when it was written."""
+    """The offset where the mark's group began when it was written."""
     checksum: int
     end_offset: int
-    """Behind the padding."""
+    """The offset in the file where the next record begins: behind the mark's padding."""
 
 
 def marks_behind(read_at: ReadAt, offset: int) -> Iterator[FoundMark]:

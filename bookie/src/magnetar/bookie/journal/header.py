@@ -26,7 +26,7 @@ _HEADER: Final = struct.Struct(">4sI")
 _CHAIN: Final = struct.Struct(">QQI")
 _CHECKSUM: Final = struct.Struct(">I")
 _CHECKED_BYTES: Final = 8 + 8 + 20
-"""The length of the header before its checksum."""
+"""Bytes of the header that its checksum covers."""
 
 NEWEST_FILE: Final = "newestJournal"
 """Stands beside the files and names the newest one that was begun, so that it is missed when it is gone."""

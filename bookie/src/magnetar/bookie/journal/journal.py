@@ -40,7 +40,7 @@ from magnetar.wire.bookkeeper.codes import BookieCode
 logger: Final = logging.getLogger(__name__)
 
 Mark: TypeAlias = tuple[int, int]
-"""(file id, offset): everything before it is durable."""
+"""A place in the journal, (file id, offset): everything before it is durable."""
 
 Context: TypeAlias = tuple[Callable[[int, int, Sequence[int]], None], int, Sequence[int]]
 """What a finished append is told with: the caller's callback, ledger id, entry ids."""
@@ -48,7 +48,7 @@ Context: TypeAlias = tuple[Callable[[int, int, Sequence[int]], None], int, Seque
 Done: TypeAlias = Callable[[int, Context], None]
 
 _Item: TypeAlias = tuple[list[bytes], int, Done, Context]
-"""Records, their bytes, and whom to tell."""
+"""What waits for the journal's thread: encoded records, their bytes, and whom to tell with what."""
 
 
 class JournalFile:

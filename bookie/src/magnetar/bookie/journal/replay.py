@@ -190,7 +190,7 @@ class FileReading:
     """One open journal file, and what is wrong in it."""
 
     def __init__(self, file: DiskFile) -> None:
-        """OSError."""
+        """Reads the head of the file. OSError."""
         self._file = file
         self.size_bytes = file.size_bytes()
         self.empty = False

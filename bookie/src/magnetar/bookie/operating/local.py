@@ -62,7 +62,7 @@ class LocalParts:
 
     bookie_id: str
     address: str
-    """`host:port` where clients reach it."""
+    """The address, `host:port`, where clients reach the bookie."""
     settings: BookieSettings
     mode: WriteMode
     switch: ReadOnlySwitch
@@ -76,11 +76,11 @@ class LocalParts:
     """In the order of the ledger directories; none while nothing is collected."""
     recovery_counters: RecoveryCounters | None = None
     shown_settings: Mapping[str, str] = field(default_factory=dict)
-    """BookKeeper's names and values, without secrets."""
+    """Settings that the HTTP API shows, by BookKeeper's names and without secrets."""
     sanity_test: Callable[[], Awaitable[bool]] | None = None
     """Writes, reads and deletes a ledger on this bookie alone."""
     expand: Callable[[], Awaitable[None]] | None = None
-    """Takes new directories into the cookie."""
+    """Notes directories that were added in the bookie's cookie."""
 
 
 class LocalOperations:
@@ -287,7 +287,7 @@ class LocalOperations:
             collector.suspend_compaction(major=major, minor=minor)
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Undo `suspend_compaction`."""
+        """Have compactions made again that `suspend_compaction` has stopped."""
         for collector in self._collectors():
             collector.resume_compaction(major=major, minor=minor)
 

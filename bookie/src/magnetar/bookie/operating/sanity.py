@@ -21,17 +21,17 @@ logger: Final = logging.getLogger(__name__)
 ENTRIES: Final = 10
 """Entries written by the check; `bookkeeper shell bookiesanity` writes as many by default."""
 SECONDS_MAX: Final = 10.0
-"""For a bookie that tests itself."""
+"""Seconds that a bookie's test of itself may take."""
 ENTRIES_AT_ONCE: Final = 100
-"""Entries on their way at a time."""
+"""Entries of the check that are on their way at a time."""
 METADATA: Final = {"application": b"magnetar-test"}
 
 Progress = Callable[[int, int], None]
-"""(entries done, entries wanted)."""
+"""Is told how far a check is: entries done and entries wanted."""
 
 
 def _untold(_done: int, _wanted: int) -> None:
-    """Nobody watches."""
+    """The progress of a check that nobody watches."""
 
 
 class CheckFailed(MagnetarError):

@@ -33,7 +33,7 @@ class AutoRecoveryProcessSettings:
     recovery: AutoRecoverySettings
     client: LedgerClientSettings
     name: str
-    """What it signs its votes and locks with."""
+    """The name by which the process signs its votes and locks."""
 
 
 def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSettings:

@@ -34,9 +34,10 @@ from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
 
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
 DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
-"""Where Pulsar's `bookkeeper.conf` puts them."""
+"""Ledger directories where no setting names one, as in Pulsar's `bookkeeper.conf`."""
 PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
-"""What this bookie cannot do yet; see `refuse_protection`."""
+"""BookKeeper's settings of protections that this bookie does not have: a start with one is refused
+(`refuse_protection`)."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
 PLACEMENT_POLICIES: Final = (
     "RackawareEnsemblePlacementPolicy",
@@ -46,9 +47,9 @@ PLACEMENT_POLICIES: Final = (
 )
 """The classes that ensemblePlacementPolicy names. The groups of an isolated ledger are in its metadata, and kept."""
 RATE_BYTES_MAX: Final = 1 << 40
-"""Per second: more than any disk takes."""
+"""The largest rate that may be set, in bytes per second: more than any disk takes."""
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
-"""Names of settings that nobody is told."""
+"""Matches names of settings whose values nobody is told."""
 COOKIE_EXIT_CODES: Final = {
     CookieProblem.EMPTY_VOLUME: EXIT_EMPTY_VOLUME,
     CookieProblem.WRONG_VOLUME: EXIT_WRONG_VOLUME,
@@ -67,7 +68,7 @@ class BookieProcessSettings:
 
     @property
     def bookie(self) -> BookieSettings:
-        """Its storage."""
+        """The settings of the bookie's storage."""
         return self.node.bookie
 
 

@@ -23,7 +23,7 @@ QUEUE_BYTES_MAX: Final = 1 * MIB
 """Bytes that the waiting requests of one connection bring, such as explicit LACs. One of any size is taken."""
 
 QUEUE_BATCH: Final = 64
-"""Requests answered at once."""
+"""Requests answered in one turn before the event loop serves others."""
 
 REPLIES_BYTES_MAX: Final = 1 * MIB
 """Bytes of replies that are made at once; a read or a batch of entries, of 5 MB at most, may come on top. The next ones

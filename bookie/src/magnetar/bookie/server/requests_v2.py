@@ -12,7 +12,8 @@ from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
 AUTH_DISABLED_PLUGIN: Final = "AuthDisabledPlugin"
-"""What a bookie without authentication answers (BookKeeper: auth/AuthProviderFactoryFactory)."""
+"""The authentication plugin that a bookie without authentication names (BookKeeper:
+auth/AuthProviderFactoryFactory)."""
 
 BATCH_REPLY_OVERHEAD_BYTES: Final = 64 * 1024
 """Kept free in a batch read's frame for the head and a size word per entry."""

@@ -34,7 +34,7 @@ class BookieDirectories:
     journals: tuple[Path, ...]
     ledgers: tuple[Path, ...]
     indexes: tuple[Path, ...]
-    """As many as ledger directories; the same ones unless the settings say otherwise."""
+    """The index's directories, one for each ledger directory; the same ones unless the settings say otherwise."""
     disk: Disk
 
     def all(self) -> tuple[Path, ...]:

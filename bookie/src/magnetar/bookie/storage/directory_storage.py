@@ -49,7 +49,7 @@ _Run: TypeAlias = tuple[int, int, dict[int, bytes]]
 """Ledger id, entry id, and the entries that stood behind it."""
 
 _Placed: TypeAlias = tuple[int, list[int], list[int]]
-"""Ledger id, entry ids, and where they are."""
+"""Entries that were written: ledger id, entry ids, and the location of each."""
 
 State: TypeAlias = tuple[int, bytes]
 """A ledger's id and its encoded state."""

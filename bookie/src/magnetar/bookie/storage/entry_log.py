@@ -35,7 +35,7 @@ class EntryLogs:
         self._noted = frozenset(there)
         self._unindexed: set[int] = set()
         self.writer = EntryLogWriter(disk, directory, size_bytes_max, self._allocate_for_writer)
-        """For the checkpoint alone."""
+        """Writes entry logs; for the checkpoint alone."""
         self.reader = EntryLogReader(disk, directory)
 
     @property

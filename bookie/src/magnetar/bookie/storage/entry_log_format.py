@@ -28,7 +28,7 @@ SIZE_BYTES: Final = 4
 MAP_LEDGER_ID: Final = -1
 MAP_ENTRY_ID: Final = -2
 MAP_BATCH_LEDGERS_MAX: Final = 10_000
-"""Ledgers in one record of the map."""
+"""Ledgers in one record of an entry log's map of ledgers."""
 
 _MAGIC: Final = b"BKLO"
 _HEADER: Final = struct.Struct(">4sIqI")

@@ -28,7 +28,7 @@ LOGS_TOLD_MAX: Final = 20
 """Each with a line of its own; whoever has lost more knows enough."""
 
 Place: TypeAlias = tuple[int, int, int]
-"""Ledger id, entry id, location."""
+"""Where an entry is: ledger id, entry id, location."""
 
 
 class EntryLogLost(Unavailable):

@@ -45,7 +45,7 @@ class EntryLogWriter:
         self.log_id = -1
         """The log that is being written; -1 before the first."""
         self.written_bytes = 0
-        """All that was ever appended."""
+        """Bytes that were ever appended to entry logs."""
 
     def append(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
         """Write entries of one ledger in a row, in one log; their locations. Durable after `sync`. OSError.

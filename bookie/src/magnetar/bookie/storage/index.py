@@ -34,7 +34,7 @@ TURN_SECONDS: Final = 50e-6
 """Sleeping gives the interpreter lock away; without, the event loop would wait up to 5 ms for it, again and again."""
 
 REPAIR_CACHE_BYTES: Final = 1 << 20
-"""A repair reads each block once."""
+"""Bytes of RocksDB's block cache during a repair, which reads each block once."""
 
 ESTIMATE: Final = "rocksdb.estimate-num-keys"
 
@@ -46,9 +46,9 @@ _LOCATION: Final = struct.Struct(">Q")
 _LAST_ENTRY: Final = b"\x7f" + b"\xff" * 7
 _PLACE_KEY: Final = struct.Struct(">qq")
 _PAST_ENTRIES: Final = b"\x80" + b"\x00" * 7
-"""Behind every entry id that is not negative."""
+"""A key's end that comes after that of every entry id, none of which is negative."""
 _NO_LEDGER: Final = 1 << 63
-"""Greater than every ledger id."""
+"""A number that is greater than every ledger id."""
 
 
 class Index:
@@ -315,7 +315,7 @@ class Index:
 
 
 def open_rocksdb_index(directory: Path, block_cache_bytes: int, *, create: bool) -> Index:
-    """Production's `OpenIndex`."""
+    """Opens the index on the disk, in RocksDB: the `OpenIndex` of a real bookie."""
     return Index(directory, block_cache_bytes, create=create)
 
 

@@ -115,11 +115,12 @@ class Database:
         return self._read(lambda rdict: rdict.iter())
 
     def property_int_value(self, name: str) -> int | None:
-        """What RocksDB tells about itself."""
+        """A number that RocksDB reports of itself, by the property's name; None for a name that it does not know."""
         return self._read(lambda rdict: rdict.property_int_value(name))
 
     def compact_range(self, begin: Any, end: Any) -> None:
-        """See RocksDB's CompactRange."""
+        """Rewrite the keys from `begin` to `end`, so that deleted ones give their space back (RocksDB's
+        CompactRange)."""
         self._read(lambda rdict: rdict.compact_range(begin, end))
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ logger: Final = logging.getLogger(__name__)
 LISTEN_BACKLOG: Final = 1024
 
 APPLICATION: Final = "magnetar.broker.admin.application"
-"""What is loaded when it is needed."""
+"""The module of the admin API's application, loaded when it is needed."""
 
 
 class AdminServer:

@@ -89,7 +89,7 @@ class Authorizer:
         )
 
     def allows_on_topic_now(self, principal: Principal, right: Right, topic: TopicName) -> bool | None:
-        """As `allows_on_topic`, from memory alone; None when what is kept does not say it."""
+        """Whether the principal has a right on a topic, from memory alone; None when what is kept does not say it."""
         if self.is_super_user(principal):
             return True
         namespace = topic.namespace_name

@@ -11,7 +11,7 @@ class Principal(NamedTuple):
 
     role: str
     original: str = ""
-    """Empty unless a proxy named somebody."""
+    """The role of the client that a proxy speaks for; empty unless a proxy named somebody."""
     through_proxy: bool = False
 
     @property

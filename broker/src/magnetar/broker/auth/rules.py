@@ -27,11 +27,11 @@ class Right(enum.Enum):
     """What those need who are no administrators."""
 
     ADMIN = enum.auto()
-    """Nothing is enough."""
+    """The right of administrators only: no grant is enough."""
     PRODUCE = enum.auto()
     CONSUME = enum.auto()
     LOOKUP = enum.auto()
-    """Either of the two."""
+    """The right to look a topic up: a grant to produce or to consume is enough."""
 
 
 class SubscriptionNameRefused(Exception):

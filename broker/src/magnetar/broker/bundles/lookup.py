@@ -93,7 +93,9 @@ class Lookup:
         raise PulsarError(ServerError.SERVICE_NOT_READY, f"The bundle of {topic} keeps changing, look it up again")
 
     async def find_bundle(self, bundle: BundleName, *, authoritative: bool = False, decide: bool = False) -> Answer:
-        """As `find`, for a bundle whose namespace is known to be this cluster's. `BundleNotFound`."""
+        """Who serves a bundle of a namespace that this cluster is known to serve; takes it when this broker is to
+        (`authoritative` and `decide` mean what they mean to `find`). `BundleNotFound`, `PulsarError`,
+        `StoreUnavailable`."""
         owner = await self.ownership.owner(bundle)
         if owner is not None:
             return self._connect(bundle, owner)

@@ -359,15 +359,15 @@ class BundleMoves:
         if len(parts) < 2:
             return (bundle,)
         tenure = owned.tenure
-        await self._ownership.claim_parts(parts)
         try:
+            await self._ownership.claim_parts(owned, parts)
             await self._bundles.split(bundle, list(cuts))
             await self._ownership.replace(owned, parts, tenure)
         except BaseException as error:
             if isinstance(error, CutUnknown):
                 # Others may take the parts already, by a cut that we do not serve by.
                 self._ownership.doubt(owned)
-            await self._ownership.give_back(parts)
+            await self._ownership.give_back(owned, parts)
             raise
         logger.info("%s is split into %s", bundle, ", ".join(str(part.range) for part in parts))
         return parts

@@ -9,10 +9,10 @@ import logging
 import re
 from typing import Any, Final
 
-from magnetar.broker.resources import Document, Resources, decode_document
+from magnetar.broker.resources import LOCAL_POLICIES_ROOT, Document, Resources, decode_document
 from magnetar.core.bundle import BundleName, BundleRange, NamespaceBundles
 from magnetar.core.errors import MagnetarError
-from magnetar.core.topic_name import FULL_RANGE, NamespaceName, TopicName
+from magnetar.core.topic_name import FULL_RANGE, NamespaceName, TopicName, is_valid_name_part
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, StoreUnavailable, VersionConflict
 
@@ -46,6 +46,14 @@ def named_broker(namespace: NamespaceName) -> str | None:
     if namespace.tenant in (HEARTBEAT_TENANT, SLA_MONITOR_TENANT) and _BROKER_ID.fullmatch(namespace.name):
         return namespace.name
     return None
+
+
+def namespace_of_cuts(path: str) -> NamespaceName | None:
+    """Whose cut is stored at a path; None for a path of something else."""
+    if not path.startswith(LOCAL_POLICIES_ROOT):
+        return None
+    parts = path.removeprefix(LOCAL_POLICIES_ROOT).split("/")
+    return NamespaceName(*parts) if len(parts) == 2 and all(map(is_valid_name_part, parts)) else None
 
 
 def heartbeat_bundle(broker_id: str) -> BundleName:
@@ -164,5 +172,5 @@ def _decode(path: str, node: Node) -> NamespaceBundles | None:
     boundaries = _boundaries(decode_document(path, node))
     if not boundaries:
         return None
-    tenant, _, name = path.removeprefix("/admin/local-policies/").partition("/")
+    tenant, _, name = path.removeprefix(LOCAL_POLICIES_ROOT).partition("/")
     return NamespaceBundles(NamespaceName(tenant, name), boundaries)

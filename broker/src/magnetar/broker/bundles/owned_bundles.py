@@ -85,6 +85,11 @@ class OwnedBundles:
         row = self._rows.get(topic.namespace_name)
         return None if row is None else self._at(row, topic.bundle_hash())
 
+    def of_namespace(self, namespace: NamespaceName) -> list[OwnedBundle]:
+        """The bundles of one namespace."""
+        row = self._rows.get(namespace)
+        return [] if row is None else list(row.bundles.values())
+
     def containing(self, name: BundleName) -> OwnedBundle | None:
         """The bundle that has all hashes of another one: the same, or the whole that it is a part of."""
         row = self._rows.get(name.namespace)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from magnetar.broker.bundles.lookup_answers import Connect
-from magnetar.broker.bundles.namespace_bundles import BundleNotFound, Bundles, named_broker
+from magnetar.broker.bundles.namespace_bundles import BundleNotFound, Bundles, named_broker, namespace_of_cuts
 from magnetar.broker.bundles.owned_bundles import OwnedBundle, OwnedBundles
 from magnetar.broker.peers.addresses import BrokerAddresses, decode_owner, encode_owner
 from magnetar.broker.states import BundleState
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.coordination import RETRY_DELAY_SECONDS, claim
 from magnetar.metadata.node_cache import NodeCache
 from magnetar.metadata.store import (
@@ -88,6 +88,8 @@ class BundleOwnership:
         self._by_path: dict[str, OwnedBundle] = {}
         self._owners: NodeCache[Owner] = NodeCache(store, self._decode, entries_max=OWNERS_KEPT_MAX)
         self._taking: dict[BundleName, asyncio.Task[Owner]] = {}
+        self._being_cut: set[BundleName] = set()
+        """From `claim_parts` to `replace` or `give_back`: the cut may be stored before the parts are ours."""
         self._doubts = 0
         """How often the session was lost: what was claimed before one is no proof after it."""
         self._closing = False
@@ -193,6 +195,7 @@ class BundleOwnership:
         `OwnershipLost` unless the tenure is still that from before the parts were claimed: their nodes may be gone."""
         if self._owned.get(owned.name) is not owned or owned.tenure is not tenure:
             raise OwnershipLost(f"{owned.name} is not this broker's any more")
+        self._being_cut.discard(owned.name)
         now_ms = self._clock.now_ms()
         successors = [OwnedBundle(part, now_ms, owned.tenure, owned.state) for part in parts]
         self._owned.replace(owned, successors)
@@ -201,18 +204,22 @@ class BundleOwnership:
             self._by_path[ownership_path(successor.name)] = successor
         await self._remove_node(owned.name)
 
-    async def claim_parts(self, parts: tuple[BundleName, ...]) -> None:
+    async def claim_parts(self, owned: OwnedBundle, parts: tuple[BundleName, ...]) -> None:
         """Make the nodes of the parts that a bundle of ours is about to be split into. `OwnershipLost` if one stands.
 
-        They are served only after `replace`; `give_back` removes them if it does not come to that."""
+        They are served only after `replace`; `give_back`, which must follow any failure, removes them."""
+        self._being_cut.add(owned.name)
         for part in parts:
             node = await claim(self._store, ownership_path(part), self._value, is_leftover=self._is_leftover)
             if not node.stat.owned_by_this_session:
-                await self.give_back(parts)
                 raise OwnershipLost(f"{part} has another owner already")
 
-    async def give_back(self, parts: tuple[BundleName, ...]) -> None:
-        """Remove the nodes of parts that are not served."""
+    async def give_back(self, owned: OwnedBundle, parts: tuple[BundleName, ...]) -> None:
+        """A split did not come to its end: remove the nodes of parts that are not served.
+
+        Whether the whole is still in the cut is looked at then: the cut may be stored all the same."""
+        self._being_cut.discard(owned.name)
+        self._check_later([owned])
         for part in parts:
             if part not in self._owned.by_name:
                 await self._remove_node(part)
@@ -317,9 +324,19 @@ class BundleOwnership:
             self._check_later(list(self._owned))
 
     def _take_notification(self, notification: Notification) -> None:
+        if notification.change is NodeChange.CHILDREN_CHANGED:
+            return
         owned = self._by_path.get(notification.path)
-        if owned is not None and notification.change in (NodeChange.DELETED, NodeChange.MODIFIED):
+        if owned is not None and notification.change is not NodeChange.CREATED:
             self._check_later([owned])
+        namespace = namespace_of_cuts(notification.path)
+        if namespace is not None:
+            self._check_later(self._of_namespace(namespace))
+
+    def _of_namespace(self, namespace: NamespaceName) -> list[OwnedBundle]:
+        """Those being taken, too: what they read of the cut may be older than what is told now."""
+        taking = (self._by_path.get(ownership_path(bundle)) for bundle in self._taking if bundle.namespace == namespace)
+        return [*self._owned.of_namespace(namespace), *(owned for owned in taking if owned is not None)]
 
     def _check_later(self, bundles: list[OwnedBundle]) -> None:
         """Somebody may have removed the nodes, or nobody watches them any more. Reading them tells, and watches."""
@@ -356,9 +373,21 @@ class BundleOwnership:
         if self._by_path.get(ownership_path(owned.name)) is owned:
             if owned.state is BundleState.IN_DOUBT:
                 return False
-            if owned.active:
-                await self.still_ours(owned)
+            if owned.active and await self.still_ours(owned):
+                await self._check_cut(owned)
         return True
+
+    async def _check_cut(self, owned: OwnedBundle) -> None:
+        """Let go of a bundle that its namespace is not cut into any more.
+
+        A former owner may have stored the cut after it lost the bundle: nothing ties that write to its ownership."""
+        if named_broker(owned.name.namespace) is not None:
+            return
+        cut = await self._bundles.of_namespace(owned.name.namespace)
+        current = self._by_path.get(ownership_path(owned.name)) is owned and owned.active
+        if owned.name not in cut and current and owned.name not in self._being_cut:
+            logger.warning("%s was split by a former owner", owned.name)
+            self._doubt([owned])
 
     def doubt(self, owned: OwnedBundle) -> None:
         """A bundle may not be ours any more: let its topics go, then find out."""

@@ -23,7 +23,7 @@ BROKER_ENTRY_MAGIC: Final = b"\x0e\x02"
 """How a stored entry starts when the broker put its own metadata before the client's (pulsar-protocol §1)."""
 
 BROKER_ENTRY_HEADER_BYTES: Final = 6
-"""The magic and the length of that metadata."""
+"""Bytes of the magic and of the length that stand before the broker's own metadata."""
 
 PERMITS_MAX: Final = 0x7FFF_FFFF
 """Messages that a consumer can be owed: clients and tools read the number with 32 bits."""

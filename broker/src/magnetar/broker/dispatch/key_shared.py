@@ -33,7 +33,8 @@ LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
 stops."""
 
 LOOK_AHEAD_MAX: Final = 20_000
-"""`keySharedLookAheadMsgInReplayThresholdPerSubscription`."""
+"""Entries that may wait per subscription before reading on stops (Pulsar:
+`keySharedLookAheadMsgInReplayThresholdPerSubscription`)."""
 
 
 class Selector(Protocol):
@@ -80,7 +81,7 @@ class KeySharedDispatcher:
 
     @property
     def active(self) -> Consumer | None:
-        """Several receive."""
+        """None: several consumers receive at a time."""
         return None
 
     @property

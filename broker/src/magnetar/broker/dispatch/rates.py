@@ -6,7 +6,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 
-class Rate:
+class CounterRate:
     """How fast a counter grows."""
 
     __slots__ = ("_before", "per_second")
@@ -27,8 +27,8 @@ class ConsumerRates:
     __slots__ = ("bytes_out", "chunks_out", "messages_acknowledged", "messages_out", "messages_redelivered")
 
     def __init__(self) -> None:
-        self.messages_out = Rate()
-        self.bytes_out = Rate()
-        self.messages_redelivered = Rate()
-        self.messages_acknowledged = Rate()
-        self.chunks_out = Rate()
+        self.messages_out = CounterRate()
+        self.bytes_out = CounterRate()
+        self.messages_redelivered = CounterRate()
+        self.messages_acknowledged = CounterRate()
+        self.chunks_out = CounterRate()

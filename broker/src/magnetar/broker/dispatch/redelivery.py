@@ -72,7 +72,7 @@ class RedeliveryQueue:
         return self.take(len(self._hashes))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all entries that wait for redelivery."""
         self._hashes.clear()
         self._heap.clear()
 
@@ -104,5 +104,5 @@ class RedeliveryCounts:
         self._counts.pop(position, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget how often entries were redelivered."""
         self._counts.clear()

@@ -61,7 +61,7 @@ class SharedDispatcher:
 
     @property
     def active(self) -> Consumer | None:
-        """Several receive."""
+        """None: several consumers receive at a time."""
         return None
 
     @property

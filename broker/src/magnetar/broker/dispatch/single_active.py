@@ -26,7 +26,7 @@ class SingleActive:
 
     @property
     def active(self) -> Consumer | None:
-        """Who receives."""
+        """The consumer that receives messages; None while nobody is connected."""
         return self._active
 
     @property
@@ -61,15 +61,15 @@ class SingleActive:
         """Not needed: the cursor goes back instead."""
 
     def take_replay(self, count_max: int) -> list[Position]:
-        """Nothing waits."""
+        """No entries: what is to be sent again is read again."""
         del count_max
         return []
 
     def replay_finished(self, *, failed: bool) -> None:
-        """Nothing waits."""
+        """Nothing follows, as no entry is replayed."""
 
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
-        """Frees nobody."""
+        """False: an acknowledgement frees no other consumer."""
         del consumer, position, key_hash
         return False
 
@@ -77,4 +77,4 @@ class SingleActive:
         """Nothing was put aside."""
 
     def clear_waiting(self) -> None:
-        """Nothing waits."""
+        """Nothing follows, as no entry waits."""

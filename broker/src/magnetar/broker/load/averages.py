@@ -22,7 +22,8 @@ BUNDLES_PATH: Final = "/loadbalance/bundle-data"
 BROKERS_PATH: Final = "/loadbalance/broker-time-average"
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1_000
-"""Pulsar's lengths of memory (`ModularLoadManagerImpl.NUM_SHORT_SAMPLES`, `NUM_LONG_SAMPLES`)."""
+"""Samples that long-term averages go back, as Pulsar's (`ModularLoadManagerImpl.NUM_LONG_SAMPLES`); short-term ones
+have `NUM_SHORT_SAMPLES`."""
 
 DEFAULT_RATE: Final = 50.0
 DEFAULT_THROUGHPUT: Final = 50_000.0
@@ -123,7 +124,7 @@ class LoadAverages:
 
     @property
     def bundles(self) -> Mapping[str, BundleAverages]:
-        """By bundle."""
+        """The averages of bundles, by the bundle's name."""
         return self._bundles
 
     async def sample(self, reports: Mapping[str, BrokerReport]) -> None:

@@ -25,7 +25,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class BrokerDrainStep(enum.Enum):
-    """How far it is: found from what is owned whenever somebody asks, never kept, so there is no table of it."""
+    """How far a drain is: found from what is owned whenever somebody asks, never kept, so there is no table of it."""
 
     NONE = enum.auto()
     RUNNING = enum.auto()
@@ -35,11 +35,11 @@ class BrokerDrainStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDrainProgress:
-    """At one moment."""
+    """How far a broker's drain is, at one moment."""
 
     step: BrokerDrainStep
     bundles_total: int = 0
-    """When it began."""
+    """Bundles that the broker owned when the drain began."""
     bundles_left: int = 0
     blockers: tuple[tuple[str, str], ...] = ()
     """Bundles whose last attempt failed, with why; they are tried again."""

@@ -46,7 +46,7 @@ class Usage:
 
 
 class HostUsage:
-    """One measurement."""
+    """One measurement of the host: CPU, memory and network."""
 
     __slots__ = ("bandwidth_in", "bandwidth_out", "cpu", "direct_memory", "memory")
 
@@ -59,7 +59,7 @@ class HostUsage:
         self.bandwidth_out = Usage()
 
     def percents(self) -> list[float]:
-        """Every usage."""
+        """Every resource's usage, in percent."""
         parts = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
         return [part.percent for part in parts]
 

@@ -293,8 +293,8 @@ class ModularLoadManager:
         await self._turned()
 
     async def leave(self) -> None:
-        """As `unregister`, for a drain or a stop: this broker is then among those that drain, until it registers or
-        ends. Leaving twice is no error."""
+        """Get no more bundles and lead no more, for a drain or a stop: this broker is then among those that drain,
+        until it registers or ends. Leaving twice is no error."""
         await self.unregister()
         if self._leaving.registered:
             return

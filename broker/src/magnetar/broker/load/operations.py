@@ -76,7 +76,7 @@ class BrokerOperations:
         return self.load.parts.addresses.broker_id
 
     async def report(self) -> BrokerReport:
-        """Measured now."""
+        """This broker's load report, measured now."""
         return await self.load.report(at_once=True)
 
     async def bundles(self) -> list[BundleRow]:

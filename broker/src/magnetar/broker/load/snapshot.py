@@ -22,7 +22,7 @@ NAMES_KEPT_MAX: Final = 50_000
 EMPTY: Final = BundleLoad()
 
 OWNERS_AT_ONCE_MAX: Final = 64
-"""Reads of ownership nodes under way."""
+"""Reads of ownership nodes that are under way at a time."""
 
 FindOwner: TypeAlias = Callable[[BundleName], Awaitable[str | None]]
 """The id of the broker that owns a bundle."""
@@ -71,7 +71,7 @@ def average_load(averages: BundleAverages) -> BundleLoad:
 
 
 def broker_load(report: BrokerReport) -> BrokerLoad:
-    """One broker."""
+    """A broker's load, from its report."""
     loads: dict[BundleName, BundleLoad] = {}
     for name in report.bundles:
         bundle = parse_bundle(name)

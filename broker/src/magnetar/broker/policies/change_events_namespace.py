@@ -97,7 +97,7 @@ class NamespaceChanges:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the namespace's topic policies."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

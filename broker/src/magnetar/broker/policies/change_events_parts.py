@@ -22,13 +22,13 @@ class ChangeEventsParts:
     client: Callable[[], PulsarClient]
     """Asked for when the first system topic is to be read or written."""
     store: MetadataStore
-    """The local one: where topics are."""
+    """The metadata store of this cluster, where its topics are."""
     resources: Resources
     cluster: str
     holder: str
     """This broker's own name, in locks: with one name two brokers would hold one lock."""
     settings: ChangeEventsSettings = field(default_factory=ChangeEventsSettings)
     in_use: Callable[[], Iterable[NamespaceName]] = tuple
-    """The namespaces of loaded topics."""
+    """Tells the namespaces of loaded topics, whose policies are read."""
     memory_bytes: Callable[[], float] = float
     """What this broker may have of memory; 0: nobody knows."""

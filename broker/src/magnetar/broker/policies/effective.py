@@ -77,7 +77,7 @@ class _Levels:
         return values
 
     def part(self, name: str) -> Mapping[str, Any] | None:
-        """An object."""
+        """A member that is an object, of the nearest level that has one."""
         return next((value for value in map(_object, self.values(name)) if value), None)
 
     def rate(self, name: str, otherwise: Rate) -> Rate:

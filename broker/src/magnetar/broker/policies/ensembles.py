@@ -26,7 +26,7 @@ class Ensemble:
 
     size: int
     wanted_by: str
-    """In words: `namespace public/default`, `topic persistent://public/default/t`, or `SETTINGS`."""
+    """Who asks for it, in words: `namespace public/default`, `topic persistent://public/default/t`, or `SETTINGS`."""
 
 
 class StoredTopic(Protocol):

@@ -57,7 +57,7 @@ class TokenBucket:
 
 
 class Pausable(Protocol):
-    """A connection."""
+    """A connection whose reading a rate limiter may stop."""
 
     def pause_reading(self, reason: str) -> None:
         """Stop until every reason is gone."""

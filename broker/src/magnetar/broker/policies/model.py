@@ -26,7 +26,7 @@ class Rate:
     size_bytes: int = 0
     period_seconds: float = 1.0
     relative_to_publish_rate: bool = False
-    """Dispatch only: on top of what is published."""
+    """Whether the rate comes on top of what is published now; only dispatch rates do."""
 
     @property
     def limited(self) -> bool:
@@ -75,10 +75,10 @@ class EffectivePolicies:
     ledger: ManagedLedgerSettings
     """Retention, copies and the rest of how it is stored. Shared: never to be changed."""
     dispatch: DispatchSettings
-    """With the limits of unacknowledged messages that are in force."""
+    """Settings of dispatch, with the limits of unacknowledged messages that are in force."""
 
     retention_minutes: int = 0
-    """Below 0: for ever."""
+    """Minutes that acknowledged messages are kept; below 0: for ever."""
     retention_megabytes: int = 0
     message_ttl_seconds: int = 0
     size_quota: BacklogQuota = field(default_factory=BacklogQuota)
@@ -92,23 +92,23 @@ class EffectivePolicies:
     subscriptions_max: int = 0
     topics_per_namespace_max: int = 0
     message_size_bytes_max: int = 0
-    """0: the broker's."""
+    """Bytes of the largest message that the topic takes; 0: as the broker's setting says."""
 
     publish_rate: Rate = UNLIMITED
     topic_dispatch_rate: Rate = UNLIMITED
     subscription_dispatch_rate: Rate = UNLIMITED
     dispatch_rates: Mapping[str, Rate] = field(default_factory=dict)
-    """Of single subscriptions, by name; they win over `subscription_dispatch_rate`."""
+    """Dispatch rates of single subscriptions, by name; they win over `subscription_dispatch_rate`."""
     replicator_dispatch_rate: Rate = UNLIMITED
     subscribe_rate: Rate = UNLIMITED
-    """Subscribes (as `messages`) per consumer."""
+    """Subscribes per consumer and period; `messages` counts them."""
 
     encryption_required: bool = False
     subscription_types: frozenset[str] = ALL_SUBSCRIPTION_TYPES
     delayed_delivery: bool = True
     delayed_delivery_tick_ms: int = 1_000
     delay_ms_max: int = 0
-    """Longer delays are refused."""
+    """Milliseconds that a delivery may be delayed; longer delays are refused, 0 is no limit."""
     deduplication: bool = False
     deduplication_snapshot_seconds: int = 120
     schema_validation_enforced: bool = False

@@ -29,7 +29,7 @@ from magnetar.metadata.store import Notification, SessionEvent
 logger: Final = logging.getLogger(__name__)
 
 POLICIES_PATH: Final = Resources.tenant_path("")
-"""Below it: `<tenant>/<namespace>`."""
+"""The path above all namespaces' policies, which are nodes `<tenant>/<namespace>` below it."""
 
 NAMESPACES_KEPT: Final = 10_000
 """Namespaces without a loaded topic are forgotten when so many are kept, some kilobytes each."""
@@ -135,7 +135,8 @@ class Policies:
         return namespace.over(self._topic_policies.peek(topic.partitioned_name()))
 
     async def load(self, topic: TopicName) -> EffectivePolicies | None:
-        """As `of`, once everything about the topic is read; None when there is no such namespace. `StoreUnavailable`"""
+        """What is in force for a topic, once everything about it is read; None when there is no such namespace.
+        `StoreUnavailable`."""
         if await self.namespace(topic.namespace_name) is None:
             return None
         if self._topic_policies is not None and not is_system_topic(str(topic)):

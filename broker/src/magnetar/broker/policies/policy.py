@@ -21,7 +21,7 @@ class PolicyKind(enum.Enum):
     COUNT = enum.auto()
     """A whole number that is not negative."""
     SIZE = enum.auto()
-    """The same, of 64 bits."""
+    """A whole number of 64 bits that is not negative, as sizes in bytes are."""
     AUTO_SUBSCRIPTION_CREATION = enum.auto()
     AUTO_TOPIC_CREATION = enum.auto()
     AUTO_UPDATE_STRATEGY = enum.auto()
@@ -36,9 +36,9 @@ class PolicyKind(enum.Enum):
     SUBSCRIPTION_AUTH_MODE = enum.auto()
     SUBSCRIPTION_TYPES = enum.auto()
     TEXTS = enum.auto()
-    """Texts, each once."""
+    """A list of texts, each of which counts once."""
     OTHER = enum.auto()
-    """What its own handlers make of it."""
+    """A value of a form of its own, read by handlers of its own."""
 
 
 NUMBERS: Final = (PolicyKind.COUNT, PolicyKind.SIZE)
@@ -55,9 +55,9 @@ class Level:
     """A policy at one level."""
 
     path: str
-    """Below the topic or the namespace; of a special one also several. Empty: it has no routes."""
+    """The route's path, below the topic or the namespace; of a special one also several. Empty: it has no routes."""
     member: str = ""
-    """Of the level's document; empty: it is called as the path."""
+    """The policy's member of the level's document; empty: it is called as the path."""
     _: KW_ONLY
     also: Sequence[str] = ()
     """Further members that are removed with it; namespaces also set them, as old brokers read them."""
@@ -69,7 +69,7 @@ class Level:
     removable: bool = True
     """Whether DELETE is an operation of the API."""
     special: Literal["", "set", "get set", "get set remove"] = ""
-    """What has handlers of its own."""
+    """The operations that have handlers of their own; empty: the row says all."""
 
     @property
     def paths(self) -> list[str]:
@@ -108,7 +108,7 @@ class OfNamespace(Level):
 
     _: KW_ONLY
     verb: str = "POST"
-    """How it is set."""
+    """The HTTP verb that sets the policy."""
     removed: Any = None
     """What DELETE leaves in the document; None: nothing."""
     body_required: bool = True

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 LOAD_HISTORY: Final = "persistent://pulsar/system/load-history"
-"""What all brokers did, for planning; ours alone."""
+"""The topic in which all brokers' load is written down for planning; ours alone."""
 
 LIVENESS_TENANT: Final = "sla-monitor"
 BROKERS_TENANT: Final = "pulsar"

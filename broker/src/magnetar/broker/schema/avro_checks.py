@@ -119,7 +119,7 @@ class _Resolver:
         self._fields: dict[str, dict[str, str]] = {}
 
     def use_aliases(self, reader: AvroType) -> None:
-        """See the writer's names through the aliases of the reader."""
+        """Have the writer's names found by the aliases that the reader's schema gives them."""
         self._collect_aliases(reader, set())
 
     def resolve(self, writer: AvroType, reader: AvroType) -> _Action:

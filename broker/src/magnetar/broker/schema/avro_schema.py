@@ -88,7 +88,7 @@ def parse(data: bytes) -> AvroType:
     """The schema that this text means. `AvroError` when it means none."""
     try:
         node = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)
-        return _Parser().parse(node, "")
+        return _SchemaParser().parse(node, "")
     except RecursionError:
         raise AvroError("nested too deeply") from None
     except AvroError:
@@ -101,7 +101,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise AvroError(f"{name} is no JSON value")
 
 
-class _Parser:
+class _SchemaParser:
     """Turns JSON nodes into types; remembers the names defined so far."""
 
     def __init__(self) -> None:

@@ -44,6 +44,6 @@ class WeightedCache(Generic[K, V]):
             self._weight -= found[1]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all that is kept."""
         self._kept.clear()
         self._weight = 0

@@ -187,7 +187,8 @@ class SchemaRegistry:
         await self._judged(schema_id, schema, strategy, require_compatible)
 
     async def is_compatible(self, schema_id: str, schema: SchemaInfo, strategy: Strategy) -> bool:
-        """As `check_compatible`, but says no instead of raising `IncompatibleSchema`."""
+        """Whether a schema may be added; False where `check_compatible` raises `IncompatibleSchema`.
+        `InvalidSchemaData`."""
         try:
             await self.check_compatible(schema_id, schema, strategy)
         except IncompatibleSchema:

@@ -44,7 +44,7 @@ _CACHED_SCHEMAS_BYTES_MAX: Final = 8 << 20
 _CACHED_POSITIONS_MAX: Final = 50_000
 """Versions over all cached locators, about 200 bytes each."""
 _SCHEMA_OVERHEAD_BYTES: Final = 512
-"""What a cached schema takes beside its data."""
+"""Bytes that a cached schema takes beside its data."""
 _READS_AT_ONCE_MAX: Final = 16
 """A topic may have thousands of versions; opening all their ledgers at once would starve the brokers' own traffic."""
 _READS_LATE_MAX: Final = 64

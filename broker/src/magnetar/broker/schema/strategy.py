@@ -17,7 +17,7 @@ class Strategy(enum.Enum):
     FORWARD = "FORWARD"
     """The newest old schema reads what the new one writes."""
     FULL = "FULL"
-    """Both; the default of a broker."""
+    """Each of the two reads what the other one writes: backward and forward; the default of a broker."""
     BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
     FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
     FULL_TRANSITIVE = "FULL_TRANSITIVE"

@@ -64,7 +64,7 @@ class SessionAccess:
         self._refreshes = False
         self._timer: asyncio.TimerHandle | None = None
         self.principal: Principal | None = None
-        """Known once connected."""
+        """Who the client is; None until it is connected."""
 
     @property
     def _session(self) -> AuthenticatedSession:

@@ -53,7 +53,7 @@ class ConsumerCommands:
         BaseCommand.GET_LAST_MESSAGE_ID: lambda self, command: self._last_message_id(command.getLastMessageId),
         BaseCommand.CONSUMER_STATS: lambda self, command: self._stats(command.consumerStats),
     }
-    """What this group serves beside ACK and FLOW."""
+    """The protocol's commands about consumers, each with its handler; ACK and FLOW are decoded by hand."""
 
     def __init__(self, session: Session) -> None:
         self._session: Session = session

@@ -63,7 +63,7 @@ class ProducerCommands:
         BaseCommand.PRODUCER: lambda self, command: self._open(command.producer),
         BaseCommand.CLOSE_PRODUCER: lambda self, command: self._close(command.close_producer),
     }
-    """What this group serves beside SEND."""
+    """The protocol's commands about producers, each with its handler; SEND is decoded by hand."""
 
     def __init__(self, session: Session) -> None:
         self._session: Session = session

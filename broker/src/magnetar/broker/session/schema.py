@@ -27,7 +27,7 @@ class SchemaCommands:
         ),
         BaseCommand.GET_OR_CREATE_SCHEMA: lambda self, command: self._get_or_create(command.getOrCreateSchema),
     }
-    """What this group serves."""
+    """The protocol's commands about schemas, each with its handler."""
 
     def __init__(self, session: Session) -> None:
         self._session: Session = session

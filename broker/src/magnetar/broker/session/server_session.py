@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
-"""The newest protocol version served; Pulsar 4.x."""
+"""The newest version of the binary protocol that is served: that of Pulsar 4.x."""
 
 CONTROL_COMMANDS_MAX: Final = 60_000
 """Control commands of one connection under way, those that wait for exclusive access with them: others wait in the
@@ -463,8 +463,9 @@ class ServerSession:
             forget_frames(error)
 
     def answering_large(self, request_id: int, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-        """As `answering`, for work that writes nothing but a large answer (`ConnectionRequests.begin_large`), for which
-        it takes the place. The end of the broker does not wait for it: the client may read nothing."""
+        """Run the work of one request, of which only a large answer comes, in the place that it takes
+        (`ConnectionRequests.begin_large`); what it raises becomes the error answer. The broker stops without waiting
+        for it, as the client may read nothing."""
         frame_bytes = self._frame_bytes
 
         def run() -> None:

@@ -42,7 +42,7 @@ class TopicListCommands:
         BaseCommand.WATCH_TOPIC_LIST: lambda self, command: self._watch(command.watchTopicList),
         BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda self, command: self._unwatch(command.watchTopicListClose),
     }
-    """What this group serves."""
+    """The protocol's commands about lists of topics, each with its handler."""
 
     def __init__(self, session: Session) -> None:
         self._session: Session = session

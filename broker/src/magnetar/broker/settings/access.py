@@ -30,15 +30,15 @@ class AccessSettings:
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
     authorization_enabled: bool = setting("authorizationEnabled", False)
     authorization_provider: str = setting("authorizationProvider", AUTHORIZATION_PROVIDER)
-    """There is one."""
+    """Apache's class name of the authorization provider; there is only this one."""
     wildcards: bool = setting("authorizationAllowWildcardsMatching", False)
-    """A grant to `a*` or `*a` is one to all roles that begin or end so."""
+    """Whether a grant to `a*` or `*a` is one to all roles that begin or end so."""
     super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
-    """They may do everything."""
+    """Roles that may do everything."""
     proxy_roles: tuple[str, ...] = setting("proxyRoles", ())
-    """They speak for others, whom they have to name; both need the right."""
+    """Roles of proxies: they speak for clients, whom they have to name; proxy and client both need the right."""
     authenticate_original_data: bool = setting("authenticateOriginalAuthData", False)
-    """A proxy's word is not enough, the client's own credentials are checked."""
+    """Whether the client's own credentials are checked, as a proxy's word about them is not enough."""
     metrics_authenticated: bool = setting("authenticateMetricsEndpoint", False)
     peers: PeerSettings = field(default_factory=PeerSettings)
 

@@ -14,22 +14,22 @@ class AdminSettings:
     force_delete_namespace_allowed: bool = setting("forceDeleteNamespaceAllowed", False, dynamic="broker")
     """Whether `force` deletes a namespace with its topics."""
     force_delete_tenant_allowed: bool = setting("forceDeleteTenantAllowed", False, dynamic="broker")
-    """The same for a tenant with its namespaces."""
+    """Whether `force` deletes a tenant with its namespaces and their topics."""
     tenants_max: int = setting("maxTenants", 0, dynamic="broker")
-    """0 is no limit."""
+    """Tenants that the cluster may have; 0 is no limit."""
     namespaces_per_tenant_max: int = setting("maxNamespacesPerTenant", 0, dynamic="broker")
-    """0 is no limit."""
+    """Namespaces that a tenant may have; 0 is no limit."""
     metadata_store_url: str = setting("metadataStoreUrl", "")
-    """As tools that need the cluster's metadata are told it."""
+    """The metadata store's URL that tools are told which need the cluster's metadata."""
     configuration_metadata_store_url: str = setting("configurationMetadataStoreUrl", "")
-    """Empty: the same."""
+    """The URL of the store that the clusters of an instance share; empty: `metadata_store_url`."""
     bookkeeper_metadata_service_uri: str = setting("bookkeeperMetadataServiceUri", "")
-    """Empty: the bookies use the cluster's own store."""
+    """The URL of the bookies' metadata store that tools are told; empty: the cluster's own store."""
     status_file: str = setting("statusFilePath", "")
-    """/status.html is 404 while this file is not there; empty: no such file is wanted."""
+    """The file without which /status.html is 404, as load balancers ask; empty: no such file is wanted."""
     http_connections_max: int = setting("maxHttpServerConnections", 2_048)
-    """When another one comes, the one goes that has asked for nothing for the longest."""
+    """HTTP connections at a time; when another one comes, the one goes that has asked for nothing for the longest."""
     http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
-    """Of the first line, and of each header."""
+    """Bytes of the first line of an HTTP request, and of each of its headers, at most."""
     region_aware_placement: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
-    """Whether racks may be told with their region."""
+    """Whether a bookie's rack may be set with its region."""

@@ -23,13 +23,13 @@ CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoCreationSettings:
-    """What is made on first use."""
+    """What is made on first use: topics and subscriptions."""
 
     topics_allowed: bool = setting("allowAutoTopicCreation", True, dynamic="broker")
     partitioned: bool = setting("allowAutoTopicCreationType", False, dynamic="broker", words=CREATION_TYPES)
-    """Non-partitioned or partitioned."""
+    """Whether topics that are made on first use are partitioned."""
     default_partitions: int = setting("defaultNumPartitions", 1, dynamic="broker")
-    """When `partitioned`."""
+    """Partitions of a topic that is made on first use, if `partitioned`."""
     subscriptions_allowed: bool = setting("allowAutoSubscriptionCreation", True, dynamic="broker")
 
 
@@ -38,14 +38,14 @@ class DispatchSettings:
     """How entries leave for consumers."""
 
     read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100)
-    """Entries read from a cursor at a time."""
+    """Entries that one read of a cursor brings, at most."""
     read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB)
     round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20)
-    """Messages to one consumer before the next one's turn."""
+    """Messages that one consumer is sent before the next one's turn."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000)
-    """0 is no limit."""
+    """Unacknowledged messages that a consumer may hold before it is sent no more; 0 is no limit."""
     unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000)
-    """0 is no limit."""
+    """Unacknowledged messages that a subscription may hold before its consumers are sent no more; 0 is no limit."""
     failover_delay_ms: int = setting("activeConsumerFailoverDelayTimeMillis", 1_000)
 
 
@@ -59,21 +59,21 @@ class BrokerSettings:
     broker_service_port: int = setting("brokerServicePort", 6650)
     web_service_port: int = setting("webServicePort", 8080)
     broker_service_port_tls: int | None = setting("brokerServicePortTls", None)
-    """None: not served with TLS."""
+    """The binary protocol's port with TLS; None: it is not served with TLS."""
     web_service_port_tls: int | None = setting("webServicePortTls", None)
     tls: TlsSettings = part(TlsSettings, SERVER_TLS_NAMES)
-    """Of both TLS ports."""
+    """Certificates, authorities and versions of TLS, for both TLS ports."""
     proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
     """Connections may begin with a PROXY header that names the true client."""
     advertised_listeners: str = setting("advertisedListeners", "")
-    """`name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
+    """Addresses by listener: `name:pulsar://host:port`, `name:pulsar+ssl://…`, `name:http://…`, separated by commas."""
     internal_listener_name: str = setting("internalListenerName", "")
     """Whose addresses brokers and clients that name no listener get; empty: the first one's."""
 
     keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
     """A peer that answers no PING for this long is gone."""
     connection_liveness_check_seconds: float = setting("connectionLivenessCheckTimeoutMillis", 5)
-    """How long the holder of a name may take to show that it is alive."""
+    """Seconds that the holder of a producer's or consumer's name may take to show that it is alive."""
     known_after_seconds: float = 0.2
     """Ours: how long after its success a client may not know its producer or consumer by its id yet. Clients register
     the id when they have read the answer and pass over a close that comes before; Go's then waits for ever."""
@@ -81,7 +81,7 @@ class BrokerSettings:
     publish_buffer_bytes_per_connection_max: int = 16 * MIB
     """Unacknowledged publishes of one connection before it is read no further; several batches of the largest size."""
     lookups_max: int = setting("maxConcurrentLookupRequest", 50_000, dynamic="broker")
-    """Beyond it lookups answer TooManyRequests."""
+    """Lookups under way at a time; further ones are answered TooManyRequests."""
     topic_loads_max: int = setting("maxConcurrentTopicLoadRequest", 5_000, dynamic="broker")
     topic_list_watchers: bool = setting("enableBrokerTopicListWatcher", True)
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
@@ -119,7 +119,7 @@ class BrokerSettings:
 
     @property
     def service_url_tls(self) -> str | None:
-        """The same with TLS; None where that is not served."""
+        """The URL at which clients find the binary protocol with TLS; None where it is not served with TLS."""
         port = self.broker_service_port_tls
         return None if port is None else f"pulsar+ssl://{self.advertised_address}:{port}"
 

@@ -25,27 +25,27 @@ class LoadSettings:
     enabled: bool = setting("loadBalancerEnabled", True, dynamic="load")
     """Reports are renewed and the leader acts. A broker registers in any case."""
     shedding_enabled: bool = setting("loadBalancerSheddingEnabled", True, dynamic="load")
-    """The leader moves bundles."""
+    """Whether the leader moves bundles from brokers with much load to others."""
     auto_split: bool = setting("loadBalancerAutoBundleSplitEnabled", True, dynamic="load")
-    """The leader splits bundles."""
+    """Whether the leader splits bundles that have too much load."""
     unload_after_split: bool = setting("loadBalancerAutoUnloadSplitBundlesEnabled", True, dynamic="load")
-    """What was split is placed anew."""
+    """Whether the parts of a bundle that was split are unloaded and placed anew."""
     driver: str = setting("magnetarLoadBalanceDriver", LEADER, dynamic="load", ours=True)
-    """One of `DRIVERS`."""
+    """Who moves and splits bundles: one of `DRIVERS`, the leader broker or the control service's caller."""
     report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10)
-    """What must have changed for a new report."""
+    """Percent by which a broker's load must have changed for a new report."""
     report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000)
-    """Reports are so far apart at least."""
+    """Milliseconds between two load reports, at least."""
     report_interval_seconds_max: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60)
-    """There is a new report at the latest after this, changed or not."""
+    """Seconds after which a new load report is written, changed or not."""
     host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60)
-    """Over how long CPU and network are averaged."""
+    """Seconds over which CPU and network usage are averaged."""
     nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None)
-    """Of each network interface, where the system does not tell."""
+    """Gbit/s of each network interface, which count instead of what the system tells; None: the system's word."""
     round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60)
-    """How often the leader decides."""
+    """Seconds between two rounds of the leader, each of which decides what moves and splits."""
     averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60)
-    """How often the leader stores averages of bundles and brokers."""
+    """Seconds between two writes of bundles' and brokers' averages by the leader."""
     averaged_bundles_per_broker_max: int = setting("loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10)
     """Of which averages are stored, the busiest; 0: all."""
     failure_domains: bool = setting("failureDomainsEnabled", False)
@@ -61,7 +61,7 @@ class LoadSettings:
     planning (`magnetar.broker.load.history` says what that costs). Brokers that are processes of their own do unless
     told otherwise; in a standalone nobody expects the topic."""
     history_interval_seconds: int = setting("loadBalancerHistoryIntervalSeconds", 5 * 60, ours=True)
-    """How often."""
+    """Seconds between two records of the load history."""
     history_retention_seconds: int = setting("loadBalancerHistoryRetentionMinutes", 30 * 24 * 3600, ours=True)
     """How long the history is kept at least, in minutes; four weeks show
     what a week is like."""

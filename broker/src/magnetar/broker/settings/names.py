@@ -17,7 +17,7 @@ UNLISTED: Final = ("enableBrokerTopicListWatcher", "tokenAllowedClockSkewSeconds
 """The first is of later versions than the list is made from; the others are read by Pulsar's providers themselves."""
 
 STORE_NAMES: Final = ("metadataStoreSessionTimeoutMillis", "zookeeperServers")
-"""Pulsar's names that `magnetar.process` reads itself."""
+"""Pulsar's names of settings that `magnetar.process` reads itself."""
 
 SETTINGS: Final = Catalogue(
     Path(__file__).with_name("upstream_settings.txt"),

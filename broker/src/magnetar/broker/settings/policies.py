@@ -14,7 +14,7 @@ class BacklogQuotaPolicy(Enum):
     """What happens when a backlog is over its quota (Pulsar `BacklogQuota.RetentionPolicy`)."""
 
     HOLD = "producer_request_hold"
-    """Producers are sent away and told to wait."""
+    """Producers are sent away and told to wait until the backlog is smaller."""
     REFUSE = "producer_exception"
     """Producers are sent away with an error for the application."""
     EVICT = "consumer_backlog_eviction"
@@ -26,14 +26,13 @@ class InactiveTopicDeleteMode(Enum):
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
-    """Also with subscriptions, once they have acknowledged everything."""
+    """Topics without subscriptions, and those whose subscriptions have acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """Under Pulsar's own names (`ServiceConfiguration`). For limits of numbers and rates 0 is none.
-
-    Rates without a unit in their names are in bytes."""
+    """A broker's defaults of policies, under Pulsar's own names (`ServiceConfiguration`). For limits of numbers and
+    rates 0 is none. Rates without a unit in their names are in bytes."""
 
     retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0)
     retention_megabytes: int = setting("defaultRetentionSizeInMB", 0)
@@ -56,7 +55,7 @@ class PolicySettings:
     delete_inactive_topics_after_seconds: int | None = setting(
         "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None, dynamic="broker"
     )
-    """None: as long as the time between checks."""
+    """Seconds without use after which a topic is deleted; None: as long as the time between checks."""
     delete_inactive_partitioned_metadata: bool = setting("brokerDeleteInactivePartitionedTopicMetadataEnabled", False)
 
     producers_per_topic_max: int = setting("maxProducersPerTopic", 0)
@@ -79,14 +78,14 @@ class PolicySettings:
     publish_messages_per_topic: int = setting("maxPublishRatePerTopicInMessages", 0, dynamic="broker")
     publish_per_topic_bytes: int = setting("maxPublishRatePerTopicInBytes", 0, dynamic="broker")
     publish_messages: int = setting("brokerPublisherThrottlingMaxMessageRate", 0, dynamic="broker")
-    """Of the whole broker, per second."""
+    """Messages per second that all producers of the broker together may publish; 0 is no limit."""
     publish_bytes: int = setting("brokerPublisherThrottlingMaxByteRate", 0, dynamic="broker")
     publish_buffer_bytes_max: int = setting("maxMessagePublishBufferSizeInMB", 512 * MIB)
     """Unacknowledged publishes of all connections before those that publish are read no further; room for thirty
     connections that use up their own part. Apache's is half of the direct memory."""
 
     dispatch_messages: int = setting("dispatchThrottlingRateInMsg", 0, dynamic="broker")
-    """Of the whole broker, per second."""
+    """Messages per second that the broker may send to all its consumers together; 0 is no limit."""
     dispatch_bytes: int = setting("dispatchThrottlingRateInByte", 0, dynamic="broker")
     dispatch_messages_per_topic: int = setting("dispatchThrottlingRatePerTopicInMsg", 0, dynamic="broker")
     dispatch_per_topic_bytes: int = setting("dispatchThrottlingRatePerTopicInByte", 0, dynamic="broker")

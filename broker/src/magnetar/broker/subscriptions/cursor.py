@@ -52,15 +52,16 @@ class SubscriptionCursor(Protocol):
         ...
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
-        """Single entries."""
+        """Acknowledge single entries."""
         ...
 
     def acknowledge_batch_indexes(self, position: Position, remaining: list[int], batch_size: int) -> bool:
-        """Messages of a batch; whether the entry became wholly acknowledged."""
+        """Acknowledge messages of a batch: `remaining` is the ack set that is left. Whether the entry became wholly
+        acknowledged."""
         ...
 
     def acknowledge_cumulative(self, position: Position, remaining: list[int] | None = None) -> None:
-        """Everything up to the position."""
+        """Acknowledge everything up to the position; with `remaining`, an ack set, the last entry only in part."""
         ...
 
     def is_acknowledged(self, position: Position) -> bool:
@@ -68,7 +69,7 @@ class SubscriptionCursor(Protocol):
         ...
 
     def remaining_ack_set(self, position: Position) -> list[int] | None:
-        """What is left of a batch."""
+        """The ack set of a batch: the words of its bits that are not acknowledged. None: the batch is whole."""
         ...
 
     def unacknowledged_at(self, number: int) -> Position:
@@ -89,7 +90,7 @@ class SubscriptionCursor(Protocol):
         ...
 
     async def reset(self, position: Position) -> None:
-        """Seek."""
+        """Seek: reading goes on at the position, and everything before it counts as acknowledged."""
         ...
 
     async def skip_entries(self, count: int) -> None:
@@ -97,7 +98,7 @@ class SubscriptionCursor(Protocol):
         ...
 
     async def clear_backlog(self) -> None:
-        """Acknowledge everything."""
+        """Acknowledge the whole backlog."""
         ...
 
     def persist(self, done: Callable[[MagnetarError | None], None]) -> None:

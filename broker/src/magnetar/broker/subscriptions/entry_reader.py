@@ -32,14 +32,15 @@ BACKOFF_FIRST_SECONDS: Final = 0.1
 """Short enough not to be seen when a bookie restarts."""
 
 BACKOFF_SECONDS_MAX: Final = 15.0
-"""`dispatcherReadFailureBackoffInitialTimeInMs`: what Pulsar begins with."""
+"""Seconds between two attempts to read, at most: what Pulsar begins with
+(`dispatcherReadFailureBackoffInitialTimeInMs`)."""
 
 
 class Spawn(Protocol):
     """How background work is started; whoever gives this owns the tasks and outlives them."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, None], /) -> object:
-        """Run it."""
+        """Run the coroutine as a task."""
         ...
 
 
@@ -111,12 +112,12 @@ class ReadState(enum.Enum):
     """What becomes of the read in the background."""
 
     IDLE = enum.auto()
-    """There is none."""
+    """No read runs in the background."""
     READING = enum.auto()
     DROPPED = enum.auto()
-    """Nobody wants what it brings."""
+    """The read's entries are not wanted any more: they are dropped when they come."""
     REWINDING = enum.auto()
-    """The same, and when it is over the cursor goes back to the first unacknowledged entry."""
+    """The read's entries are dropped when they come, and the cursor goes back to the first unacknowledged entry."""
 
 
 READ_TRANSITIONS: Final = Transitions(
@@ -172,7 +173,7 @@ class _Nobody:
         return False
 
     def read_ended(self) -> None:
-        """Nothing follows."""
+        """Nothing follows a read's end."""
 
 
 NOBODY: Final = _Nobody()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.rates import Rate
+from magnetar.broker.dispatch.rates import CounterRate
 from magnetar.broker.states import ConsumerState
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.subscription import new_dispatcher
@@ -32,7 +32,7 @@ class NonPersistentSubscription:
         self.type: SubscriptionType | None = None
         self.totals = SubscriptionTotals()
         self.messages_dropped = 0
-        self.drop_rate = Rate()
+        self.drop_rate = CounterRate()
         self._clock = clock if clock is not None else SystemClock()
         self._settings = settings
         self._dispatcher: Dispatcher | None = None

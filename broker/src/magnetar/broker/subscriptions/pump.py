@@ -38,7 +38,7 @@ TURN_BYTES_MAX: Final = 8 * MIB
 """What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
 
 TURN_READS_MAX: Final = 32
-"""Reads in one turn; other topics want theirs."""
+"""Reads of one subscription in a turn of the event loop: other topics want theirs."""
 
 UNREADABLE_MAX: Final = 1_000
 """Damaged entries that are put aside; with more, reading waits at the next one: then more than one disk page is bad."""

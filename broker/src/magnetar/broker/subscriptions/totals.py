@@ -26,7 +26,7 @@ class SubscriptionTotals:
 
     def __init__(self) -> None:
         self.messages_expired = 0
-        """Entries, as Pulsar counts them."""
+        """Expired entries, which Pulsar counts as messages."""
         self.last_expired_ms = 0
         self.expired_per_second = 0.0
         self._expired_before = 0

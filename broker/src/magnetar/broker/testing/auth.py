@@ -61,7 +61,7 @@ def grants(
     topics: dict[str, dict[str, list[str]]] | None = None,
     subscriptions: dict[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """`auth_policies`."""
+    """The policies' member `auth_policies`, which grants actions to roles."""
     return {
         "namespace_auth": namespace or {},
         "destination_auth": topics or {},

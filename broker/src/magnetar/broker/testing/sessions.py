@@ -108,7 +108,7 @@ class ProtocolClient:
         self.send_bytes(command_frame(kind, payload, **fields))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send anything."""
+        """Send any bytes, frames or not."""
         self._writer.write(data)
 
     async def request(self, kind: pb.BaseCommand.Type, **fields: Any) -> Received:

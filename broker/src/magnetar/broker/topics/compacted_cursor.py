@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 4 << 20
 """About how large they may be, as far as the ledger's average tells."""
 
 FIRST: Final[Position] = (0, 0)
-"""No entry stands before it."""
+"""The position before which no entry can stand."""
 
 
 class CompactedCursor:
@@ -175,7 +175,7 @@ class CompactedCursor:
         return self._cursor.backlog_entries + at_hand
 
     def acknowledge(self, positions: Sequence[Position]) -> None:
-        """Single entries."""
+        """Acknowledge single entries."""
         self._cursor.acknowledge([position for position in positions if position > self._compaction.horizon])
 
     def acknowledge_batch_indexes(self, position: Position, remaining: list[int], batch_size: int) -> bool:
@@ -216,7 +216,7 @@ class CompactedCursor:
         return self._cursor.individual_ranges
 
     async def reset(self, position: Position) -> None:
-        """Seek."""
+        """Seek: reading goes on at the position."""
         await self._cursor.reset(position)
         self._acknowledged = (NO_ENTRY, NO_ENTRY)
         self._start = position
@@ -228,7 +228,7 @@ class CompactedCursor:
         await self._cursor.skip_entries(count)
 
     async def clear_backlog(self) -> None:
-        """Acknowledge everything."""
+        """Acknowledge the whole backlog."""
         self._ended = True
         self._acknowledged = self._compaction.horizon
         await self._cursor.clear_backlog()

@@ -24,7 +24,7 @@ class Compaction(NamedTuple):
 
     ledger_id: int
     horizon: Position
-    """The last position that it went through."""
+    """The compaction's horizon: the last position of the topic that it went through."""
 
 
 def compaction_of(ledger: ManagedLedger) -> Compaction | None:

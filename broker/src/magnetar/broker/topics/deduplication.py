@@ -72,9 +72,9 @@ class Deduplication:
         """The highest one that is stored."""
         now = clock.monotonic_seconds()
         self._idle_since: dict[str, float] = dict.fromkeys(self.pushed, now)
-        """Producers that are not connected."""
+        """Since when each producer is not connected, by its name, in seconds of the monotonic clock."""
         self._entries = 0
-        """Stored since the last snapshot."""
+        """Entries that were stored since the last snapshot."""
         self._snapshot_seconds = now
 
     async def replay(self) -> None:

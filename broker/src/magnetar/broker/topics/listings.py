@@ -17,7 +17,7 @@ KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
 NAME_BYTES: Final = 64
-"""What a name costs beside its letters."""
+"""Bytes that a name in a list costs beside its letters."""
 
 Key: TypeAlias = tuple[NamespaceName, str]
 """A namespace, and the domain of its topics."""
@@ -44,7 +44,7 @@ class _Kept:
         self.listed = listed
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}
-        """By pattern."""
+        """The part of the list that each pattern has found."""
         self.size_bytes = sum(map(len, listed)) + NAME_BYTES * (1 + len(listed))
 
 

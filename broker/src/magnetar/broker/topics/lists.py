@@ -52,7 +52,7 @@ class Watcher:
         """Whether the list changed before that."""
 
 
-class _Watched:
+class _WatchedNamespace:
     """A namespace that somebody watches."""
 
     __slots__ = ("names", "read", "watchers")
@@ -86,13 +86,13 @@ class TopicLists:
         self._resources = resources
         self._listings = Listings(list_topics)
         self._spawn = spawn
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedNamespace] = {}
         self._refreshing: set[str] = set()
         self._changed_meanwhile: set[str] = set()
         self._known: dict[tuple[int, str], tuple[int, list[str]]] = {}
         """By list and pattern: what the pattern found in it, and for how many watchers."""
         self.watched_names = 0
-        """In all lists of `_known`."""
+        """How many names all lists of `_known` have together."""
         self._stops = [store.watch(self._notified), store.watch_session(self._take_session_event)]
 
     @property
@@ -125,7 +125,7 @@ class TopicLists:
         Raises PulsarError(NOT_ALLOWED_ERROR) when all watchers together know as many names as they may."""
         watcher = Watcher(namespace, TopicPattern(pattern), changed)
         path = Resources.managed_ledgers_path(namespace)
-        watched = self._watched.setdefault(path, _Watched())
+        watched = self._watched.setdefault(path, _WatchedNamespace())
         watched.watchers[watcher] = None
         try:
             if watched.read and path not in self._refreshing:
@@ -147,7 +147,7 @@ class TopicLists:
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Stop telling."""
+        """Tell a watcher of no further changes."""
         path = Resources.managed_ledgers_path(watcher.namespace)
         watched = self._watched.get(path)
         if watched is None or watcher not in watched.watchers:
@@ -227,7 +227,7 @@ class TopicLists:
         finally:
             self._refreshing.discard(path)
 
-    async def _tell_all(self, watched: _Watched, names: list[str]) -> None:
+    async def _tell_all(self, watched: _WatchedNamespace, names: list[str]) -> None:
         """Tell each watcher what has changed for it since it was told last."""
         turn = TimeSlice()
         changes: dict[int, tuple[list[str], list[str], set[str]]] = {}

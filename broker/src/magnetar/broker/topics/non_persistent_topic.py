@@ -133,7 +133,7 @@ class NonPersistentTopic(TopicBase):
         self.subscriptions.pop(name, None)
 
     async def close(self) -> None:
-        """Disconnect everybody."""
+        """Disconnect all producers and consumers."""
         self._become(LoadedTopicState.CLOSING)
         self.admission.disconnect()
         for subscription in list(self.subscriptions.values()):

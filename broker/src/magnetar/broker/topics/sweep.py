@@ -31,7 +31,7 @@ PAUSE_SECONDS: Final = 0.002
 """Between two slices: half of the time is left to everything else even while a sweep runs."""
 
 TICK_SECONDS: Final = 1.0
-"""How exactly intervals are kept."""
+"""Seconds by which a topic's periodic work may be late."""
 
 WORK_WAITING_MAX: Final = 10_000
 """More than this is not kept: the next sweep finds it again."""
@@ -92,7 +92,7 @@ class Sweeper(Generic[Item]):
         self.jobs.append(job)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to run the jobs."""
         self._stopped = False
         self._arm(TICK_SECONDS)
 

@@ -48,7 +48,7 @@ BITS_PER_WORD: Final = 64
 _OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
-"""Cursor names that belong to the broker itself."""
+"""Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
 
 
 class PersistentTopic(TopicBase):
@@ -191,7 +191,8 @@ class PersistentTopic(TopicBase):
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     def remove_producer(self, producer: Producer) -> None:
-        """See `TopicBase.remove_producer`."""
+        """The producer is gone: the next one that waits may come in, and deduplication keeps its numbers for a
+        while."""
         super().remove_producer(producer)
         if self.deduplication is not None:
             self.deduplication.producer_removed(producer.name)
@@ -429,4 +430,4 @@ class PersistentTopic(TopicBase):
 
 
 Topic: TypeAlias = PersistentTopic | NonPersistentTopic
-"""A topic of either kind."""
+"""A loaded topic, persistent or not."""

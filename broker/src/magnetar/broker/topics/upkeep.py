@@ -80,7 +80,7 @@ class Upkeep:
         self._partitioned = partitioned
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the periodic work on topics: rates, expiry, inactive topics, deduplication, backlog quotas."""
         settings = self._settings
         jobs: list[Job[Topic]] = [
             Job("rates", RATE_UPDATE_SECONDS, self._update_rates, self._service.policies.retry),

@@ -126,7 +126,7 @@ def state(
 
 
 class Switch(enum.StrEnum):
-    """A position."""
+    """The position of a switch."""
 
     ON = "on"
     OFF = "off"

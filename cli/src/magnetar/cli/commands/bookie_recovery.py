@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from magnetar.cli.tools.recovery import RecoveryRequest, RecoveryTotals
 
 BLOCKERS_SHOWN_MAX = 20
-"""More are only counted."""
+"""Ledgers that are named as keeping a drain from its end; more are only counted."""
 
 RateOption = Annotated[
     int, typer.Option("--bytes-per-second", min=0, help="Copy no faster than this; 0 is as fast as it goes.")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from magnetar.cli.tools.brokers import BrokerDrainState, BrokerRow, DecisionRow
 
 BLOCKERS_SHOWN_MAX = 20
-"""More are only counted."""
+"""Bundles that are named as keeping a drain from its end; more are only counted."""
 
 WIDE_COLUMNS_MIN = 150
 """A terminal with fewer gets `NARROW` columns."""

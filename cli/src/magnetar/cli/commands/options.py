@@ -125,7 +125,7 @@ async def with_store(work: Callable[[MetadataStore], Awaitable[T]], conf: Path |
 async def with_cluster(
     work: Callable[[ClusterAccess], Awaitable[T]], conf: Path | None, metadata_store: str | None
 ) -> T:
-    """As `with_store`, with the cluster's bookies too."""
+    """What the work with the cluster's metadata store and bookies returns. `SettingError`, `StoreUnavailable`."""
     from magnetar.cli.tools.cluster import open_cluster
 
     async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:

@@ -27,7 +27,7 @@ class Column(NamedTuple):
     text: Callable[[Any], object]
     """The cell of a row."""
     right: bool = False
-    """For numbers."""
+    """Whether the cells stand at the right, as numbers do."""
 
 
 class RowPrinter:
@@ -43,7 +43,7 @@ class RowPrinter:
         self._rows: list[Any] | None = [] if sys.stdout.isatty() and not as_json and not plain else None
 
     def __enter__(self) -> RowPrinter:
-        """Begin."""
+        """Begin the table or the JSON array."""
         if self._as_json:
             typer.echo("[", nl=False)
         elif self._rows is None and not self._plain:
@@ -58,7 +58,7 @@ class RowPrinter:
             _show_table(self._rows, self._columns)
 
     def add(self, row: Any) -> None:
-        """One more."""
+        """Print one more row."""
         if self._as_json:
             typer.echo(("," if self.count else "") + "\n  " + to_json(row), nl=False)
         elif self._rows is not None:

@@ -17,7 +17,8 @@ from magnetar.core.properties import BadProperties, parse_properties
 DEFAULT_URL: Final = "http://localhost:8080"
 
 LIMITS: Final = AdminLimits(connections_max=64, call_seconds=60.0)
-"""As between brokers, which pass on what another is responsible for."""
+"""Connections and seconds for calls of the admin API, the same as between brokers, which pass on what another is
+responsible for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

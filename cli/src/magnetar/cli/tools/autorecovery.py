@@ -32,7 +32,7 @@ class RecoveryStatus:
     auditors: tuple[ElectedAuditor, ...]
     """None, one, or one of each election where bookies of both kinds run."""
     ledgers_left: int
-    """Marked as under-replicated."""
+    """Ledgers that are marked as under-replicated."""
     lost_bookie_recovery_delay_seconds: int | None
     """None: nobody has set it."""
     last_ledgers_check_ms: int | None

@@ -161,7 +161,7 @@ async def follow_drain(api: AdminCaller, broker: str) -> AsyncIterator[BrokerDra
 
 
 def bundle_named(text: str) -> BundleName:
-    """`tenant/namespace/0x…_0x…`. `SettingError`."""
+    """The bundle of a name `tenant/namespace/0x…_0x…`. `SettingError`."""
     try:
         return BundleName.parse(text)
     except (InvalidTopicName, ValueError):

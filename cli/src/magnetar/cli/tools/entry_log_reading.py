@@ -40,7 +40,7 @@ class LogRecord:
     """One record, or one damaged stretch."""
 
     kind: str
-    """entry, ledgers-map or damaged."""
+    """What stands there: an entry, a ledgers-map, or damaged bytes."""
     position: int
     """The position of the entry's first byte, as in locations; of the first damaged byte."""
     size_bytes: int

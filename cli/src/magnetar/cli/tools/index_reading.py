@@ -28,7 +28,7 @@ class IndexedLedger:
 
     ledger_id: int
     index: str
-    """The directory."""
+    """The directory of the index that has the ledger."""
     fenced: bool
     master_key: str
     """Hexadecimal; empty when nobody has said it yet."""

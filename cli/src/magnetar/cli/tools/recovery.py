@@ -38,13 +38,13 @@ class RecoveryRequest:
 
     bookie_ids: frozenset[str]
     ledger_id: int | None = None
-    """Only this ledger."""
+    """The only ledger that is recovered; None: all ledgers of these bookies."""
     dry_run: bool = False
     skip_open_ledgers: bool = False
     delete_cookies: bool = False
     """When no ledger names the bookies any more."""
     bytes_per_second: int = 0
-    """0: no limit."""
+    """Bytes that are copied in a second; 0 is no limit."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -51,7 +51,7 @@ class ServiceAccess:
     plugin: str = ""
     parameters: str = ""
     trust_certificates_file: Path | None = None
-    """None: the system's authorities."""
+    """The authorities that the server's certificate must come from, as a PEM file; None: the system's."""
     verify_host_name: bool = True
 
 

@@ -14,13 +14,13 @@ from magnetar.core.disk import SystemDisk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEntry:
-    """One entry."""
+    """Where an entry is stored, by the index."""
 
     entry_id: int
     log_id: int
     position: int
     directory: str
-    """The ledger directory."""
+    """The ledger directory whose index has the entry."""
     problem: str = ""
     """Why it cannot be read; empty when it can, or was not tried."""
 

@@ -72,7 +72,7 @@ class Cursor:
         return self.acks.backlog(self._appends.last_confirmed)
 
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
-        """See the next entries that are not acknowledged, and move past them, without waiting.
+        """Read the next entries that are not acknowledged, and move past them, without waiting.
 
         Empty: caught up. None: the next entry is not in the cache, so call `read`. Fewer than `count_max` entries mean
         nothing; at least one is returned whatever its size."""
@@ -104,7 +104,7 @@ class Cursor:
             return entries
 
     def read(self, count_max: int, size_bytes_max: int) -> Coroutine[Any, Any, list[Entry]]:
-        """See the next entries that are not acknowledged, and move past them; from bookies when the cache has not got
+        """Read the next entries that are not acknowledged, and move past them; from bookies when the cache has not got
         them. Empty: caught up. Raises what the ledger client raises; the read position then stays."""
         return read_next(self, self._ledger, count_max, size_bytes_max)
 

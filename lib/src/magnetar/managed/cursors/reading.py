@@ -27,7 +27,7 @@ class ReadingCursor(Protocol):
     read_position: Position
 
     def read_cached(self, count_max: int, size_bytes_max: int) -> list[Entry] | None:
-        """See the next entries that are not acknowledged, and move past them, without waiting. Empty: caught up. None:
+        """Read the next entries that are not acknowledged, and move past them, without waiting. Empty: caught up. None:
         the next entry is not in the cache, so call `read`."""
         ...
 
@@ -49,7 +49,7 @@ class CursorLedger(Protocol):
     readers: LedgerReaders
 
     def start_of_reading(self, position: Position) -> Position:
-        """Where to read who wants to begin here."""
+        """The position where a cursor that is to begin here reads first."""
         ...
 
     def trim_later(self) -> None:

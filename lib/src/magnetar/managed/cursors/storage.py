@@ -58,9 +58,10 @@ class WriteState(enum.Enum):
 
     IDLE = enum.auto()
     BY_LEDGER = enum.auto()
-    """On its way to the cursor's ledger."""
+    """The state is being written to the cursor's ledger."""
     BY_NODE = enum.auto()
-    """On its way to another ledger, to which the node is pointed then: the old one may fail meanwhile."""
+    """The state is being written to another ledger, to which the node is pointed then: the old one may fail
+    meanwhile."""
 
 
 _OPEN: Final = StorageState.OPEN

@@ -50,7 +50,7 @@ class MessagePositions:
         self.compacted_out: list[int] = []
         """Rows that compaction took out and nobody gets, ascending."""
         self.property_rows: list[int] = []
-        """Per property its row, ascending."""
+        """For each property the row that it belongs to, ascending."""
         self.property_keys: list[int] = []
         """Per property the range of its key."""
         self.property_values: list[int] = []

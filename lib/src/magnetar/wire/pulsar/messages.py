@@ -37,9 +37,9 @@ def decode_command(buffer: bytes, start: int, end: int) -> pb.BaseCommand:
 
 
 def read_command(buffer: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bool]:
-    """As `decode_command`, but texts may be none: they have to go through `check_texts` if the second value says so.
-
-    That takes its time for each text, so whoever bounds their number looks at it in between."""
+    """The command of the frame in buffer[start:end], with texts that may be no UTF-8: they have to go through
+    `check_texts` if the second value says so. That takes its time for each text, so whoever bounds their number looks
+    at it in between. Raises `BadCommand`."""
     if end - start < 4:
         raise BadCommand("a frame that is too short for a command")
     size: int = _U32.unpack_from(buffer, start)[0]
@@ -392,7 +392,7 @@ def watch_topic_update(watcher_id: int, new_topics: list[str], deleted_topics: l
 
 
 def get_schema_response(request_id: int, schema: pb.Schema, schema_version: bytes) -> bytes:
-    """A schema."""
+    """GET_SCHEMA_RESPONSE with a schema and its version, as a frame."""
     return frame_of(pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=schema_version))
 
 

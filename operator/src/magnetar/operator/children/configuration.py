@@ -18,7 +18,7 @@ _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
 
 
 def setting_text(value: Scalar) -> str:
-    """As .conf files have it."""
+    """A setting's value as it is written in a .conf file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -58,7 +58,7 @@ class OwnerResource:
     """The resource that something is made for."""
 
     kind: str
-    """PulsarCluster or Bookie."""
+    """The owner's kind of resource: PulsarCluster or Bookie."""
     name: str
     namespace: str
     uid: str
@@ -95,7 +95,7 @@ def labels(cluster: str, component: str, *, version: str = "", pool: str = "") -
 
 
 def label_text(wanted: dict[str, str]) -> str:
-    """As queries and the scale subresource have it."""
+    """Labels as a label selector's text, `name=value,…`, in the order of names."""
     return ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
 
 

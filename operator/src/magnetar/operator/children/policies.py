@@ -37,7 +37,7 @@ OPERATOR_LABELS: Final = {NAME_LABEL: "magnetar-operator"}
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 
 _ANYBODY: Final[list[dict[str, Any]]] = []
-"""A rule without `from`."""
+"""The peers of a NetworkPolicy's rule without `from`, which lets anybody in."""
 
 
 def policy_children(cluster: ClusterContext, *, pod_monitors_known: bool) -> list[Manifest]:

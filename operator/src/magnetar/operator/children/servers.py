@@ -34,7 +34,7 @@ class Server:
     ready_every_seconds: int = 2
     start_seconds_max: int = 300
     pool: str = ""
-    """Of bookies."""
+    """The pool's name where the server is a bookie; empty for others."""
 
 
 def server_template(cluster: ClusterContext, server: Server) -> dict[str, Any]:

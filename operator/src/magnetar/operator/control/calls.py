@@ -27,7 +27,7 @@ CHANNEL_IDLE_SECONDS: Final = 300.0
 ANSWER_BYTES_MAX: Final = 65_536
 """Bytes of ZooKeeper's answer to `srvr`, which has some hundred."""
 MOVES_MAX: Final = 10
-"""As many as a status lists."""
+"""Moves of bundles that one answer may tell, as many as a status lists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +126,7 @@ class ControlCalls:
             return facts.driver(await control.driver())
 
     async def set_driver(self, address: str, token: str, driver: Driver) -> None:
-        """Choose that."""
+        """Choose who moves and splits bundles in the whole cluster."""
         async with self._broker(address, token) as control:
             await control.set_driver(driver)
 

@@ -77,7 +77,7 @@ class Controls(Protocol):
         ...
 
     async def set_driver(self, address: str, token: str, driver: Driver) -> None:
-        """Choose that."""
+        """Choose who moves and splits bundles in the whole cluster."""
         ...
 
     async def load_snapshot(self, addresses: Sequence[str], token: str) -> LoadSnapshot:

@@ -19,7 +19,7 @@ from magnetar.operator.resources.cluster import BundleMove
 BrokerReport: TypeAlias = tuple[broker_pb2.LoadReport, Sequence[broker_pb2.OwnedBundle], broker_pb2.BrokerDrain]
 
 BLOCKERS_MAX: Final = 5
-"""As many as a message can name."""
+"""Ledgers or bundles that are named as a drain's blockers, as many as fit into a message."""
 
 _BOOKIE_STEPS: Final[Mapping[int, DrainStep]] = {
     bookie_pb2.DRAIN_STEP_READ_ONLY: "ReadOnly",

@@ -37,7 +37,7 @@ METHODS: Final[Mapping[str, str]] = {
     "list": "GET",
     "patch": "PATCH",
 }
-"""By verb."""
+"""The HTTP method of each verb of the Kubernetes API."""
 
 _UNAUTHORIZED: Final = 401
 _ERRORS_BEGIN: Final = 300

@@ -15,7 +15,7 @@ BOOKIE_POOL: Final = "Bookie"
 
 
 class Kind(NamedTuple):
-    """One kind."""
+    """A kind of Kubernetes resource: how it is named and where it is reached."""
 
     api_version: str
     plural: str

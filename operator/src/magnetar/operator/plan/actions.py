@@ -55,7 +55,7 @@ class Delete:
     name: str
     uid: str
     orphan: bool = False
-    """Leave what it owns."""
+    """Whether the objects that it owns stay."""
     reason: str = ""
 
 
@@ -163,7 +163,7 @@ class SplitBundle:
 
 
 BundleAction: TypeAlias = TransferBundle | SplitBundle
-"""What balancing asks for."""
+"""Moves and splits of bundles, which balancing asks for."""
 
 PodAction: TypeAlias = (
     StartBookieDrain | CancelBookieDrain | RetireLostBookie | StartBrokerDrain | CancelBrokerDrain | SetBalanceDriver

@@ -36,7 +36,7 @@ BUNDLES_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _BrokerWish:
     advice: Literal["Keep", "Grow", "Shrink"]
     replicas: int
     reason: str
@@ -77,11 +77,11 @@ def wanted_brokers(
     return wish.replicas, BrokerLoadStatus(percent=percent, since=now, scaled_at=now), wish.reason
 
 
-def _wish(limits: BrokerAutoscaling, current: int, brokers: Sequence[BrokerFacts]) -> _Wish:
+def _wish(limits: BrokerAutoscaling, current: int, brokers: Sequence[BrokerFacts]) -> _BrokerWish:
     """What the load calls for now."""
     staying = [broker for broker in brokers if not _drains(broker)]
     if not staying:
-        return _Wish("Keep", current, "no broker answers")
+        return _BrokerWish("Keep", current, "no broker answers")
     mean = _mean(brokers)
     bundles = sum(broker.bundles for broker in brokers) * current / len(staying)
     by_load = math.ceil(current * mean / limits.load_percent_max - 1e-9)
@@ -89,7 +89,9 @@ def _wish(limits: BrokerAutoscaling, current: int, brokers: Sequence[BrokerFacts
     needed = max(by_load, by_bundles)
     if needed > current:
         wanted = min(needed, 2 * current, limits.max_replicas)
-        return _Wish("Grow" if wanted > current else "Keep", wanted, _why_more(limits, current, mean, bundles, wanted))
+        return _BrokerWish(
+            "Grow" if wanted > current else "Keep", wanted, _why_more(limits, current, mean, bundles, wanted)
+        )
     what = f"the mean of {len(staying)} brokers' fullest resources is {mean:.0f} %"
     if current > limits.min_replicas and len(staying) == current == len(brokers):
         rest = mean * current / (current - 1)
@@ -97,14 +99,14 @@ def _wish(limits: BrokerAutoscaling, current: int, brokers: Sequence[BrokerFacts
         load_max = min(limits.load_percent_min, limits.load_percent_max - MARGIN_PERCENT)
         if rest < load_max and rest_bundles <= BUNDLES_SHARE * limits.bundles_per_broker_max:
             reason = f"{what}, and with {current - 1} it would be {rest:.0f} %, below {load_max} %"
-            return _Wish("Shrink", current - 1, reason)
+            return _BrokerWish("Shrink", current - 1, reason)
     hottest = max(staying, key=lambda broker: broker.load_percent)
     if hottest.load_percent > limits.load_percent_max:
         what += (
             f"; {hottest.broker_id} alone has {hottest.load_percent} %: its bundles are to be moved or split, which "
             "another broker would not spare"
         )
-    return _Wish("Keep", current, what)
+    return _BrokerWish("Keep", current, what)
 
 
 def _why_more(limits: BrokerAutoscaling, current: int, mean: float, bundles: float, wanted: int) -> str:
@@ -120,7 +122,7 @@ def _why_more(limits: BrokerAutoscaling, current: int, mean: float, bundles: flo
 
 
 def _wait_seconds(
-    limits: BrokerAutoscaling, wish: _Wish, since: str, scaled_at: str | None, now_seconds: float, *, silent: bool
+    limits: BrokerAutoscaling, wish: _BrokerWish, since: str, scaled_at: str | None, now_seconds: float, *, silent: bool
 ) -> float:
     """How long the wish must hold on; 0 or less: it has long enough."""
     began = seconds(since)

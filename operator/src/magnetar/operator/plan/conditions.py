@@ -33,9 +33,9 @@ class NewCondition:
 
     type: str
     holds: bool | None
-    """None: nobody can say."""
+    """Whether it is so: True, False, or None (Unknown) where nobody can say."""
     reason: str
-    """One CamelCase word."""
+    """The condition's reason, one CamelCase word."""
     message: str
 
 
@@ -68,7 +68,7 @@ class Obstacle:
     """What keeps passes from doing what is to be done, whatever their plan says."""
 
     reason: str
-    """One CamelCase word."""
+    """The condition's reason, one CamelCase word."""
     message: str
     needs_person: bool = True
     """False: it ends by itself."""

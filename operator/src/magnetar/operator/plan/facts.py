@@ -30,7 +30,7 @@ class ResourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One pod."""
+    """What is known of one pod."""
 
     name: str
     uid: str
@@ -59,7 +59,7 @@ class PodFacts:
     exit_code: int | None = None
     """The exit code of the last container that ended; see `magnetar.core.exit_codes`."""
     exit_message: str = ""
-    """Its last words."""
+    """What the last container that ended said at its end."""
     created_seconds: float = 0.0
     annotations: Mapping[str, str] = field(default_factory=dict)
     config_maps: Sequence[str] = ()
@@ -84,7 +84,7 @@ class ClaimFacts:
     """Whether its storage class lets volumes grow."""
     storage_class: str = ""
     bound: bool = True
-    """Its volume is there."""
+    """Whether the claim is bound: its volume is there."""
     warning: str = ""
     """Why it is not, or does not grow."""
     created_seconds: float = 0.0
@@ -124,12 +124,12 @@ class Children:
     pods: Sequence[PodFacts] = ()
     claims: Sequence[ClaimFacts] = ()
     workloads: Mapping[tuple[str, str], WorkloadFacts] = field(default_factory=dict)
-    """By kind and name."""
+    """StatefulSets and Deployments, by kind and name."""
     warnings: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Why Jobs have no pods, by kind and name."""
 
     def jobs(self) -> list[Manifest]:
-        """By name."""
+        """The Jobs, in the order of their names."""
         return [manifest for (kind, _), manifest in sorted(self.objects.items()) if kind == "Job"]
 
     def of(self, component: str, pool: str = "") -> list[PodFacts]:
@@ -143,7 +143,7 @@ class SpecProblem:
     """Something that a resource names is not as it must be; only a person can mend it."""
 
     reason: str
-    """One CamelCase word."""
+    """The condition's reason, one CamelCase word."""
     message: str
     """What, which field names it, and what to do."""
 
@@ -183,7 +183,7 @@ class LostBookieFacts:
     """It is up after all, or was a moment ago."""
     has_cookie: bool
     ledgers_left: int
-    """Whose metadata names it."""
+    """Ledgers whose metadata names the bookie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class ClusterSeen:
     cluster: ClusterContext
     resource: ResourceFacts
     status: PulsarClusterStatus
-    """As it was written last."""
+    """The cluster's status as it was written last."""
     children: Children
     """The children of the cluster, but for those of pools: pods of zookeeper, broker, proxy, init; all claims of the
     cluster, those of its pools too."""
@@ -256,7 +256,7 @@ class ClusterSeen:
     troubles: Sequence[SpecProblem] = ()
     """With Secrets that the spec names."""
     now_seconds: float
-    """Since 1970."""
+    """The time of this look, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ class PoolSeen:
     resource: ResourceFacts
     spec: BookieSpec
     status: BookieStatus
-    """As it was written last."""
+    """The pool's status as it was written last."""
     cluster: ClusterContext | None
     """None: there is no PulsarCluster of that name."""
     cluster_resource: ResourceFacts | None = None
@@ -275,13 +275,13 @@ class PoolSeen:
     children: Children
     """The children of the pool: its pods, claims, StatefulSet, Service, configuration."""
     bookies: Mapping[str, BookieFacts] = field(default_factory=dict)
-    """By pod."""
+    """What bookies say of themselves, by pod."""
     lost: Mapping[str, LostBookieFacts] = field(default_factory=dict)
     """By pod, of those that do not answer and ended with an exit code about volumes, or that are to go."""
     writable_elsewhere: int = 0
     """Writable bookies of the cluster's other pools."""
     others: Sequence[PoolFacts] = ()
-    """The cluster's other pools."""
+    """The other pools of the cluster."""
     under_replicated_ledgers: int | None = None
     """In the whole cluster. Counted only when a restart, a drain or a scale-in waits for it; None: not counted, or
     nobody could say."""

@@ -43,7 +43,7 @@ _NAMED: Final = re.compile(r'(secret|configmap) "([^"]+)" not found')
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap"}
 
 Name: TypeAlias = tuple[str, str]
-"""Kind and name."""
+"""An object's kind and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

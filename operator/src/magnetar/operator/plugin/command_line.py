@@ -51,11 +51,11 @@ for command in (
 
 
 def complete() -> None:
-    """`kubectl_complete-pulsar`."""
+    """Run the command `kubectl_complete-pulsar`, by which kubectl completes what is typed."""
     completions(sys.argv[1:], application)
 
 
 def main() -> None:
-    """`kubectl-pulsar`."""
+    """Run the command `kubectl-pulsar`."""
     fill_standard_streams()
     application(prog_name=NAME)

@@ -46,7 +46,7 @@ class Forwarding:
     """Told of what hinders, for people."""
     trouble: list[str] = field(default_factory=list)
     port: int = 0
-    """The local one."""
+    """The port on this machine."""
     open_connections: int = 0
     turn: int = 0
 

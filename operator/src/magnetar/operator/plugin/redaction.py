@@ -21,7 +21,7 @@ _URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", READABLE_ANNOTATION)
 _OPTION: Final = re.compile(r"--?([A-Za-z0-9_.-]+)(=?)(.*)", re.DOTALL)
 _SETTING: Final = re.compile(r"^([ \t#!]*([A-Za-z0-9_.-]+)[ \t]*[=:][ \t]*)(?:\\\n|.)+$", re.MULTILINE)
-"""As properties may be written: behind blanks, switched off, on several lines."""
+"""A line that sets a property, as it may be written: behind blanks, switched off, on several lines."""
 _ASSIGNED: Final = re.compile(r"([A-Za-z0-9_.]+)=")
 _BLANK: Final = re.compile(r"\s")
 

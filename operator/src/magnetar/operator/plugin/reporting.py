@@ -51,11 +51,11 @@ class Report:
         self.missing: list[str] = []
 
     def add(self, name: str, content: str | bytes) -> None:
-        """One more."""
+        """Put a file into the report."""
         self.files[name] = content.encode() if isinstance(content, str) else content
 
     def add_objects(self, name: str, objects: Sequence[Manifest]) -> None:
-        """As YAML, without what may be secret; nothing for none."""
+        """Put objects into the report as YAML, without what may be secret; nothing for none."""
         if objects:
             documents = [redacted(one) for one in objects]
             self.add(f"{name}.yaml", yaml.safe_dump_all(documents, sort_keys=False, width=120))

@@ -140,7 +140,7 @@ def _say(text: str, style: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """As programs read it, on standard output."""
+    """Print a value as JSON on standard output, as programs read it."""
     from magnetar.operator.plugin.views import plain
 
     typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))

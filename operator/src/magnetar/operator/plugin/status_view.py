@@ -201,16 +201,16 @@ def _draw_pool(branch: Tree, view: ClusterSummary, pool: PoolSummary, drawing: D
         colour = _STATES.get(member.state, pod_colour(pod) if pod is not None else BUSY)
         if view.spec.hibernated and member.state == "Down":
             colour = ""
-        branch.add(_bookie_line(member, pod, _Look(colour, width), drawing))
+        branch.add(_bookie_line(member, pod, _LineStyle(colour, width), drawing))
 
 
-class _Look(NamedTuple):
+class _LineStyle(NamedTuple):
     colour: str
     width: int
     """The width of the names."""
 
 
-def _bookie_line(member: BookieMember, pod: PodView | None, look: _Look, drawing: Drawing) -> Text:
+def _bookie_line(member: BookieMember, pod: PodView | None, look: _LineStyle, drawing: Drawing) -> Text:
     mark = sign(drawing.signs, look.colour)
     line = Text.assemble(mark, " ", member.name.ljust(look.width), "  ", member.state.ljust(11))
     if member.disk_usage_percent is not None:

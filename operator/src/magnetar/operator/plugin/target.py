@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which Kubernetes cluster and namespace; None: as kubectl has it."""
+    """The Kubernetes cluster and namespace that are meant; None: the ones that kubectl would take."""
 
     namespace: str | None = None
     context: str | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from magnetar.operator.plugin.views import ClusterSummary, View, ordinal
+from magnetar.operator.plugin.views import ClusterSummary, JsonView, ordinal
 
 if TYPE_CHECKING:
     from magnetar.control.generated import bookie_pb2, broker_pb2
 
 
-class BrokerUsageRow(View, kw_only=True, frozen=True):
+class BrokerUsageRow(JsonView, kw_only=True, frozen=True):
     """One broker; rates per second, usages in percent. None: it did not answer."""
 
     pod: str
@@ -33,7 +33,7 @@ class BrokerUsageRow(View, kw_only=True, frozen=True):
     network_percent: float | None = None
 
 
-class BundleUsageRow(View, kw_only=True, frozen=True):
+class BundleUsageRow(JsonView, kw_only=True, frozen=True):
     """One bundle of those that are served."""
 
     bundle: str
@@ -48,7 +48,7 @@ class BundleUsageRow(View, kw_only=True, frozen=True):
     bytes_out: float
 
 
-class BookieUsageRow(View, kw_only=True, frozen=True):
+class BookieUsageRow(JsonView, kw_only=True, frozen=True):
     """One bookie. None: it did not answer."""
 
     pod: str

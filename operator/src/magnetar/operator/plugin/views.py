@@ -10,8 +10,8 @@ from magnetar.operator.resources.cluster import BrokerMember, PulsarClusterSpec,
 from magnetar.operator.resources.common import Condition
 
 
-class View(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Also what `-o json` prints."""
+class JsonView(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What the plugin shows in rows and `-o json` prints, with its fields in camel case."""
 
 
 def ordinal(pod: str) -> tuple[str, int]:
@@ -20,7 +20,7 @@ def ordinal(pod: str) -> tuple[str, int]:
     return (stem, int(number)) if number.isdigit() else (pod, -1)
 
 
-class PodView(View, kw_only=True, frozen=True):
+class PodView(JsonView, kw_only=True, frozen=True):
     """One pod."""
 
     name: str
@@ -35,7 +35,7 @@ class PodView(View, kw_only=True, frozen=True):
     address: str = ""
     image: str = ""
     containers: tuple[str, ...] = ()
-    """The component's own first."""
+    """Names of the pod's containers, the component's own first."""
     restarts: int = 0
     restarted_seconds: float | None = None
     """When its last container ended."""
@@ -52,19 +52,19 @@ class PodView(View, kw_only=True, frozen=True):
         return ordinal(self.name)
 
 
-class EventView(View, kw_only=True, frozen=True):
+class EventView(JsonView, kw_only=True, frozen=True):
     """One event."""
 
     seconds: float
     type: str
     reason: str
     about: str
-    """Kind/name."""
+    """What the event is about, as kind/name."""
     message: str
     count: int = 1
 
 
-class PoolSummary(View, kw_only=True, frozen=True):
+class PoolSummary(JsonView, kw_only=True, frozen=True):
     """One pool of bookies."""
 
     name: str
@@ -78,7 +78,7 @@ class PoolSummary(View, kw_only=True, frozen=True):
         return next((member for member in self.status.members if member.name == pod), None)
 
 
-class ClusterSummary(View, kw_only=True, frozen=True):
+class ClusterSummary(JsonView, kw_only=True, frozen=True):
     """One cluster with all that belongs to it."""
 
     namespace: str
@@ -91,7 +91,7 @@ class ClusterSummary(View, kw_only=True, frozen=True):
     pools: tuple[PoolSummary, ...] = ()
     pods: tuple[PodView, ...] = ()
     events: tuple[EventView, ...] = ()
-    """The latest last."""
+    """The cluster's events, the latest one last."""
     addresses: tuple[str, ...] = ()
     """By which clients outside reach it: of a load balancer."""
 

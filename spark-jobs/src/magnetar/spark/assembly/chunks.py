@@ -94,7 +94,7 @@ class ChunkedMessage:
 @dataclass(slots=True, eq=False)
 class _Found:
     chunks: list[Chunk] = field(default_factory=list)
-    """Backwards."""
+    """The chunks of one message that were found, the last one first."""
     state: int = _UNKNOWN
 
 

@@ -54,7 +54,7 @@ ANSWER_SECONDS: Final = 5.0
 """How long bookies may take to say how far a ledger goes."""
 
 SIZE_SECONDS: Final = 0.5
-"""As long, where a broker has said it and only the size is wanted."""
+"""Seconds that bookies may take to say so where a broker has said it already and only the size is wanted."""
 
 ENDS_KEPT_MAX: Final = 100_000
 """Topics of which it is kept what brokers told last, some 200 bytes each."""

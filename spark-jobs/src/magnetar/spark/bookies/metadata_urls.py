@@ -18,7 +18,7 @@ class MetadataUrls(NamedTuple):
     """Two addresses, in the form that `magnetar.metadata.factory.open_store` takes: `zk:…` or `etcd:…`."""
 
     brokers: str
-    """Topics and their ledgers."""
+    """The store of topics and of the ledgers that each has."""
     bookies: str
     """Ledgers' own metadata and the bookies; mostly the same."""
 

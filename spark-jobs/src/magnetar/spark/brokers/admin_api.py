@@ -52,7 +52,7 @@ class AdminApi:
     rights), and `TopicMissing` where a topic is asked about."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        """Raises `BadOption`."""
+        """Takes the addresses of the admin API from the options. `BadOption`."""
         self._urls = urls_of(options.admin_url)
         self._first = 0
         credentials = credentials_of(options)

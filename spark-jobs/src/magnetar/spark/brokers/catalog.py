@@ -271,14 +271,14 @@ class _EndReader(Receiver):
         )
 
     def _has_attached(self, connection: BrokerConnection) -> None:
-        """No permits."""
+        """Give no permits: no message is wanted."""
 
     def _wanted(self, messages: list[Message]) -> list[Message]:
         return messages
 
 
 def parse_topic(name: str) -> TopicName:
-    """Raises `BadOption`."""
+    """The topic of a complete name. `BadOption`."""
     try:
         return TopicName.parse(name)
     except InvalidTopicName as error:

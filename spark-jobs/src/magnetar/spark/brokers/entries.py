@@ -44,7 +44,7 @@ AHEAD_BYTES_MAX: Final = 8 << 20
 """What may be on its way or waiting: some blocks, so that the broker reads while the one before is decoded."""
 
 AHEAD_ENTRIES_MAX: Final = 4_000
-"""As many may be on their way, so that entries that suddenly are larger bring some thousand of those at most."""
+"""Entries that may be on their way, so that entries that suddenly are larger bring some thousand of those at most."""
 
 UNREADABLE: Final = -1
 """Where the client's part of an entry begins that has no metadata."""

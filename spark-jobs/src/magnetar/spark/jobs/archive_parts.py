@@ -38,7 +38,7 @@ class ArchivePart:
     archive: str
     """The whole archive, or what the user has named where there is no archive around it."""
     folders: tuple[Folder, ...] = ()
-    """Only these; none: everything."""
+    """The folders of the archive that are meant; none: all of it."""
 
     def condition(self) -> Column | None:
         """What selects the rows of these folders, by the columns that folders are named after; None: all rows."""

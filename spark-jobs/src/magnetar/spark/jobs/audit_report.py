@@ -21,7 +21,7 @@ class CompactionOutcome:
     """What a compaction of everything that is there would leave."""
 
     keys: int
-    """That there are."""
+    """Different keys that the topic's messages have."""
     messages_left: int
     bytes_saved: int
     bytes_left: int
@@ -33,7 +33,7 @@ class CompactionOutcome:
     keyless: int
     keyless_bytes: int
     keyless_stay: bool
-    """As brokers' topicCompactionRetainNullKey says."""
+    """Whether messages without a key stay, as brokers' topicCompactionRetainNullKey says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class Sample:
     """One dead letter."""
 
     message_id: str
-    """In the dead-letter topic."""
+    """The message's id in the dead-letter topic."""
     origin_message_id: str | None
     published: datetime
 
@@ -70,7 +70,7 @@ class DeadLetters:
     topics: Sequence[str]
     """Dead-letter topics that were read, with those that are empty."""
     groups: Sequence[OriginGroup]
-    """The largest first."""
+    """The dead letters by where they came from, the largest group first."""
 
     @property
     def messages(self) -> int:

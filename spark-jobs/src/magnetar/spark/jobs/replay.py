@@ -126,7 +126,7 @@ class Replayed:
 
     rows: int
     name: str
-    """What it went by."""
+    """The name under which the rows were written, by which the replay can be resumed."""
 
 
 def run_replay(spark: SparkSession, job: ReplayJob, console: Console) -> Replayed:

@@ -58,7 +58,7 @@ DATE: Final = "window_date"
 _TIME: Final = "__time"
 ROWS_SHOWN: Final = 100
 WRITES_NAME: Final = ("_magnetar", "writes")
-"""In the checkpoint."""
+"""The place in the checkpoint where the name of the query's writes is kept."""
 
 app = job_app()
 
@@ -227,8 +227,8 @@ def aggregated(rows: DataFrame, job: WindowJob) -> DataFrame:
 
 
 def outgoing(windows: DataFrame, job: WindowJob) -> DataFrame:
-    """As messages: keyed by group, and where windows come out again and again, by window too, so that compaction keeps
-    the newest of each."""
+    """The rows as messages: keyed by group, and where windows come out again and again, by window too, so that
+    compaction keeps the newest of each."""
     from pyspark.sql import functions as f
 
     groups = [plain(name) for name in job.groups]

@@ -149,7 +149,8 @@ class OptionValues:
         return number
 
     def size_bytes(self, name: str, minimum: int) -> int | None:
-        """As Spark's settings have it: `1048576`, `64m`, `1g`, `512KiB`; units are powers of 1024."""
+        """A number of bytes, at least `minimum`, written like Spark's settings: `1048576`, `64m`, `1g`, `512KiB`; units
+        are powers of 1024. None where it is not given."""
         text = self.text(name)
         if not text:
             return None

@@ -27,17 +27,17 @@ class MessageFilters:
     """What a message has to fulfil, all of it; None or empty: nothing is asked. Times are milliseconds since 1970."""
 
     publish_time_ms_min: int | None = None
-    """Inclusive."""
+    """The earliest publish time, inclusive."""
     publish_time_ms_max: int | None = None
-    """Inclusive."""
+    """The latest publish time, inclusive."""
     event_time_ms_min: int | None = None
     """Inclusive. A message without an event time fits no bound."""
     event_time_ms_max: int | None = None
-    """Inclusive."""
+    """The latest event time, inclusive."""
     keys: frozenset[bytes] | None = None
     """The key as the table shows it is one of these, texts in UTF-8; a message without a key has none of them."""
     topics: frozenset[str] | None = None
-    """Complete names, with `-partition-N`."""
+    """Complete names of the wanted topics, with `-partition-N`."""
     topic_prefixes: tuple[str, ...] = ()
     """The complete name begins with each of these."""
     partitions: frozenset[int] | None = None

@@ -196,47 +196,47 @@ class SourceOptions:
 
     connection: ConnectionOptions
     selection: TopicSelection
-    """[topic, topics, topicsPattern]"""
+    """The topics that are read. [topic, topics, topicsPattern]"""
     wait_for_topics: bool = False
-    """[waitingForNonExistedTopic]"""
+    """Whether a stream waits for topics that are not there yet. [waitingForNonExistedTopic]"""
     allow_different_schemas: bool = False
-    """[allowDifferentTopicSchemas]"""
+    """Whether topics with different schemas are read together, with values as bytes. [allowDifferentTopicSchemas]"""
     read_mode: ReadMode = "auto"
-    """[readMode]"""
+    """Who is read from: bookies, brokers, or bookies where they can be reached. [readMode]"""
     starting: StartingPoint | None = None
     """[startingOffsets, startingTime] None: it is not said; see `batch_bounds` and `stream_start`."""
     ending: EndingPoint | None = None
     """[endingOffsets, endingTime] Exclusive. None: it is not said."""
     fail_on_data_loss: bool = True
-    """[failOnDataLoss]"""
+    """Whether a query fails when messages are gone that it should have read. [failOnDataLoss]"""
     max_rows_per_trigger: int | None = None
-    """[maxRowsPerTrigger]"""
+    """About how many messages a micro-batch has at the most; None: any number. [maxRowsPerTrigger]"""
     max_bytes_per_trigger: int | None = None
-    """[maxBytesPerTrigger]"""
+    """About how many stored bytes a micro-batch reads at the most; None: any number. [maxBytesPerTrigger]"""
     predefined_subscription: str = ""
-    """[predefinedSubscription] Empty: none."""
+    """The durable subscription that follows a stream; empty: none. [predefinedSubscription]"""
     columns: tuple[str, ...] | None = None
-    """[columns]"""
+    """The columns of the table, in this order; None: those that there are by default. [columns]"""
     filters: MessageFilters = EVERYTHING
     """[publishTimeFrom, publishTimeTo, eventTimeFrom, eventTimeTo, keys, partitions]"""
     split_bytes: int = 128 << 20
-    """[splitBytes]"""
+    """About how many stored bytes one task reads. [splitBytes]"""
     push_filters: bool = False
-    """[pushFilters]"""
+    """Whether filters of the query itself are applied while reading. [pushFilters]"""
     mode: BadRecordMode = "FAILFAST"
-    """[mode]"""
+    """What a message does that its schema cannot decode: fail the query, give an empty row, or be left out. [mode]"""
     corrupt_record_column: str = "_corrupt_record"
-    """[columnNameOfCorruptRecord]"""
+    """The column with the bytes of messages that cannot be decoded. [columnNameOfCorruptRecord]"""
     raw_values: bool = False
-    """[rawValues]"""
+    """Whether values are left as bytes instead of decoded by the topic's schema. [rawValues]"""
     key_type: KeyType = "text"
-    """[keyType]"""
+    """Whether the column `__key` is text or bytes. [keyType]"""
     read_compacted: bool = False
-    """[readCompacted]"""
+    """Whether only the newest message of each key is read where a topic is compacted. [readCompacted]"""
     topic_discovery_seconds: float = 60.0
-    """[topicDiscoveryInterval]"""
+    """Seconds between two looks of a stream for new topics and partitions. [topicDiscoveryInterval]"""
     poll_seconds: float = 0.2
-    """[pollInterval]"""
+    """Seconds between two questions of a stream where its topics end, at least. [pollInterval]"""
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:

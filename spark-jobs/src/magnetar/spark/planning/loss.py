@@ -36,7 +36,7 @@ class Loss:
     topic: str
     first: MessagePosition
     end: MessagePosition
-    """Exclusive."""
+    """The position right behind the messages that are gone."""
     last: MessagePosition | None
     """The last entry that is gone, where it is known."""
     entries: int | None

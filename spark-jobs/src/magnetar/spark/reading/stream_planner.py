@@ -46,7 +46,7 @@ error of its source."""
 
 PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
-"""Between attempts."""
+"""Seconds between two attempts to reach the cluster, at most."""
 
 NEW_LOOK_WAIT_SECONDS_MAX: Final = 5.0
 """How long Spark's call may wait for the next poll: `query.stop()` waits as long."""
@@ -196,8 +196,8 @@ class StreamPlanner:
         return self._states_at_seconds + max(self._options.poll_seconds, self._look_seconds)
 
     async def _refresh_unless_more(self, begin: Mapping[str, MessagePosition]) -> None:
-        """As `_refresh`; but "nothing new" is an answer of a poll that began after Spark asked. What was published
-        before `processAllAvailable()` is read before that returns."""
+        """Refresh what is known of the topics; "nothing new" is an answer of a poll that began after Spark asked. What
+        was published before `processAllAvailable()` is read before that returns."""
         known = self._states
         await self._refresh()
         has_more = any(topic not in begin or begin[topic] < end for topic, end in self._ends().items())

@@ -117,27 +117,27 @@ class SinkOptions:
     topic: str = ""
     """[topic] Complete name; empty: rows name theirs."""
     guarantee: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE
-    """[deliveryGuarantee]"""
+    """Whether rows that Spark writes several times are stored once. [deliveryGuarantee]"""
     write_id: str = ""
-    """[writeId] Empty: not given."""
+    """The name of a batch write, by which a repetition is known; empty: not given. [writeId]"""
     schema_choice: DefinitionKind = "auto"
-    """[schemaType]"""
+    """How values are encoded: by a kind of schema, or by that of the topic. [schemaType]"""
     raw_values: bool | None = None
-    """[rawValues] None: not given."""
+    """Whether values are payloads that are encoded already; None: not given. [rawValues]"""
     compression: Compression = Compression.NONE
-    """[compressionType]"""
+    """How batches are compressed. [compressionType]"""
     batch_messages_max: int = 1000
     """[batchingEnabled, batchingMaxMessages] 1: no batching."""
     batch_bytes_max: int = 128 << 10
-    """[batchingMaxBytes]"""
+    """Bytes of one entry at the most, before compression. [batchingMaxBytes]"""
     hashing_scheme: HashingScheme = HashingScheme.JAVA_STRING
-    """[hashingScheme]"""
+    """How a message's key chooses its partition. [hashingScheme]"""
     send_timeout_seconds: float = 30.0
-    """[sendTimeout]"""
+    """Seconds that a message may go without the broker's receipt. [sendTimeout]"""
     attempt_timeout_seconds: float = 120.0
-    """[attemptTimeout]"""
+    """Seconds that a repeated task waits for the producer of the former attempt to be gone. [attemptTimeout]"""
     pending_bytes_max: int = 32 << 20
-    """[maxPendingBytes]"""
+    """Bytes of one task that are on their way to brokers at a time. [maxPendingBytes]"""
 
     @property
     def exactly_once(self) -> bool:

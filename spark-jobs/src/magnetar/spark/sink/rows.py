@@ -54,7 +54,7 @@ class HashingScheme(enum.Enum):
     MURMUR3 = "Murmur3_32Hash"
 
     def hash_of(self, key: str) -> int:
-        """Not negative."""
+        """The hash of a key, which is not negative."""
         return java_string_hash(key) if self is HashingScheme.JAVA_STRING else murmur3_32(key.encode())
 
 
@@ -66,7 +66,7 @@ class SinkTopic:
     topic: str
     """Complete name, without -partition-N unless only that partition was asked for."""
     partitions: int
-    """0: it has none."""
+    """How many partitions the topic has; 0: it is not partitioned."""
     definition: SchemaDefinition
     """What producers register; NONE: they have no schema."""
     deduplicates: bool
@@ -315,7 +315,7 @@ class OutgoingEntry:
 
     messages: list[OutgoingMessage]
     size_bytes: int
-    """About."""
+    """About how many bytes the entry has, before compression."""
     alone: bool
     """One message that is no batch: brokers look at the delivery time of entries only."""
 

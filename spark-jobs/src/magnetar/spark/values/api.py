@@ -43,7 +43,7 @@ class SchemaDefinition:
 
     @classmethod
     def registered(cls, schema: Schema, version: bytes = b"") -> SchemaDefinition:
-        """As brokers have it."""
+        """The definition of a schema that the broker's registry has, with its version."""
         properties = {pair.key: pair.value for pair in cast("Iterable[KeyValue]", schema.properties)}
         return cls(
             type=int(schema.type), name=schema.name, data=schema.schema_data, properties=properties, version=version
@@ -51,7 +51,7 @@ class SchemaDefinition:
 
     @property
     def type_name(self) -> str:
-        """For texts."""
+        """The schema type's name, for texts."""
         known = SchemaType.from_wire_number(self.type)
         return f"type {self.type}" if known is None else known.name
 
@@ -139,7 +139,7 @@ class ValueEncoder(Protocol):
     """Turns rows of value columns into payloads."""
 
     definition: SchemaDefinition
-    """What the producer registers."""
+    """The schema that the producer registers."""
     separates_keys: bool
     """`encode_keys` gives what the messages' keys have to be, in base64 with the flag set (KEY_VALUE, SEPARATED)."""
 

@@ -116,7 +116,7 @@ class Optional:
 
 
 class Nothing:
-    """null."""
+    """Avro's type null: a column of nulls, for which no bytes are read."""
 
     def __init__(self, arrow_type: pa.DataType) -> None:
         self._type = arrow_type

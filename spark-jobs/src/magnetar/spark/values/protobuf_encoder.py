@@ -19,7 +19,7 @@ class ProtobufWriter:
     """Columns are found by the names of fields; null leaves a field unset. Columns that are no fields are refused."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises `SchemaUnreadable`."""
+        """`data`: the schema's file descriptors. `SchemaUnreadable`."""
         self._descriptor = root_descriptor(data)
         self._message = message_factory.GetMessageClass(self._descriptor)
 

@@ -42,7 +42,7 @@ class ProtobufPayloads:
     """Messages of the table's type."""
 
     def __init__(self, table_data: bytes) -> None:
-        """Raises `SchemaUnreadable`."""
+        """`table_data`: the schema that the table's columns are of. `SchemaUnreadable`."""
         descriptor = root_descriptor(table_data)
         self._parse = message_factory.GetMessageClass(descriptor).FromString
         self._getters: dict[tuple[int, str], _Convert] = {}

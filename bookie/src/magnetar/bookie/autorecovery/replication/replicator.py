@@ -257,7 +257,7 @@ class LedgerReplicator:
         return False
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises `LedgerNotFound`."""
+        """The ledger's metadata as it is stored. `LedgerNotFound`."""
         return (await self._client.metadata.read(ledger_id))[0]
 
 

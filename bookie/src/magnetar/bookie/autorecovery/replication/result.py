@@ -12,8 +12,7 @@ class ReplicationScope(enum.Enum):
     WHOLE = enum.auto()
     """Every fragment: of lost and avoided bookies, and those whose entries do not read."""
     PLACEMENT = enum.auto()
-    """What `WHOLE` does, and segments that do not adhere to the placement policy are spread anew if that is
-    possible."""
+    """Every fragment, and segments that do not adhere to the placement policy are spread anew if that is possible."""
     AVOIDED = enum.auto()
     """The fragments of avoided bookies only, and nothing is checked."""
 
@@ -28,7 +27,7 @@ class ProblemKind(enum.Enum):
     SILENT = enum.auto()
     """A registered bookie does not answer; it is replaced when that lasts (`replace_silent`)."""
     CHANGED = enum.auto()
-    """The metadata kept changing."""
+    """The ledger's metadata changed at each attempt to write it; it is tried again later."""
     OPEN = enum.auto()
     """The open segment has a lost bookie, or one that has lost entries; its writer may replace it, or the ledger must
     be closed."""

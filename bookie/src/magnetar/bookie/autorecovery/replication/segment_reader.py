@@ -22,7 +22,7 @@ SINGLE_READS_MAX: Final = 64
 """Reads outstanding at a time on a striped segment of small entries."""
 
 SINGLE_READS_AT_FIRST: Final = 8
-"""As long as nobody knows how large the entries are, which may be up to a frame."""
+"""Reads outstanding at a time while the size of the segment's entries is unknown; each may be up to a frame."""
 
 UNREADABLE_NAMED_MAX: Final = 20
 """Entries that an error names; the first ones tell where to look."""

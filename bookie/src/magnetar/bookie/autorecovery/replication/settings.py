@@ -29,11 +29,11 @@ class ReplicationSettings:
     """How many of a fragment's entries beside the first and the last one are read to judge it
     [auditorLedgerVerificationPercentage]."""
     check_reads_in_flight_max: int = setting("inFlightReadEntryNumInLedgerChecker", 64, low=1, high=100_000)
-    """Reads of all checks together."""
+    """Reads that all checks of this process together have outstanding, at most."""
     add_timeout_seconds: float = 30.0
     """A new bookie that confirms nothing for this long is replaced by another one [addEntryTimeoutSec]."""
     failure_backoff_seconds: float = setting("rwRereplicateBackoffMs", 5.0)
-    """Before a worker goes on after a failure."""
+    """Seconds that a worker waits after a failure."""
     failed_lock_seconds_max: float = setting("lockReleaseOfFailedLedgerGracePeriod", 300.0, unit="ms")
     """How long a ledger that failed stays locked before somebody may try again.
     The first failures cost 1/32 of it, doubled with each one."""
@@ -42,7 +42,7 @@ class ReplicationSettings:
     recovery_digest_type: str = "CRC32"
     """The digest type of ledgers so old that their metadata names none [bookieRecoveryDigestType]."""
     recovery_password: bytes = b""
-    """The password of such old ledgers [bookieRecoveryPasswd]."""
+    """The password of ledgers so old that their metadata holds none [bookieRecoveryPasswd]."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -15,7 +15,7 @@ WINDOW_SECONDS: Final = 10.0
 """Over how long the measured rate is taken: short enough to see a stop, long enough to bridge a batch."""
 
 _SLICES_MAX: Final = 100
-"""Points that the meter keeps for its window."""
+"""Points in time that the meter keeps for its window."""
 
 
 class ReplicationThrottle:

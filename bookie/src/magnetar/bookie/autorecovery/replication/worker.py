@@ -55,12 +55,12 @@ class WorkerProgress:
 
     ledgers_done: int
     ledgers_failed: int
-    """Attempts that left something to do."""
+    """Attempts to replicate a ledger that left something to do."""
     entries_copied: int
     bytes_copied: int
     bytes_per_second: float
     current: tuple[int, ...]
-    """Ledgers that are copied now, ascending."""
+    """Ids of the ledgers that are copied now, ascending."""
     waiting: tuple[int, ...]
     """Ledgers that are kept locked for a later attempt, ascending."""
 

@@ -23,7 +23,7 @@ from magnetar.core.topic_name import InvalidTopicName
 
 SERVICE: Final = "magnetar.control.v1.Broker"
 DRAIN_INTERVAL_MS: Final = (200, 50)
-"""(when 0 is asked for, the least.)"""
+"""Milliseconds between two messages of a drain that is watched: when 0 is asked for, and the least."""
 
 DECISIONS: Final = (100, 1_000)
 """(when 0 is asked for, the most); a thousand of each stay below gRPC's 4 MiB."""
@@ -225,7 +225,7 @@ async def load_report(operations: BrokerOperations) -> messages.LoadReport:
 
 
 def owned_bundle(row: BundleRow) -> messages.OwnedBundle:
-    """One bundle."""
+    """An owned bundle as the control service tells it."""
     stats = row.stats
     return messages.OwnedBundle(
         bundle=row.name,

@@ -17,7 +17,7 @@ from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
 HEALTH_CHECK_SECONDS: Final = 58
-"""Apache's own limit for a health check."""
+"""Seconds that a health check may take: Apache's own limit."""
 
 
 async def require_health(context: BrokerContext) -> None:

@@ -27,7 +27,7 @@ TEXTS: Mapping[str, str] = {
 
 
 def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str], str]) -> Iterator[str]:
-    """The lines."""
+    """Lines of metrics on load management, for Prometheus."""
     load = context.load
     cluster = escape(context.settings.cluster_name)
     for group in load.load_balancing_metrics():

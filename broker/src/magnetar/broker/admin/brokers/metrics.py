@@ -19,7 +19,7 @@ CONTENT_TYPE = "text/plain"
 REFUSED_NAME: Final = "pulsar_broker_rejected_connections_total"
 
 ROWS_AT_ONCE: Final = 1_000
-"""Written in one go: a millisecond."""
+"""Rows that are written without a look at the event loop: a millisecond."""
 
 Row: TypeAlias = tuple[str, list[float]]
 """Labels, and the values of one topic or subscription."""

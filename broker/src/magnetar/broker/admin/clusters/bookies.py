@@ -25,7 +25,7 @@ ONE: Final = RACKS + "/{bookie}"
 BOOKIE_INFO: Final = Shape({"rack": (text, None), "hostname": (text, None)})
 
 SLASHES_REGION_AWARE: Final = 1
-"""Inside a rack's name: between region and rack."""
+"""Slashes inside a rack's name where placement is region-aware: between region and rack."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:

@@ -68,7 +68,7 @@ CLUSTER_DATA: Final = Shape(
         "migratedClusterUrl": (MIGRATED_URL, None),
     }
 )
-"""Pulsar `ClusterDataImpl`."""
+"""The members of a cluster's record, with what each may be (Pulsar `ClusterDataImpl`)."""
 
 URL_SCHEMES: Final = {
     "serviceUrl": (("http",), "Illegal service url, example: http://pulsar.example.com:8080"),
@@ -152,7 +152,7 @@ class ClusterHandlers(Handlers):
         return web.Response() if peers is None else json(peers)
 
     async def set_peers(self, request: web.Request) -> web.Response:
-        """Choose them."""
+        """Choose the peer clusters, which namespaces may be in instead of this one."""
         cluster = node_name(request, "cluster")
         peers: list[str] | None = await body_of(request, set_of(text))
         known = await self._resources.clusters()

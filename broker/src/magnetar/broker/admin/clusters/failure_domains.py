@@ -58,7 +58,7 @@ class FailureDomainHandlers(Handlers):
         return no_content()
 
     async def remove(self, request: web.Request) -> web.Response:
-        """Remove one."""
+        """Remove a failure domain."""
         cluster, domain = await self._names(request)
         await require_writable(self._context)
         try:

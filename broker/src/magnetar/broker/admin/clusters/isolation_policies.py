@@ -37,7 +37,7 @@ ISOLATION_DATA: Final = Shape(
         "unload_scope": (one_of("all_matching", "none", "changed"), None),
     }
 )
-"""Pulsar `NamespaceIsolationDataImpl`."""
+"""The members of a namespace isolation policy (Pulsar `NamespaceIsolationDataImpl`)."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:

@@ -36,7 +36,7 @@ DEFAULT_QUOTA: Final = {
     "memory": 80.0,
     "dynamic": True,
 }
-"""Where nobody said otherwise (Pulsar `BundlesQuotas.INITIAL_QUOTA`)."""
+"""The quota of bundles for which nobody has set one (Pulsar `BundlesQuotas.INITIAL_QUOTA`)."""
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -59,7 +59,7 @@ class ResourceQuotaHandlers(Handlers):
         return json(await self._local_documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
 
     async def set_default(self, request: web.Request) -> web.Response:
-        """Change it."""
+        """Change what a bundle is expected to need."""
         quota = await required_body(request, RESOURCE_QUOTA)
         await require_writable(self._context)
         await self._local_documents.put(DEFAULT_PATH, quota)
@@ -71,7 +71,7 @@ class ResourceQuotaHandlers(Handlers):
         return json(found or await self._local_documents.get(DEFAULT_PATH) or DEFAULT_QUOTA)
 
     async def set(self, request: web.Request) -> web.Response:
-        """Change it."""
+        """Change what one bundle is expected to need."""
         quota = await required_body(request, RESOURCE_QUOTA)
         await require_writable(self._context)
         await self._local_documents.put(await self._path(request), quota)

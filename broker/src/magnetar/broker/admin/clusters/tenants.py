@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`."""
+"""The admin API's tenants: `/admin/v2/tenants`."""
 
 from __future__ import annotations
 

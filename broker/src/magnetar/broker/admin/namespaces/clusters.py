@@ -150,7 +150,7 @@ async def require_local_cluster(context: BrokerContext, request: web.Request, na
 
 
 async def redirect_to_cluster(context: BrokerContext, request: web.Request, cluster: str) -> web.HTTPTemporaryRedirect:
-    """The same request at another cluster. Raises 404 when nothing is known of it."""
+    """The redirect (307) of a request to another cluster's admin API. Raises 404 when nothing is known of it."""
     data = await context.service.resources.documents.get(Resources.cluster_path(cluster))
     if data is None:
         raise AdminError(NOT_FOUND, f"Cluster {cluster} does not exist")

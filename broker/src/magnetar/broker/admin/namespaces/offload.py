@@ -64,7 +64,7 @@ OFFLOAD_POLICIES: Final = Shape(
         "managedLedgerOffloadReadBufferSizeInBytes": (integer, None),
     }
 )
-"""Pulsar `OffloadPoliciesImpl` with its defaults."""
+"""Pulsar's members of a namespace's offload policies, with their defaults (`OffloadPoliciesImpl`)."""
 
 
 def offload_policies(value: Any) -> Document:
@@ -76,7 +76,7 @@ def offload_policies(value: Any) -> Document:
 
 
 def described(policies: Document) -> Document:
-    """As Apache answers it: with what follows from the driver."""
+    """A namespace's offload policies as GET answers them: with what follows from the driver."""
     driver = policies.get("managedLedgerOffloadDriver")
     return {
         **policies,

@@ -28,7 +28,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         level = policy.namespace
         if level is None:
             continue
-        handlers = PolicyHandlers(context, policy, level)
+        handlers = NamespacePolicyHandlers(context, policy, level)
         path = f"{ONE}/{level.path}"
         if level.serves("get"):
             table.append(web.get(path, under(f"Tell {policy.says}.", handlers.get)))
@@ -39,8 +39,8 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     return table
 
 
-class PolicyHandlers:
-    """Reads, sets and removes one policy."""
+class NamespacePolicyHandlers:
+    """Reads, sets and removes one policy of namespaces."""
 
     def __init__(self, context: BrokerContext, policy: Policy, level: OfNamespace) -> None:
         self._context = context

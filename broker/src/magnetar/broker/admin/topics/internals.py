@@ -93,7 +93,7 @@ def ledger_document(ledger: LedgerStats) -> Document:
 def cursor_document(
     cursor: CursorStats, entries_added: int, subscription: Subscription | None, log: ManagedLedger
 ) -> Document:
-    """One cursor."""
+    """A cursor's internal statistics as JSON."""
     active = subscription is not None and bool(subscription.consumers)
     waiting = active and cursor.read_position > log.last_confirmed
     ahead = log.ledgers.previous_position(cursor.read_position)

@@ -30,7 +30,7 @@ PROPERTIES_MAX: Final = 2_000
 """More do not fit into the headers; they are not written out to find that."""
 
 TOO_LONG: Final = "?" * HEADERS_BYTES_MAX
-"""Stands for a value that is longer."""
+"""What stands in a header for a value that does not fit into it."""
 
 HEADER_OVERHEAD_BYTES: Final = 4
 """A colon, a space and the end of the line."""

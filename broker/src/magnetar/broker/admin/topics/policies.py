@@ -48,7 +48,7 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
         level = policy.topic
         if level is None:
             continue
-        handlers = PolicyHandlers(access, policy, level)
+        handlers = TopicPolicyHandlers(access, policy, level)
         path, query = f"{ONE}/{level.path}", GET_QUERY if level.applied else SET_QUERY
         if level.serves("get"):
             served.append(web.get(path, under(f"Tell {policy.says}.", handlers.get, *query)))
@@ -109,8 +109,8 @@ def with_fields(policies: TopicPolicies, fields: Mapping[str, Any]) -> TopicPoli
     return {key: value for key, value in {**policies, **fields}.items() if value is not None}
 
 
-class PolicyHandlers:
-    """The handlers of one row."""
+class TopicPolicyHandlers:
+    """Reads, sets and removes one policy of topics, as its row in the catalogue says."""
 
     def __init__(self, access: PolicyAccess, policy: Policy, level: OfTopic) -> None:
         self._access = access

@@ -1,4 +1,4 @@
-"""`/admin/v2/schemas`."""
+"""The admin API's schemas of topics: `/admin/v2/schemas`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SchemaHandlers(HandlersOfTopics):
 
     @takes("authoritative")
     async def by_version(self, request: web.Request) -> web.Response:
-        """One version."""
+        """The schema of one version."""
         return json(schema_document(await self._found(request, path_integer(request, "version"))))
 
     @takes("authoritative")

@@ -19,7 +19,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import BadMetadata
 
 ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
-"""By the numbers of `ProducerAccessMode`."""
+"""The names of producers' access modes, by the numbers of `ProducerAccessMode`."""
 
 REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
 """Of a cursor: 1 when the subscription's position goes to other clusters too (Pulsar `PersistentSubscription`)."""
@@ -225,7 +225,7 @@ async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> 
 
 
 def publisher_stats(producer: Producer) -> dict[str, Any]:
-    """One producer."""
+    """A producer's statistics as JSON."""
     identity = producer.identity
     return {
         "accessMode": ACCESS_MODES[identity.access_mode],

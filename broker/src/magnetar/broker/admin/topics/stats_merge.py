@@ -40,10 +40,10 @@ GREATEST: Final = frozenset(
 )
 
 EARLIEST: Final = frozenset({"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"})
-"""Times of which 0 means none."""
+"""Members with times of which the earliest counts when partitions are merged; 0 means none."""
 
 OF_ONE_BROKER: Final = frozenset({"ownerBroker", "topicCreationTimeStamp", "topicEpoch", "deduplicationStatus"})
-"""What only a topic with one owner has."""
+"""Members that only a topic with one owner has: they are left out when partitions are merged."""
 
 OF_ONE_CONNECTION: Final = frozenset(
     {

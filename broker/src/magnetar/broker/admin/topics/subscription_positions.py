@@ -42,9 +42,9 @@ EXPIRE_ALL: Final = ONE + "/all_subscription/expireMessages/{seconds}"
 Work: TypeAlias = Callable[[PersistentTopic, Subscription], Awaitable[None]]
 
 ANALYSED_ENTRIES_MAX: Final = 10_000
-"""`subscriptionBacklogScanMaxEntries`."""
+"""Entries that one analysis of a backlog looks at, at most (Pulsar: `subscriptionBacklogScanMaxEntries`)."""
 ANALYSIS_SECONDS_MAX: Final = 120.0
-"""`subscriptionBacklogScanMaxTimeMs`."""
+"""Seconds that one analysis of a backlog may take (Pulsar: `subscriptionBacklogScanMaxTimeMs`)."""
 ENTRIES_PER_READ: Final = 100
 
 ANALYSIS_REFUSED: Final = (
@@ -81,7 +81,7 @@ class PositionHandlers(HandlersOfTopics):
 
     @takes("authoritative")
     async def skip_all(self, request: web.Request) -> web.Response:
-        """Acknowledge everything."""
+        """Acknowledge the whole backlog of a subscription."""
         return await self._on_subscription(request, lambda topic, subscription: subscription.skip())
 
     @takes("authoritative")

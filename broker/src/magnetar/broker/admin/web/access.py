@@ -164,7 +164,7 @@ _REFUSALS: Final = {
     Scope.TOPIC: (UNAUTHORIZED, "validateTopicOperation {operation} {topic}"),
     Scope.TOPIC_POLICY: (FORBIDDEN, "validateTopicPolicyOperation {operation} {topic} {policy}"),
 }
-"""Statuses and what follows "Unauthorized to"."""
+"""The status of a refusal by what was asked for, and what follows "Unauthorized to" in its text."""
 
 
 def _super_user_refusal(authorizer: Authorizer, principal: Principal) -> str:

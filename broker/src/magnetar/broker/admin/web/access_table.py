@@ -18,9 +18,9 @@ class Scope(enum.Enum):
     """What a request is about, which decides how it is refused."""
 
     PUBLIC = enum.auto()
-    """Nobody has to say who he is."""
+    """Anybody may ask, without saying who he is."""
     OPEN = enum.auto()
-    """Anybody may who says who he is."""
+    """Anybody may ask who is authenticated."""
     SUPER_USER = enum.auto()
     CLUSTER = enum.auto()
     CLUSTER_POLICY = enum.auto()
@@ -29,11 +29,12 @@ class Scope(enum.Enum):
     """Super users; and administrators of the tenant, if one is named."""
     TENANT = enum.auto()
     TENANT_RESOURCES = enum.auto()
-    """As `TENANT`, refused in other words."""
+    """Super users and administrators of the tenant that the path names; Apache words the refusal otherwise than for
+    `TENANT`."""
     TENANT_OF_BODY = enum.auto()
-    """As `TENANT_RESOURCES`, for the tenants of the topics that the body names."""
+    """Super users and administrators of the tenants of all topics that the body names."""
     TENANT_OF_QUERY = enum.auto()
-    """As `TENANT_RESOURCES`, for the tenant that the query names; super users where it names none."""
+    """Super users and administrators of the tenant that the query names; super users alone where it names none."""
     NAMESPACE = enum.auto()
     NAMESPACE_POLICY = enum.auto()
     TOPIC = enum.auto()
@@ -45,7 +46,7 @@ class Need(NamedTuple):
 
     scope: Scope
     operation: str = ""
-    """Apache's name of it; READ or WRITE for a policy."""
+    """Apache's name of the operation; READ or WRITE for a policy."""
     policy: str = ""
 
     @property

@@ -30,9 +30,8 @@ async def call_all(
     *,
     tolerated: Sequence[int] = (),
 ) -> list[AdminAnswer]:
-    """The same for several, side by side (the client limits how many at once). All are tried before the first error.
-
-    Refusals with a status that is tolerated count as done, without an answer."""
+    """Ask whoever is responsible for each path, side by side (the client limits how many at once). All are tried before
+    the first error is raised. Refusals with a status that is tolerated count as done, without an answer."""
     results = await asyncio.gather(*(call(context, method, path, query) for path in paths), return_exceptions=True)
     answers = []
     for result in results:

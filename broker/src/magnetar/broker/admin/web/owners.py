@@ -25,7 +25,8 @@ DESTINATION: Final = "destinationBroker"
 def redirect(
     request: web.Request, owner_url: str, *, authoritative: bool, without: str | None = None
 ) -> web.HTTPTemporaryRedirect:
-    """The same request at another broker: path and query as they came, `authoritative` replaced, `without` left out."""
+    """The redirect (307) of a request to a bundle's owner: path and query as they came, `authoritative` replaced,
+    `without` left out."""
     owner = urlsplit(owner_url)
     path, _, query = request.raw_path.partition("?")
     kept = [part for part in query.split("&") if part and part.partition("=")[0] not in (AUTHORITATIVE, without)]
@@ -99,7 +100,8 @@ async def require_bundle_owner(
 
 
 async def require_owned_bundle(context: BrokerContext, request: web.Request, bundle: BundleName) -> None:
-    """As `require_bundle_owner`, for what is done only to a bundle that somebody serves already: 412 otherwise."""
+    """Return if this broker owns the bundle; 412 if nobody does. Raises the redirect to its owner, and what
+    `require_bundle_owner` raises."""
     if not await require_bundle_owner(context, request, bundle, take=False):
         raise AdminError(PRECONDITION_FAILED, f"Failed to find ownership for ServiceUnit:{bundle}")
 

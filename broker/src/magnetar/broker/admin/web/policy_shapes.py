@@ -143,7 +143,7 @@ def retention(value: Any) -> dict[str, Any]:
 
 
 def persistence(value: Any) -> dict[str, Any]:
-    """PersistencePolicies."""
+    """Reads a persistence policy (Pulsar `PersistencePolicies`). Raises 400."""
     policies = _PERSISTENCE(value)
     ensemble = policies["bookkeeperEnsemble"]
     write_quorum, ack_quorum = policies["bookkeeperWriteQuorum"], policies["bookkeeperAckQuorum"]

@@ -93,7 +93,7 @@ def one_of(*names: str) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """A list."""
+    """A list whose members are of one kind."""
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):

@@ -40,7 +40,7 @@ class BrokersPlan(ComponentPlan):
 
 
 def plan_brokers(seen: ClusterSeen, gate: RolloutGate) -> BrokersPlan:
-    """As many as are wanted, once they may start."""
+    """What is to be done about the brokers: as many as are wanted, once they may start."""
     cluster = seen.cluster
     found = seen.children.workloads.get(("Deployment", cluster.broker))
     pods = alive(seen.children.of(BROKER))

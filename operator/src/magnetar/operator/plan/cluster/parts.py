@@ -31,7 +31,7 @@ STOPPING: Final = "Stopping"
 UPDATE_WAITS: Final = "UpdateWaits"
 UPDATING: Final = "Updating"
 WAITING: Final = "Waiting"
-"""Reasons of components' conditions."""
+"""The reasons that components' conditions may give."""
 
 UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 """Those of work that goes on only when it is looked at."""
@@ -39,7 +39,7 @@ UNDER_WAY: Final = frozenset({SCALING, STOPPING, UPDATING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPlan:
-    """One component."""
+    """What is to be done about one component, and what its condition is."""
 
     condition: NewCondition
     """Whether it is as it should be: all pods there, up to date and ready."""

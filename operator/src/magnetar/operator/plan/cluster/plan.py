@@ -52,8 +52,8 @@ whose progress nobody tells of."""
 
 
 LOAD_SECONDS: Final = 15.0
-"""The same while the number of brokers goes by their load: a peak of minutes is to be met, and brokers say anew so
-often. Still fewer calls of the API server than the guide promises."""
+"""When to look again at the latest, in seconds, while the number of brokers goes by their load: a peak of minutes is to
+be met, and brokers say anew so often. Still fewer calls of the API server than the guide promises."""
 
 
 def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
@@ -139,7 +139,7 @@ def _driver(seen: ClusterSeen) -> list[Action]:
 
 
 def _driver_of(balance: BalanceSpec) -> Literal["leader", "control"]:
-    """As brokers have it."""
+    """The brokers' setting of who moves bundles (`magnetarLoadBalanceDriver`)."""
     # With "None", whoever might ask by the control port does not.
     return "leader" if balance.driver == "Leader" else "control"
 

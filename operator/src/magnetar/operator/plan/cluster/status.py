@@ -128,7 +128,7 @@ def stall(seen: ClusterSeen, parts: ComponentPlans) -> NewCondition | None:
 
 
 def _asleep(parts: ComponentPlans) -> bool:
-    """Nothing runs."""
+    """Whether nothing of the cluster runs."""
     return not any(part.status.replicas for part in (parts.zookeeper, parts.bookies, parts.brokers, parts.proxies))
 
 

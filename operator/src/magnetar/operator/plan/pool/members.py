@@ -22,7 +22,7 @@ CLAIM_SECONDS: Final = 30.0
 
 STARTING: Final = "Starting"
 WRONG_VOLUME: Final = "WrongVolume"
-"""A member's state."""
+"""States of a pool member, as its status names them."""
 
 _VOLUME_CODES: Final = frozenset({EXIT_EMPTY_VOLUME, EXIT_WRONG_VOLUME, EXIT_RETIRED})
 

@@ -76,7 +76,7 @@ class LogSource:
     """One container's log."""
 
     name: str
-    """As it is shown."""
+    """The name that stands before the log's lines."""
     options: LogOptions
 
 
@@ -108,7 +108,7 @@ class Follower:
             yield sorted(batch, key=lambda line: line.time)
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading all logs."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

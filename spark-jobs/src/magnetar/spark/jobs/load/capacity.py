@@ -86,7 +86,7 @@ class Resource:
     limit: float
     """The limit of one broker; 0 is not known, and then nothing is told by it."""
     history: Mapping[int, float]
-    """What all use together."""
+    """The usage by all brokers together, by hour."""
     forecast: Forecast
     """Without what they use idle."""
     needed: list[int]
@@ -103,7 +103,7 @@ class BrokerPlan:
     needed: list[int]
     """For each hour: what the tightest resource needs, without spare ones."""
     peak: int
-    """The most of these."""
+    """The brokers that the busiest hour needs, without spare ones."""
     peak_hour: int
     quiet: int
     """What nine of ten hours need at least."""
@@ -112,7 +112,7 @@ class BrokerPlan:
     autoscaling: tuple[int, int]
     """Bounds between which a number that follows the load would go."""
     binding: str
-    """What it goes by."""
+    """What decides how many brokers are needed: the name of the tightest resource, or what there is now."""
     notes: list[str]
 
 
@@ -128,7 +128,7 @@ class NamespaceStorage:
     stored_bytes: float
     """At most within the coming week, all copies."""
     endless: bool
-    """It grows for ever."""
+    """Whether what is kept grows for ever, as nothing deletes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

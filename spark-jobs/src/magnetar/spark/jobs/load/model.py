@@ -40,7 +40,7 @@ class BrokerHour(NamedTuple):
     topics: int
     """The most that there were, as the next two."""
     sessions: int
-    """Producers and consumers."""
+    """The most producers and consumers that there were at a time."""
     bundles: int
 
 

@@ -60,7 +60,7 @@ class HttpAdmin:
     """The admin API, for a plain thread. A context manager."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        """Raises `BadOption`."""
+        """Takes the addresses of the admin API from the options. `BadOption`."""
         self._api = AdminApi(options)
 
     def get(self, path: str) -> Any:
