@@ -162,6 +162,19 @@ async def test_refusals_are_in_the_answers_fields(broker: MemoryBroker, told: To
     assert error_of(await committing) is None
 
 
+async def test_a_coordinators_log_is_nobodys_topic(broker: MemoryBroker) -> None:
+    client = await broker.connect()
+    await connect(client, 0)
+    await begin(client)
+    topic = "persistent://" + log_name(0).replace("/persistent/", "/")
+    refused = [
+        await ask(client, "PRODUCER", topic=topic, producer_id=1),
+        await ask(client, "SUBSCRIBE", topic=topic, subscription="s", subType=0, consumer_id=1),
+    ]
+    assert [(one.name, one.body.error) for one in refused] == [("ERROR", ServerError.NOT_ALLOWED_ERROR)] * 2
+    assert await begin(client) == 1
+
+
 async def test_the_most_that_may_be_open() -> None:
     settings = replace(ENABLED, transactions=replace(ENABLED.transactions, open_per_coordinator_max=1))
     async with MemoryBroker(settings) as broker:

@@ -11,7 +11,6 @@ from magnetar.standalone.cluster import start_cluster
 from magnetar.standalone.settings import StandaloneSettings
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-
 TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
 
 

@@ -36,7 +36,10 @@ COMPACTED: Final = frozenset(
 """Topics of which the last message of each key counts, whatever its age."""
 
 PREFIXES: Final = ("__change_events", "__transaction_")
+LOG_PREFIX: Final = "__transaction_log_"
+"""What the logs of transaction coordinators are called."""
 SUFFIX: Final = "__transaction_pending_ack"
+"""What the logs of subscriptions are called: managed ledgers without a topic."""
 
 SYSTEM_TOPIC_PREFIXES: Final = ("__change_events", "__transaction_", "__transaction_buffer_snapshot")
 """Local names of topics that belong to brokers; never listed to clients."""
@@ -50,6 +53,12 @@ def belongs_to_brokers(name: TopicName) -> bool:
     if name.tenant == LIVENESS_TENANT or str(name.namespace_name) == SYSTEM_NAMESPACE:
         return True
     return name.tenant == BROKERS_TENANT and ":" in name.namespace
+
+
+def is_bare_ledger(name: TopicName) -> bool:
+    """Whether what is called so is a managed ledger without a topic: nobody may publish there or read it, and whoever
+    opened it would take it away from its owner (Pulsar: `SystemTopicNames.isTransactionInternalName`)."""
+    return name.local_name.startswith(LOG_PREFIX) or name.local_name.endswith(SUFFIX)
 
 
 def is_compacted(name: TopicName) -> bool:

@@ -17,7 +17,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -204,6 +204,8 @@ class BrokerService:
         return topic
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if is_bare_ledger(name):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)

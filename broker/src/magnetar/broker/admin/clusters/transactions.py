@@ -215,7 +215,7 @@ class TransactionHandlers(Handlers):
         acknowledged: dict[str, dict[str, Any]] = {}
         for (topic, subscription), found in zip(details.subscriptions, subscriptions, strict=True):
             acknowledged.setdefault(topic, {})[subscription] = found
-        return without_nulls(
+        document: Document = without_nulls(
             {
                 "txnId": str(details.id),
                 "status": details.state,
@@ -227,6 +227,7 @@ class TransactionHandlers(Handlers):
                 "owner": details.owner or None,
             }
         )
+        return document
 
     async def _part(self, route: str, topic_text: str, rest: str) -> Mapping[str, Any]:
         """How a transaction stands at one topic, as its owner says; empty when it does not."""
