@@ -10,6 +10,7 @@ from magnetar.broker.states import CoordinatorState, TransactionState
 from magnetar.broker.transactions.api import Asker
 from magnetar.broker.transactions.coordinator import END_WAIT_SECONDS_MAX, NAMES_CHARACTERS_MAX, TransactionCoordinator
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
+from magnetar.broker.transactions.coordinator_timeouts import PURGED_FROM
 from magnetar.broker.transactions.names import TransactionId, log_name
 from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, Stamp, opened, partitions_added, state_changed
 from magnetar.client.errors import TimedOut
@@ -237,6 +238,17 @@ async def test_thousands_that_time_out_at_once_are_all_aborted_some_at_a_time() 
         await begin(coordinator, A, timeout_ms=MINUTE_MS)
         await stage.until(lambda: not len(coordinator.table))
         assert stage.participants.outcomes() == {(A, ""): [(count, False)]}
+
+
+async def test_the_times_of_what_is_over_are_not_kept() -> None:
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        await begin(coordinator, A, timeout_ms=MINUTE_MS)
+        for _ in range(3 * PURGED_FROM):
+            await coordinator.end(await begin(coordinator, timeout_ms=1 << 40), NOBODY, commit=True)
+        assert len(coordinator._timeouts) <= PURGED_FROM
+        await asyncio.sleep(61)
+        assert stage.participants.outcomes() == {(A, ""): [(0, False)]}
 
 
 async def test_no_more_than_the_setting_are_ended_at_a_time() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.states import TransactionState
-from magnetar.broker.transactions.coordinator_table import LogPlace, TransactionTable
+from magnetar.broker.transactions.coordinator_table import PURGED_FROM, LogPlace, TransactionTable
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
     Stamp,
@@ -191,3 +191,16 @@ def test_ids_go_on_behind_everything_that_was_ever_given() -> None:
     assert table_of(of(9), last_sequence=7)[0].next_id().sequence == 10
     # The id of a NEW that was never stored is in later records.
     assert table_of(of(3), to(3, OPEN, ABORTING, last=12))[0].next_id().sequence == 13
+
+
+def test_a_long_transaction_does_not_keep_the_ids_of_all_that_end_meanwhile() -> None:
+    table, _ = table_of(of(0))
+    for sequence in range(1, 20_000):
+        for number, record in enumerate((of(sequence), to(sequence, OPEN, ABORTING), to(sequence, ABORTING, ABORTED))):
+            table.apply(LogPlace((1, number)), record)
+        assert table.low_water_mark == -1
+    assert len(table._ids) <= PURGED_FROM
+    table.apply(LogPlace((2, 0)), of(20_000))
+    table.apply(LogPlace((2, 1)), to(0, OPEN, ABORTING))
+    table.apply(LogPlace((2, 2)), to(0, ABORTING, ABORTED))
+    assert table.low_water_mark == 19_999

@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._failed = failed
         self._opening = 0
         """Transactions that are being begun."""
-        self._timeouts = Timeouts(parts.clock, parts.call_later, self._expired)
+        self._timeouts = Timeouts(parts.clock, parts.call_later, self._expired, self._is_open)
         self._endings = Endings(self._end, parts.spawn, parts.call_later, parts.settings.requests_max)
 
     # --- life
@@ -218,10 +218,12 @@ class TransactionCoordinator:
     # --- ending
 
     def _expired(self, sequence: int) -> None:
-        transaction = self.table.peek(sequence)
-        still_open = transaction is not None and transaction.state is TransactionState.OPEN
-        if still_open and self._endings.get(sequence) is None:
+        if self._is_open(sequence) and self._endings.get(sequence) is None:
             self._endings.begin(sequence, commit=False)
+
+    def _is_open(self, sequence: int) -> bool:
+        transaction = self.table.peek(sequence)
+        return transaction is not None and transaction.state is TransactionState.OPEN
 
     async def _end(self, ending: TransactionEnding) -> None:
         """One attempt."""

@@ -16,6 +16,9 @@ from magnetar.core.ids import Position
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.transaction_log import Record
 
+PURGED_FROM: Final = 1_024
+"""Ids that are kept before those that are over are looked for."""
+
 OVER: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED})
 
 
@@ -84,7 +87,8 @@ class TransactionTable:
         self.last_sequence = last_sequence
         self._transactions: dict[int, Transaction] = {}
         self._ids: list[int] = []
-        """A heap of their ids, with some that are over; bounded by what was begun since the oldest."""
+        """A heap of their ids, with some that are over: at most as many as there are, and `PURGED_FROM`."""
+        self._purge_at = PURGED_FROM
 
     def __len__(self) -> int:
         return len(self._transactions)
@@ -143,7 +147,12 @@ class TransactionTable:
         id_ = TransactionId(self.coordinator, sequence)
         transaction = Transaction(id_, int(record.start_time), int(record.timeout_ms), record.owner, place)
         self._transactions[sequence] = transaction
-        heapq.heappush(self._ids, sequence)
+        if len(self._ids) >= self._purge_at:
+            # One may be open for a day, and millions begin and end meanwhile.
+            self._ids = sorted(self._transactions)
+            self._purge_at = max(PURGED_FROM, 2 * len(self._ids))
+        else:
+            heapq.heappush(self._ids, sequence)
         return AppliedRecord(transaction, accepted=True, done=[])
 
     @staticmethod

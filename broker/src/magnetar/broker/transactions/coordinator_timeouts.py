@@ -24,15 +24,24 @@ EXPIRED_PER_TURN: Final = 200
 CallLater = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
-class Timeouts:
-    """The times of one coordinator's transactions. Those that end before their time stay until it comes."""
+PURGED_FROM: Final = 1_024
+"""Times that are kept before those of transactions that are over are looked for."""
 
-    def __init__(self, clock: Clock, call_later: CallLater, expired: Callable[[int], None]) -> None:
+
+class Timeouts:
+    """The times of one coordinator's transactions."""
+
+    def __init__(
+        self, clock: Clock, call_later: CallLater, expired: Callable[[int], None], is_open: Callable[[int], bool]
+    ) -> None:
         """`expired` is told the id of a transaction whose time has come, whatever has become of it."""
         self._clock = clock
         self._call_later = call_later
         self._expired = expired
+        self._is_open = is_open
         self._heap: list[tuple[int, int]] = []
+        """With those that are over, at most as many as are open: a client may give each a day and end it at once."""
+        self._purge_at = PURGED_FROM
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._stopped = False
@@ -41,10 +50,20 @@ class Timeouts:
         """Tell when it is so late."""
         if self._stopped:
             return
+        if len(self._heap) >= self._purge_at:
+            self._purge()
         now_ms = self._clock.now_ms()
         heapq.heappush(self._heap, (now_ms if expires_ms < now_ms + TICK_MS else expires_ms, sequence))
         if self._timer is None or self._heap[0][0] < self._timer_ms:
             self._schedule()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def _purge(self) -> None:
+        self._heap = [one for one in self._heap if self._is_open(one[1])]
+        heapq.heapify(self._heap)
+        self._purge_at = max(PURGED_FROM, 2 * len(self._heap))
 
     def stop(self) -> None:
         """Tell nothing more."""

@@ -131,7 +131,13 @@ class TransactionCoordinators:
     # --- bundles
 
     async def close_in(self, owned: OwnedBundle) -> None:
-        """Before the bundle is released: close its coordinators."""
+        """Before the bundle is released: close its coordinators. None is opened any more; one that is being opened now
+        would take the log away from the next owner."""
+        opening = [
+            task for id_, task in self._opening.items() if self._ownership.serving(coordinator_topic(id_)) is owned
+        ]
+        if opening:
+            await asyncio.wait(opening)
         for coordinator in self._of([owned]):
             await self._close(coordinator)
 
@@ -229,33 +235,33 @@ class TransactionCoordinators:
         self._parts.spawn(self._read_anew(coordinator, error))
 
     async def _read_anew(self, failed: TransactionCoordinator, error: MagnetarError) -> None:
+        """For as long as the bundle is this broker's; what is decided must be ended, though no client may ask again."""
         await self._abandon(failed)
-        coordinator = failed.id
+        coordinator, topic = failed.id, coordinator_topic(failed.id)
         if coordinator in self._reopening:
             return
-        owned = self._ownership.serving(coordinator_topic(coordinator))
-        if isinstance(error, ManagedLedgerFenced):
-            # Either another broker owns the bundle, or it does not know yet that it lost it: clients connect again.
-            if owned is not None:
-                await self._ownership.still_ours(owned)
-            return
         self._reopening.add(coordinator)
+        # Whoever fenced it either owns the bundle, or does not know yet that it lost it.
+        in_doubt = isinstance(error, ManagedLedgerFenced)
         try:
-            while not self._closed and owned is not None and owned.active and coordinator not in self._open:
+            while not self._closed and coordinator not in self._open:
+                owned = self._ownership.serving(topic)
+                if owned is None or not owned.active:
+                    return
+                if await self._try_again(coordinator, owned if in_doubt else None):
+                    return
                 await asyncio.sleep(OPEN_AGAIN_SECONDS)
-                owned = await self._try_again(coordinator)
         finally:
             self._reopening.discard(coordinator)
 
-    async def _try_again(self, coordinator: int) -> OwnedBundle | None:
-        """The bundle, if it is still this broker's."""
-        topic = coordinator_topic(coordinator)
-        if self._ownership.serving(topic) is not None and not self._closed:
-            try:
+    async def _try_again(self, coordinator: int, in_doubt: OwnedBundle | None) -> bool:
+        try:
+            if in_doubt is None or await self._ownership.still_ours(in_doubt):
                 await self.connect(coordinator)
-            except MagnetarError as error:
-                logger.info("transaction coordinator %d is not read yet: %s", coordinator, error)
-        return self._ownership.serving(topic)
+                return True
+        except MagnetarError as error:
+            logger.info("transaction coordinator %d is not read yet: %s", coordinator, error)
+        return False
 
 
 def _details(transaction: Transaction) -> TransactionDetails:
