@@ -68,7 +68,7 @@ class TransactionCoordinators:
         await asyncio.shield(opening)
 
     async def new_transaction(self, coordinator: int, timeout_ms: int, asker: Asker) -> TransactionId:
-        """See `Coordinators`, as for what follows."""
+        """Begin one, durably. It is aborted unless it is ended within the time."""
         return await self.get(coordinator).new_transaction(timeout_ms, asker)
 
     async def add_partitions(self, transaction: TransactionId, asker: Asker, partitions: Collection[str]) -> None:

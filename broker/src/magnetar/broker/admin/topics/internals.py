@@ -42,7 +42,8 @@ async def internal_stats(topic: PersistentTopic) -> Document:
 
 
 async def internal_stats_of(ledger: ManagedLedger, subscriptions: Mapping[str, Subscription]) -> Document:
-    """As `internal_stats`, of a managed ledger that need not be a topic's; `subscriptions` are those on its cursors."""
+    """Ledgers and cursors of any managed ledger, gathered in turns with what clients send; `subscriptions` are those
+    that its cursors belong to."""
     stats = ledger.internal_stats(with_cursors=False)
     turn = TimeSlice()
     cursors: dict[str, Document] = {}

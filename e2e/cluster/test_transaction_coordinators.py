@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from magnetar.broker.testing.sessions import ProtocolClient, Received, command_t
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from e2e.cluster import admin
+from e2e.interchange import parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.parts import BrokerPart
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TRANSACTIONS = "admin/v3/transactions"
 COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
@@ -29,6 +33,16 @@ async def until(holds: Callable[[], Awaitable[bool]], problem: str, seconds: flo
     while not await holds():
         assert asyncio.get_running_loop().time() < deadline, f"{problem} after {seconds} s"
         await asyncio.sleep(0.5)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """ZooKeeper only."""
+    lacking = parts.missing()
+    if lacking is not None:
+        pytest.skip(lacking)
+    with Cluster(tmp_path) as running:
+        yield running
 
 
 class Side:
@@ -103,7 +117,6 @@ class Side:
         self.broker.kill()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("batched", [False, True], ids=["records", "batches"])
 async def test_a_coordinator_changes_sides_and_back(cluster: Cluster, batched: bool) -> None:
     settings = {
