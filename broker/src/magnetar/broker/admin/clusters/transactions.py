@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
-from magnetar.broker.admin.topics.internals import add_ledger_metadata, internal_stats_of
+from magnetar.broker.admin.topics.internals import add_ledger_metadata, ledger_stats
 from magnetar.broker.admin.topics.stats import without_nulls
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.fan_out import call
@@ -109,7 +109,7 @@ class TransactionHandlers(Handlers):
             ledger = coordinators.log_of(coordinator)
         except PulsarError:
             raise _no_coordinator(coordinator) from None
-        document = await internal_stats_of(ledger, {})
+        document = await ledger_stats(ledger, {})
         if flag(request, METADATA):
             await add_ledger_metadata(document, LedgerMetadataOps(self._service.store))
         return json({"transactionLogStats": {"managedLedgerName": ledger.name, "managedLedgerInternalStats": document}})

@@ -38,12 +38,15 @@ NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fals
 
 async def internal_stats(topic: PersistentTopic) -> Document:
     """Ledgers and cursors of one topic (or partition), gathered in turns with what clients send."""
-    return await internal_stats_of(topic.ledger, topic.subscriptions)
+    document = await ledger_stats(topic.ledger, topic.subscriptions)
+    properties = document.pop("properties", None)
+    document.update({"schemaLedgers": [], "compactedLedger": NO_LEDGER})
+    return document if properties is None else {**document, "properties": properties}
 
 
-async def internal_stats_of(ledger: ManagedLedger, subscriptions: Mapping[str, Subscription]) -> Document:
-    """Ledgers and cursors of any managed ledger, gathered in turns with what clients send; `subscriptions` are those
-    that its cursors belong to."""
+async def ledger_stats(ledger: ManagedLedger, subscriptions: Mapping[str, Subscription]) -> Document:
+    """The ledgers and cursors of a managed ledger, gathered in turns with what clients send; `subscriptions` are those
+    that its cursors belong to (Pulsar: `ManagedLedgerInternalStats`)."""
     stats = ledger.internal_stats(with_cursors=False)
     turn = TimeSlice()
     cursors: dict[str, Document] = {}
@@ -67,10 +70,8 @@ async def internal_stats_of(ledger: ManagedLedger, subscriptions: Mapping[str, S
         "pendingAddEntriesCount": stats.pending_entries,
         "lastConfirmedEntry": position_text(stats.last_confirmed),
         "state": stats.state,
-        "ledgers": [ledger_document(ledger) for ledger in stats.ledgers],
+        "ledgers": [ledger_document(each) for each in stats.ledgers],
         "cursors": cursors,
-        "schemaLedgers": [],
-        "compactedLedger": NO_LEDGER,
         "properties": stats.properties or None,
     }
     # Those of the cursors are without nulls already: there may be many.
@@ -92,12 +93,12 @@ def ledger_document(ledger: LedgerStats) -> Document:
 
 
 def cursor_document(
-    cursor: CursorStats, entries_added: int, subscription: Subscription | None, log: ManagedLedger
+    cursor: CursorStats, entries_added: int, subscription: Subscription | None, ledger: ManagedLedger
 ) -> Document:
     """A cursor's internal statistics as JSON."""
     active = subscription is not None and bool(subscription.consumers)
-    waiting = active and cursor.read_position > log.last_confirmed
-    ahead = log.ledgers.previous_position(cursor.read_position)
+    waiting = active and cursor.read_position > ledger.last_confirmed
+    ahead = ledger.ledgers.previous_position(cursor.read_position)
     return {
         "markDeletePosition": position_text(cursor.mark_delete),
         "readPosition": position_text(cursor.read_position),
@@ -111,7 +112,7 @@ def cursor_document(
         "state": "Open" if cursor.cursor_ledger >= 0 else "NoLedger",
         "active": active,
         # Apache's counts the entry that is read next as well.
-        "numberOfEntriesSinceFirstNotAckedMessage": log.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(cursor.mark_delete, ahead) + 1,
         "totalNonContiguousDeletedMessagesRange": cursor.individual_count,
         "subscriptionHavePendingRead": waiting,
         "subscriptionHavePendingReplayRead": False,
