@@ -12,13 +12,8 @@ LISTED = Path(__file__).parent / "admin_routes.txt"
 NO_COORDINATORS = "there are no transaction coordinators yet"
 
 NOT_SERVED = {
-    "/admin/v3/transactions/abortTransaction": NO_COORDINATORS,
-    "/admin/v3/transactions/coordinator": NO_COORDINATORS,
-    "/admin/v3/transactions/slowTransactions": NO_COORDINATORS,
-    "/admin/v3/transactions/transactionBuffer": "topics have no transaction buffers yet",
-    "/admin/v3/transactions/transactionCoordinator": NO_COORDINATORS,
-    "/admin/v3/transactions/transactionInBuffer": "topics have no transaction buffers yet",
-    "/admin/v3/transactions/transactionMetadata": NO_COORDINATORS,
+    "/admin/v3/transactions/transactionBuffer": "topics take no part in transactions yet",
+    "/admin/v3/transactions/transactionInBuffer": "topics take no part in transactions yet",
     "/admin/v3/packages": "there are no packages yet",
     "/admin/v2/metadata/migration": "the metadata store cannot be changed while brokers run",
     "/topics": "publishing over HTTP is not there yet",

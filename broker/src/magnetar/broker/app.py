@@ -40,6 +40,7 @@ from magnetar.broker.topics.lists import TopicLists
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.broker.topics.service import BrokerService
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import CoordinatorService
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.limits import MIB
@@ -153,6 +154,8 @@ class RunningBroker:
         await _in_any_case(context.operations.close())
         await _in_any_case(self._leave())
         await _in_any_case(self._topic_policies.close())
+        if context.coordinators is not None:
+            await _in_any_case(context.coordinators.close())
         await _in_any_case(context.client.close())
         await _in_any_case(self._hand_over())
         await _in_any_case(self._admin.close())
@@ -312,6 +315,7 @@ def _assemble(
         ),
         dynamic=_dynamic_settings(service, load, moves, access),
         access=access,
+        coordinators=_coordinators(settings, service, client, moves),
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
@@ -359,6 +363,28 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
     from magnetar.broker.auth.access import AccessControl
 
     return AccessControl(settings.access, resources, service.clock, service.spawn)
+
+
+def _coordinators(
+    settings: BrokerSettings, service: BrokerService, client: InternalClient, moves: BundleMoves
+) -> CoordinatorService | None:
+    """The transaction coordinators; a broker without transactions does not load them."""
+    if not settings.transactions.enabled:
+        return None
+    from magnetar.broker.transactions.coordinator import CoordinatorParts
+    from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
+    from magnetar.broker.transactions.coordinators import TransactionCoordinators
+
+    parts = CoordinatorParts(
+        settings=settings.transactions,
+        clock=service.clock,
+        participants=RemoteParticipants(client.get, settings.transactions, service.resources.exists),
+        spawn=service.spawn,
+        call_later=asyncio.get_running_loop().call_later,
+    )
+    coordinators = TransactionCoordinators(service.lookup, service.resources, service.ledgers, parts)
+    moves.guests = coordinators
+    return coordinators
 
 
 def _peer_access(settings: BrokerSettings) -> PeerAccess | None:

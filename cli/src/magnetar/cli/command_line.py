@@ -8,6 +8,13 @@ import typer
 from magnetar.cli.commands import standalone
 from magnetar.cli.commands.lazy import Deferred, LazyGroup
 
+AddressOption = Annotated[
+    str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
+]
+TransactionsOption = Annotated[
+    bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
+]
+
 
 class _Commands(LazyGroup):
     deferred: ClassVar = {

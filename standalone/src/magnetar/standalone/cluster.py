@@ -15,6 +15,8 @@ from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.ledger.client import BookKeeperClient
@@ -28,6 +30,9 @@ from magnetar.standalone.folder_checks import check_metadata_is_newest, check_me
 from magnetar.standalone.settings import CLUSTER_NAME, COLLECTION, StandaloneSettings
 
 logger: Final = logging.getLogger(__name__)
+
+COORDINATORS: Final = 1
+"""Transaction coordinators of a cluster with transactions, as Apache's standalone makes."""
 
 
 class RunningCluster:
@@ -106,7 +111,10 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
 async def initialize(store: MetadataStore, settings: BrokerSettings) -> None:
     """Make what a broker expects to find; with free ports the URLs are known only once it listens."""
     data = cluster_data(settings.service_url, settings.web_service_url)
-    await initialize_cluster_metadata(Resources(store), settings.cluster_name, data)
+    resources = Resources(store)
+    await initialize_cluster_metadata(resources, settings.cluster_name, data)
+    if settings.transactions.enabled:
+        await initialize_coordinators(resources, COORDINATORS)
 
 
 async def check_cluster_name(store: MetadataStore, name: str) -> None:
@@ -143,6 +151,7 @@ def broker_settings(settings: StandaloneSettings) -> BrokerSettings:
         broker_service_port=settings.broker_service_port,
         web_service_port=settings.web_service_port,
         admin=AdminSettings(metadata_store_url=settings.metadata_url),
+        transactions=TransactionSettings(enabled=settings.transactions),
     )
 
 

@@ -52,6 +52,8 @@ class StandaloneSettings:
     """Force the journal to disk before a message is acknowledged."""
     accept_loss: bool = False
     """Start although acknowledged messages are damaged or gone, and do without them."""
+    transactions: bool = False
+    """Run a transaction coordinator: one, as Apache's standalone does."""
     persistent_metadata: bool = True
     """False keeps metadata in memory: a cluster that does not outlive its process starts faster."""
 

@@ -77,6 +77,18 @@ class SessionAccess:
         """The client's address, for the log: `/host:port`."""
         return self._session.peer_address
 
+    @property
+    def role(self) -> str:
+        """The client's role, that of whom a proxy speaks for if it does."""
+        principal = self.principal
+        return "" if principal is None else principal.original or principal.role
+
+    @property
+    def super_user(self) -> bool:
+        """Whether the client may do anything; False where rights are not checked."""
+        authorizer, principal = self._access.authorizer, self.principal
+        return authorizer is not None and principal is not None and authorizer.is_super_user(principal)
+
     def close(self) -> None:
         """The connection is gone."""
         self._access.leave(self)

@@ -29,6 +29,16 @@ class KnownRights(Protocol):
         """Whether what is in memory says that the client may."""
         ...
 
+    @property
+    def role(self) -> str:
+        """Whose transactions it begins: its own, or of whom a proxy speaks for; empty for nobody."""
+        ...
+
+    @property
+    def super_user(self) -> bool:
+        """Whether it may do anything; False where rights are not checked."""
+        ...
+
 
 class Session(Protocol):
     """`ServerSession` is the one; it says what each member means."""

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from magnetar.broker.session.api import ControlCommand, Group, Session
 from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.session.coordinators import CoordinatorCommands
 from magnetar.broker.session.lookup import LookupCommands
 from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.schema import SchemaCommands
@@ -54,6 +55,7 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(lambda session: session.consumers, ConsumerCommands.COMMANDS),
     **_of(lambda session: session.topic_lists, TopicListCommands.COMMANDS),
     **_of(SchemaCommands, SchemaCommands.COMMANDS),
+    **_of(CoordinatorCommands, CoordinatorCommands.COMMANDS),
     **_of(TransactionCommands, TransactionCommands.COMMANDS),
     **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }

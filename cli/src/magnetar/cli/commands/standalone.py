@@ -44,6 +44,9 @@ def _not_empty(value: str | None) -> str | None:
     return value
 
 
+TransactionsOption = Annotated[
+    bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
+]
 AddressOption = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +78,7 @@ def run(
     fresh: FreshOption = False,
     sync: SyncOption = None,
     accept_loss: AcceptLossOption = False,
+    transactions: TransactionsOption = False,
     address: AddressOption = None,
     port: PortOption = None,
     http_port: HttpPortOption = None,
@@ -112,6 +116,7 @@ def run(
             web_service_port=http_port if http_port is not None else 8080,
             journal_sync=sync is not False,
             accept_loss=accept_loss,
+            transactions=transactions,
         )
         raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value))
     from magnetar.process.service import SettingSources
@@ -122,6 +127,7 @@ def run(
         advertisedAddress=("--address", address),
         brokerServicePort=("--port", port),
         webServicePort=("--http-port", http_port),
+        transactionCoordinatorEnabled=("--transactions", "true" if transactions else None),
         journalSyncData=("--sync", None if sync is None else str(sync).lower()),
     )
     sources = SettingSources(file=conf, environment=environment, assignments=assignments or [], options=options)

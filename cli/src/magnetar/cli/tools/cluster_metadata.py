@@ -9,14 +9,12 @@ from typing import Final
 from magnetar.bookie.cookie import instance_id
 from magnetar.bookie.registration import LAYOUT, LAYOUT_PATH, READ_ONLY_PATH
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.errors import SettingError
-from magnetar.core.topic_name import TopicName
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.urls import store_url
 
-COORDINATORS_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Its partitions are the transaction coordinators."""
 GLOBAL_CLUSTER: Final = "global"
 """Stands for all clusters in old namespaces; Apache's tools expect it."""
 
@@ -65,13 +63,9 @@ async def prepare_cluster(stores: StoreUrls, cluster: NewCluster) -> str:
         resources = Resources(store, configuration)
         await initialize_cluster_metadata(resources, cluster.name, cluster.data, cluster.namespace_bundles)
         documents = resources.documents
-        topic = resources.partitioned_topic_path(TopicName.parse(COORDINATORS_TOPIC))
-        for path, document in (
-            (Resources.cluster_path(GLOBAL_CLUSTER), {}),
-            (topic, {"partitions": cluster.transaction_coordinators}),
-        ):
-            if not await documents.exists(path):
-                await documents.create(path, document)
+        if not await documents.exists(Resources.cluster_path(GLOBAL_CLUSTER)):
+            await documents.create(Resources.cluster_path(GLOBAL_CLUSTER), {})
+        await initialize_coordinators(resources, cluster.transaction_coordinators)
         return await instance_id(bookkeeper)
 
 

@@ -112,6 +112,14 @@ async def body_object(request: web.Request) -> dict[str, Any]:
     return document
 
 
+async def body_integer(request: web.Request) -> int:
+    """The request's body as a whole number. Raises 400."""
+    document = await body_json(request)
+    if not isinstance(document, int) or isinstance(document, bool):
+        raise AdminError(BAD_REQUEST, "The body must be a whole number")
+    return document
+
+
 def flag(request: web.Request, name: str, *, default: bool = False) -> bool:
     """A query parameter that is true or false."""
     value = request.query.get(name)
