@@ -55,7 +55,8 @@ class FolderOptions:
 def run_configured(
     sources: SettingSources, folder: FolderOptions, *, fresh: bool, check_only: bool, log_level: str
 ) -> int:
-    """As `run_standalone`, with what settings files, environment and options say. With `check_only` nothing starts."""
+    """Run a standalone cluster by settings files, environment and options; returns the exit code. With `check_only`
+    nothing starts."""
     prepare(log_level)
     try:
         settings = read_settings(sources, folder)

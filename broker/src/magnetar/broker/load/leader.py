@@ -71,7 +71,7 @@ class Balancing:
         self._configured = settings
 
     def use_balance(self, balance: BalanceSettings) -> None:
-        """The same for how bundles are placed, moved and split; placements go by them at once."""
+        """Use other settings of how bundles are placed, moved and split; placements follow them at once."""
         self._balance = balance
         self._balancer.settings = self._balance_in_force()
 

@@ -239,7 +239,7 @@ class ModularLoadManager:
             self._balancing.use_settings(settings)
 
     def use_balance(self, settings: BalanceSettings) -> None:
-        """The same for how bundles are placed, split and moved."""
+        """Use other settings of how bundles are placed, split and moved."""
         self._balance = settings
         if self._balancing is not None:
             self._balancing.use_balance(settings)

@@ -18,7 +18,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger, is_pending_ack_log
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -131,7 +131,7 @@ class BrokerService:
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
 
     def use_ledger_settings(self, settings: ManagedLedgerSettings) -> None:
-        """The same for managed ledgers."""
+        """Use other settings of managed ledgers from now on, also in topics that are loaded."""
         self.ledgers.settings = settings
         self.policies.use_broker(BrokerLevel(self.settings, settings))
 
@@ -443,7 +443,7 @@ class BrokerService:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
-        if is_bare_ledger(name) and await self.exists(name):
+        if is_pending_ack_log(name) and await self.exists(name):
             # Left over by a deletion that was cut short; its namespace can only be deleted without it.
             await self.ledgers.delete(name.persistence_name)
             return
