@@ -352,6 +352,8 @@ def test_recover_and_decommission(bookies: Bookies) -> None:
     assert lost not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--all")]
     running = bookies.run("bookie", "decommission", leaving, "--yes", code=1)
     assert "stop it, or have it drain itself" in running.stderr
+    misspelt = bookies.run("bookie", "decommission", "127.0.0.1:31810", "--yes")
+    assert "the cluster knows no bookie 127.0.0.1:31810" in misspelt.stderr
     bookies.stop(leaving)
     state = bookies.rows("bookie", "decommission", leaving, "--yes")
     assert (state["step"], state["ledgers_left"]) == ("DONE", 0)
@@ -365,4 +367,5 @@ def test_nobody_answers(bookies: Bookies) -> None:
     assert "is not one of memory:" in refused.stderr
     control = bookies.run("bookie", "state", "127.0.0.1:1", code=1)
     assert "the bookie's control port" in control.stderr
-    assert "is no HOST:PORT" in bookies.run("bookie", "state", "127.0.0.1", code=2).stderr
+    for address in ("127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:99999999999", "127.0.0.1:x", ":3182"):
+        assert "is no HOST:PORT" in bookies.run("bookie", "state", address, code=2).stderr
