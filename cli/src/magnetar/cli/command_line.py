@@ -51,7 +51,7 @@ def _main(
     del version
 
 
-@application.command()
+@application.command(short_help="Run a whole cluster in this process.")
 def standalone(
     data: Annotated[
         Path, typer.Option("--data", "-d", help="Folder for everything that is stored.", rich_help_panel="Storage")
@@ -90,8 +90,8 @@ def standalone(
 ) -> None:
     """Run a whole cluster in this process: metadata, bookie, broker and admin API.
 
-    Its data stays in a folder. Stop it, kill it, start it again:
-    every acknowledged message is there.
+    Its data stays in a folder. Stop it, kill it, start it again: it has every acknowledged message that a
+    subscription or the retention still wants.
 
     Standard output says where it serves. Ctrl-C stops it cleanly, a second one at once.
     Exit code: 0 stopped, 1 cannot run, 2 wrong options.

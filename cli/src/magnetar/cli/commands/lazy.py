@@ -49,7 +49,10 @@ class LazyGroup(TyperGroup):
         """The command of this name, loaded; None when there is none."""
         found = self.deferred.get(cmd_name)
         if found is None or cmd_name in self.commands:
-            return super().get_command(ctx, cmd_name)
+            known = super().get_command(ctx, cmd_name)
+            if isinstance(known, TyperCommand | TyperGroup):
+                _rejoin_help(known)
+            return known
         command = typer.main.get_command(importlib.import_module(found.module).application)
         assert isinstance(command, TyperCommand | TyperGroup)
         command.name = cmd_name
