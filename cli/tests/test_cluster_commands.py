@@ -362,6 +362,27 @@ def test_recover_and_decommission(bookies: Bookies) -> None:
     assert [row["text"] for row in found] == [f"entry {number}" for number in range(12)]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "store", "url", "told"),
+    [
+        ("a b", "rocksdb:here", "http://x", "--cluster 'a b'"),
+        ("..", "rocksdb:here", "http://x", "--cluster '..'"),
+        ("x", "memory:", "http://x", "memory: ends with this command"),
+        ("x", "rocksdb:here", "pulsar://x", "'pulsar://x' must begin with http://"),
+        ("x", "rocksdb:here", "x:8080", "'x:8080' must begin with http://"),
+    ],
+)
+def test_what_no_cluster_can_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, store: str, url: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["init-metadata", "--cluster", cluster, "-m", store, "--web-service-url", url]
+    shown = CliRunner().invoke(application, words)
+    assert shown.exit_code == 2
+    assert told in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nobody_answers(bookies: Bookies) -> None:
     refused = bookies.run("bookie", "list-bookies", "-m", "nonsense", code=2)
     assert "is not one of memory:" in refused.stderr
