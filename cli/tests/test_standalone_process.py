@@ -156,6 +156,13 @@ def test_a_file_in_the_place_of_the_folder(start_standalone: Any, tmp_path: Path
         assert f"{data} is not a folder." in standalone.output
 
 
+def test_a_folder_that_cannot_be_made(start_standalone: Any) -> None:
+    standalone = start_standalone(data=Path("/proc/nosuch"))
+    assert standalone.wait() == 1
+    assert "The folder /proc/nosuch cannot be made." in standalone.output
+    assert "Choose another one with --data." in standalone.output
+
+
 def test_fresh_refuses_a_folder_of_somebody_else(start_standalone: Any, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     standalone = start_standalone("--fresh", data=tmp_path)

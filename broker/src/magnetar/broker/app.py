@@ -260,6 +260,27 @@ def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
     return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options))
 
 
+def _topic_policies(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    client: InternalClient,
+    service: BrokerService,
+    load: ModularLoadManager,
+) -> ChangeEvents:
+    """Policies of topics, as the brokers tell each other of them."""
+    return ChangeEvents(
+        ChangeEventsParts(
+            client=client.get,
+            store=store,
+            resources=service.resources,
+            cluster=settings.cluster_name,
+            holder=settings.broker_id,
+            in_use=service.namespaces_in_use,
+            memory_bytes=lambda: load.host_usage().memory.limit * MIB,
+        )
+    )
+
+
 def _assemble(
     settings: BrokerSettings, parts: BrokerParts, managed: ManagedLedgerFactory
 ) -> tuple[BrokerContext, ChangeEvents]:
@@ -280,17 +301,7 @@ def _assemble(
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)
     drains = Drains(load, ownership, moves, settings.load)
-    topic_policies = ChangeEvents(
-        ChangeEventsParts(
-            client=client.get,
-            store=parts.store,
-            resources=resources,
-            cluster=settings.cluster_name,
-            holder=settings.broker_id,
-            in_use=service.namespaces_in_use,
-            memory_bytes=lambda: load.host_usage().memory.limit * MIB,
-        )
-    )
+    topic_policies = _topic_policies(settings, parts.store, client, service, load)
     access = _access_control(settings, resources, service)
     context = BrokerContext(
         settings=settings,

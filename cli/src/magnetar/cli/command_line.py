@@ -57,4 +57,4 @@ def _main(
     del version
 
 
-application.command("standalone")(standalone.run)
+application.command("standalone", short_help="Run a whole cluster in this process.")(standalone.run)

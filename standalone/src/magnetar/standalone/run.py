@@ -102,6 +102,8 @@ def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str,
         return f"{settings.address} is not an address of this machine.", "Give one with --address."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"Not allowed: {error}", "Choose a folder and ports that you may use: --data, --port, --http-port."
+    if error.errno == errno.ENOENT and str(error.filename) == str(settings.data_directory):
+        return f"The folder {settings.data_directory} cannot be made.", "Choose another one with --data."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{settings.data_directory} is not a folder.", "Choose one with --data."
     if error.errno == errno.EISDIR:

@@ -89,8 +89,8 @@ def run(
 ) -> None:
     """Run a whole cluster in this process: metadata, bookie, broker and admin API.
 
-    Its data stays in a folder. Stop it, kill it, start it again:
-    every acknowledged message is there.
+    Its data stays in a folder. Stop it, kill it, start it again: it has every acknowledged message that a
+    subscription or the retention still wants.
 
     Settings are those of a broker and of a bookie: from a standalone.conf or
     broker.conf as Apache's read it, then from the environment
