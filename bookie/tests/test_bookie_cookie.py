@@ -134,6 +134,22 @@ async def test_another_cluster_is_refused(start: StartBookie, store: MemoryMetad
     assert refused.value.problem is CookieProblem.WRONG_VOLUME
 
 
+async def test_a_store_that_is_no_clusters_stays_as_it_was(start: StartBookie, settings: BookieSettings) -> None:
+    """Pointed at a wrong path, a bookie with data refuses, and leaves nothing there that looks like a cluster."""
+    await (await start()).close()
+    elsewhere = MemoryMetadataStore()
+    with pytest.raises(InvalidCookie, match=r"no /ledgers/INSTANCEID.*Check the metadata store's address") as refused:
+        await start_bookie(settings, elsewhere, SystemClock())
+    assert refused.value.problem is CookieProblem.WRONG_VOLUME
+    assert await elsewhere.children("/") == []
+    for directory in (*settings.journal_directories, *settings.ledger_directories):
+        (directory / "current" / "VERSION").unlink()
+    with pytest.raises(InvalidCookie, match="no /ledgers/INSTANCEID"):
+        await start_bookie(settings, elsewhere, SystemClock())
+    assert await elsewhere.children("/") == []
+    await elsewhere.close()
+
+
 async def test_another_id_is_refused(start: StartBookie) -> None:
     await (await start()).close()
     with pytest.raises(InvalidCookie, match="bookieHost"):

@@ -14,6 +14,7 @@ from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.topics.service import BrokerService
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
 
@@ -95,6 +96,35 @@ async def test_a_namespace_is_unloaded_by_all_its_owners(cluster: MemoryCluster,
     assert (await ask(cluster[0], "PUT", NAMESPACE + "/unload"))[0] == 204
     assert not any(cluster.owners(bundle) for bundle in owners)
     assert not any(name in broker.service.topics for broker in cluster.brokers for name in TOPICS)
+
+
+async def test_unloads_of_a_namespace_at_once_all_succeed(
+    cluster: MemoryCluster, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for what is under way already, whichever broker does it, waits for its end."""
+    owners = await spread(cluster, TOPICS)
+    held, closing = asyncio.Event(), 0
+
+    async def slowly(service: BrokerService, *arguments: Any) -> None:
+        nonlocal closing
+        closing += 1
+        await held.wait()
+        await close_topic(service, *arguments)
+
+    close_topic = BrokerService.close_topic
+    monkeypatch.setattr(BrokerService, "close_topic", slowly)
+    first = asyncio.create_task(ask(cluster[0], "PUT", NAMESPACE + "/unload"))
+    await until(lambda: closing == len(TOPICS))
+    others = [
+        asyncio.create_task(ask(broker, "PUT", NAMESPACE + "/unload")) for broker in (*cluster.brokers, cluster[0])
+    ]
+    bundle, owner = next(iter(owners.items()))
+    one = asyncio.create_task(ask(owner, "PUT", f"{NAMESPACE}/{bundle.range}/unload"))
+    done, _ = await asyncio.wait([first, one, *others], timeout=0.2)
+    held.set()
+    assert not done, [task.result() for task in done]
+    assert {(await task)[0] for task in (first, one, *others)} == {204}
+    assert not any(cluster.owners(bundle) for bundle in owners)
 
 
 async def test_a_bundle_is_split_by_its_owner(cluster: MemoryCluster, ask: Ask) -> None:

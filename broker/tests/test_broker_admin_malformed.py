@@ -39,6 +39,19 @@ async def test_bodies_that_are_no_json(admin: Any, body: bytes) -> None:
     )
 
 
+@pytest.mark.parametrize("rate", [b'"NaN"', b'"Infinity"', b"9" * 400], ids=["nan", "infinite", "long"])
+async def test_rates_that_are_no_number(admin: Any, rate: bytes) -> None:
+    """They were stored for the namespace, and no topic of it could be loaded."""
+    body = b'{"managedLedgerMaxMarkDeleteRate":' + rate + b"}"
+    await admin.check(
+        ("PUT", TOPICS + "/topic", None, 204, None),
+        ("POST", NAMESPACE + "/persistence", body, 400, "is not a number"),
+        ("POST", TOPICS + "/topic/persistence", body, 400, "is not a number"),
+        ("PUT", NAMESPACE + "-new", b'{"persistence":' + body + b"}", 400, "is not a number"),
+        ("PUT", TOPICS + "/other", None, 204, None),
+    )
+
+
 async def test_names_of_other_nodes(admin: Any) -> None:
     """A slash that is sent encoded leads to no other kind of node."""
     tenant, group = "/admin/v2/tenants/public%2Fdefault", "/admin/v2/resourcegroups/a%2Fb"

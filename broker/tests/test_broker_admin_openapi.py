@@ -9,14 +9,7 @@ from typing import Any
 LISTED = Path(__file__).parent / "admin_routes.txt"
 """Verb and path of each endpoint of Apache's brokers (functions, sources, sinks and the worker's left out)."""
 
-NO_COORDINATORS = "there are no transaction coordinators yet"
-
 NOT_SERVED = {
-    "/admin/v3/transactions/abortTransaction": NO_COORDINATORS,
-    "/admin/v3/transactions/coordinator": NO_COORDINATORS,
-    "/admin/v3/transactions/slowTransactions": NO_COORDINATORS,
-    "/admin/v3/transactions/transactionCoordinator": NO_COORDINATORS,
-    "/admin/v3/transactions/transactionMetadata": NO_COORDINATORS,
     "/admin/v3/packages": "there are no packages yet",
     "/admin/v2/metadata/migration": "the metadata store cannot be changed while brokers run",
     "/topics": "publishing over HTTP is not there yet",

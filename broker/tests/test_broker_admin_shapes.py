@@ -58,6 +58,10 @@ def test_read(kind: Kind, value: Any, read: Any) -> None:
     [
         (integer, "x"),
         (integer, True),
+        (number, "NaN"),
+        (number, "Infinity"),
+        (number, "9" * 400),
+        (number, 10**400),
         (integer, None),
         (integer, []),
         (integer, 2**31),

@@ -55,6 +55,22 @@ async def test_subscriptions(admin: Any, client: ProtocolClient) -> None:
     assert first.entryId == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [("pulsar.dedup", "reserved"), ("pulsar.repl.b", "reserved"), (".", "called '.'"), ("..", "called '..'")],
+)
+async def test_names_of_no_subscription(admin: Any, client: ProtocolClient, name: str, refusal: str) -> None:
+    """Cursors of the broker itself are no subscriptions, which somebody could remove; a step of a path is no node."""
+    await client.producer("topic")
+    await admin.check(
+        ("PUT", f"{TOPIC}/subscription/{name.replace('.', '%252E')}", None, 412, refusal),
+        ("GET", TOPIC + "/subscriptions", None, 200, []),
+    )
+    answer = await client.request(Command.SUBSCRIBE, topic="topic", subscription=name, consumer_id=1, subType=0)
+    assert (answer.name, answer.body.error) == ("ERROR", pb.ProducerBusy)
+    assert refusal in answer.body.message
+
+
 async def test_subscription_backlogs(admin: Any, client: ProtocolClient) -> None:
     await client.producer("topic", initial_subscription_name="s")
     await client.publish(2, publish_time=1_000)
@@ -164,6 +180,24 @@ async def test_peeking(admin: Any, client: ProtocolClient) -> None:
         ("GET", f"{TOPIC}/ledger/999/entry/0", None, 404, "not found"),
         ("GET", f"{TOPIC}/ledger/x/entry/0", None, 400, "whole number"),
         ("GET", f"{PERSISTENT}/none/ledger/0/entry/0", None, 404, "not found"),
+    )
+
+
+async def test_peeking_into_a_subscription_that_is_not_there_makes_it(admin: Any, client: ProtocolClient) -> None:
+    """As Apache's broker does; names of the brokers' own ones are not taken."""
+    await client.producer("topic")
+    await client.publish(2)
+    path = f"{TOPIC}/subscription/new/position/"
+    async with aiohttp.ClientSession(admin.broker.admin_url) as session:
+        for number, payload in ((1, b"m0"), (2, b"m1")):
+            async with session.get(f"{path}{number}") as answer:
+                assert (answer.status, await answer.read()) == (200, payload)
+    await admin.check(
+        ("GET", TOPIC + "/subscriptions", None, 200, ["new"]),
+        ("GET", f"{TOPIC}/subscription/pulsar.dedup/position/1", None, 404, "Subscription pulsar.dedup not found"),
+        ("POST", TOPIC + "/maxSubscriptionsPerTopic", 1, 204, None),
+        ("GET", f"{TOPIC}/subscription/other/position/1", None, 404, "Subscription other not found"),
+        ("GET", TOPIC + "/subscriptions", None, 200, ["new"]),
     )
 
 

@@ -91,6 +91,22 @@ async def test_a_policy(admin: Any, path: str, verb: str, value: Any, unset: Any
     )
 
 
+@pytest.mark.parametrize("scope", [TOPIC, "/admin/v2/namespaces/public/default"])
+async def test_negative_rates_and_ticks_are_taken_as_apaches_takes_them(admin: Any, scope: str) -> None:
+    """`NamespacesBase` and `PersistentTopicsBase` look at none of these; a rate below 0 is no limit."""
+    ticks = {"tickTime": -1, "active": True, "maxDeliveryDelayInMillis": -1}
+    rate = {"publishThrottlingRateInMsg": -5, "publishThrottlingRateInByte": -5}
+    await admin.check(
+        ("PUT", TOPIC, None, 204, None),
+        ("POST", scope + "/delayedDelivery", ticks, 204, None),
+        ("GET", scope + "/delayedDelivery", None, 200, ticks),
+        ("POST", scope + "/publishRate", rate, 204, None),
+        ("GET", scope + "/publishRate", None, 200, rate),
+        ("POST", scope + "/dispatchRate", {**RATE, "dispatchThrottlingRateInMsg": -5}, 204, None),
+        ("POST", scope + "/subscribeRate", {"subscribeThrottlingRatePerConsumer": -5}, 204, None),
+    )
+
+
 async def test_message_ttl_stands_in_the_query(admin: Any) -> None:
     ttl = TOPIC + "/messageTTL"
     await admin.check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from magnetar.broker.testing.sessions import ProtocolClient, batch_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -53,6 +54,8 @@ async def test_topic_in_use_is_not_deleted(admin: Any, client: ProtocolClient) -
 async def test_partitioned_topics(admin: Any, client: ProtocolClient) -> None:
     full = "persistent://public/default/parts"
     await admin.check(
+        ("PUT", PARTS + "/partitions", "two", 400, "whole number"),
+        ("PUT", PARTS + "/partitions", True, 400, "whole number"),
         ("PUT", PARTS + "/partitions", 2, 204, None),
         ("PUT", PARTS + "/partitions", 2, 409, "already exists"),
         ("PUT", PARTS, None, 409, "already exists"),
@@ -121,6 +124,16 @@ PUBLISHER_STATS = (
     "msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate producerId producerName accessMode address "
     "connectedSince clientVersion metadata supportsPartialProducer"
 )
+
+
+@pytest.mark.parametrize("body", [2, "2", 2.0, " 2 ", 2.9, {"partitions": "2"}])
+async def test_a_number_of_partitions_as_apaches_json_library_takes_it(admin: Any, body: Any) -> None:
+    await admin.check(
+        ("PUT", PARTS + "/partitions", body, 204, None),
+        ("GET", PARTS + "/partitions", None, 200, {"partitions": 2, "deleted": False}),
+        ("POST", PARTS + "/partitions", " 3 ", 204, None),
+        ("GET", PARTS + "/partitions", None, 200, {"partitions": 3, "deleted": False}),
+    )
 
 
 async def test_stats(admin: Any, client: ProtocolClient) -> None:

@@ -184,6 +184,24 @@ async def test_lookups_of_what_is_in_memory_are_checked_too() -> None:
         assert await denied(nobody, Command.LOOKUP, topic="persistent://nowhere/x/y") == REFUSALS[Command.LOOKUP]
 
 
+async def test_a_missing_tenant_is_told_where_partitions_are_asked_for() -> None:
+    """As Apache's broker: PARTITIONED_METADATA, which clients send first, says TopicNotFound; the rest is not allowed.
+    A missing namespace is told only to those who might have made it."""
+    async with MemoryBroker(broker_settings()) as broker:
+        await make_namespace(broker, auth_policies=GRANTS)
+        nobody, chief = await connected_as(broker, "nobody"), await connected_as(broker, TENANT_ADMIN)
+        missing = "persistent://nowhere/x/y"
+        for client in (nobody, chief):
+            body = (await client.request(Command.PARTITIONED_METADATA, topic=missing)).body
+            told = (ServerError.TOPIC_NOT_FOUND, "Tenant or namespace or topic does not exist: nowhere/x")
+            assert outcome(body) == told
+            assert await denied(client, Command.PRODUCER, topic=missing) == REFUSALS[Command.PRODUCER]
+        elsewhere = "persistent://acme/none/y"
+        asking = Command.PARTITIONED_METADATA
+        assert await denied(nobody, asking, topic=elsewhere) == REFUSALS[asking]
+        assert outcome((await chief.request(asking, topic=elsewhere)).body)[0] == ServerError.TOPIC_NOT_FOUND
+
+
 async def test_subscriptions_reserved_and_named_after_roles() -> None:
     async with MemoryBroker(broker_settings()) as broker:
         reserved = grants({"a": ["consume"], "b": ["consume", "produce"]}, subscriptions={"mine": ["a"]})

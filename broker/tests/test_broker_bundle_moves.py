@@ -8,12 +8,14 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from magnetar.balance.split_algorithms import BadSplit
 from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles.ownership import OwnershipLost, ownership_path
+from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
@@ -310,6 +312,50 @@ async def test_an_unload_during_a_split_takes_the_parts(cluster: MemoryCluster) 
     await moves.unload(bundle)
     assert not any(cluster.owners(part) for part in await splitting)
     assert not cluster[0].service.topics
+
+
+async def test_a_split_while_a_destination_is_asked_takes_the_parts_there(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of a bundle that was being unloaded stayed so for ever, and nobody served their topics."""
+    bundle, _ = await with_clients(cluster, cluster[0])
+    moves, service = cluster[0].running.context.moves, cluster[0].service
+    require_answer, close_topic = moves._require_answer, service.close_topic
+    splits: list[asyncio.Task[tuple[BundleName, ...]]] = []
+
+    async def asked(broker: BrokerAddresses) -> None:
+        await require_answer(broker)
+        if not splits:
+            splits.append(asyncio.ensure_future(moves.split(bundle)))
+            await asyncio.sleep(0)
+
+    async def close_slowly(*arguments: Any) -> None:
+        await asyncio.gather(*splits)
+        await close_topic(*arguments)
+
+    monkeypatch.setattr(moves, "_require_answer", asked)
+    monkeypatch.setattr(service, "close_topic", close_slowly)
+    await moves.unload(bundle, destination=cluster[1].running.settings.broker_id)
+    (parts,) = await asyncio.gather(*splits)
+    assert len(parts) == 2
+    for part in parts:
+        assert cluster.owners(part) == [cluster[1]]
+
+
+async def test_an_unload_that_meets_the_end_of_a_split(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the very turn of the loop in which the split has ended and is not forgotten yet."""
+    bundle, _ = await with_clients(cluster, cluster[0])
+    moves = cluster[0].running.context.moves
+    comers: list[asyncio.Task[None]] = []
+
+    async def nothing_to_cut(*_: object) -> tuple[BundleName, ...]:
+        comers.append(asyncio.ensure_future(moves.unload(bundle)))
+        return (bundle,)
+
+    monkeypatch.setattr(moves, "_split", nothing_to_cut)
+    assert await moves.split(bundle) == (bundle,)
+    await asyncio.gather(*comers)
+    assert not cluster.owners(bundle)
 
 
 async def test_a_split_into_what_another_owns_is_given_up(cluster: MemoryCluster) -> None:

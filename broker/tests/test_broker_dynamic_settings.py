@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.settings.dynamic import DYNAMIC_NAMES, PATH, DynamicSettings, NotDynamic
+from magnetar.broker.settings.dynamic import PATH, DynamicPart, DynamicSettings, NotDynamic
 from magnetar.broker.settings.load import SWITCHES
+from magnetar.broker.settings.names import SETTINGS
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.errors import PeerError, SettingError
-from magnetar.core.setting import rows_of
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -21,7 +21,9 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
 
-async def started(store: MemoryMetadataStore, applied: list[BrokerSettings]) -> DynamicSettings:
+async def started(
+    store: MemoryMetadataStore, applied: list[BrokerSettings]
+) -> tuple[DynamicSettings, DynamicPart[BrokerSettings]]:
     tasks: set[asyncio.Task[None]] = set()
 
     def spawn(work: Any) -> None:
@@ -29,15 +31,19 @@ async def started(store: MemoryMetadataStore, applied: list[BrokerSettings]) -> 
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    dynamic = DynamicSettings(BrokerSettings(), store, spawn, applied.append)
+    part = DynamicPart(BrokerSettings, applied.append)
+    dynamic = DynamicSettings(store, spawn, part)
     await dynamic.start()
-    return dynamic
+    return dynamic, part
 
 
-def test_every_name_is_a_setting() -> None:
-    assert {row.name for row in rows_of(BrokerSettings)} >= DYNAMIC_NAMES
-    assert len(DYNAMIC_NAMES) == 33, "Pulsar's dynamic ones that are read each time they are needed"
-    assert DynamicSettings.names() == sorted(DYNAMIC_NAMES.union(SWITCHES))
+async def test_every_name_is_a_setting() -> None:
+    async with MemoryBroker() as broker:
+        names = broker.running.context.dynamic.names()
+    known = {name for row in SETTINGS.rows if row.dynamic for name in row.names}
+    assert set(names) == known
+    assert set(SWITCHES) < known
+    assert len(names) == 92, "of the 154 that Pulsar has, those that do something here, and our own"
 
 
 async def test_what_was_set_before_and_what_others_set() -> None:
@@ -45,25 +51,25 @@ async def test_what_was_set_before_and_what_others_set() -> None:
     here, there = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
     await there.put(PATH, b'{"maxTenants":"3","ofApachesAlone":"x"}')
     applied: list[BrokerSettings] = []
-    dynamic = await started(here, applied)
+    dynamic, part = await started(here, applied)
     assert [settings.admin.tenants_max for settings in applied] == [3]
     await there.put(PATH, b'{"maxTenants":"4"}')
-    await until(lambda: dynamic.current.admin.tenants_max == 4)
+    await until(lambda: part.current.admin.tenants_max == 4)
     await there.delete(PATH)
-    await until(lambda: dynamic.current == BrokerSettings())
+    await until(lambda: part.current == BrokerSettings())
     dynamic.close()
     await there.put(PATH, b'{"maxTenants":"5"}')
     await asyncio.sleep(0)
-    assert dynamic.current == BrokerSettings()
+    assert part.current == BrokerSettings()
 
 
 async def test_set_and_remove() -> None:
     store = MemoryMetadataStore()
     await store.put(PATH, b'{"ofApachesAlone":"x"}')
     applied: list[BrokerSettings] = []
-    dynamic = await started(store, applied)
+    dynamic, part = await started(store, applied)
     await dynamic.set("maxTenants", "3")
-    assert dynamic.current.admin.tenants_max == 3
+    assert part.current.admin.tenants_max == 3
     assert await dynamic.values() == {"ofApachesAlone": "x", "maxTenants": "3"}
     await dynamic.remove("maxTenants")
     await dynamic.remove("maxTenants")
@@ -83,7 +89,7 @@ async def test_set_and_remove() -> None:
 
 async def test_the_first_setting_makes_the_node() -> None:
     store = MemoryMetadataStore()
-    dynamic = await started(store, [])
+    dynamic, _part = await started(store, [])
     await dynamic.set("maxTenants", "3")
     node = await store.get(PATH)
     assert node is not None
@@ -94,16 +100,16 @@ async def test_the_first_setting_makes_the_node() -> None:
 async def test_nonsense_that_somebody_wrote_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryMetadataStore()
     await store.put(PATH, b'{"maxTenants":"many","maxTopicsPerNamespace":"9"}')
-    dynamic = await started(store, [])
-    assert dynamic.current.admin.tenants_max == 0
-    assert dynamic.current.policies.topics_per_namespace_max == 9
+    dynamic, part = await started(store, [])
+    assert part.current.admin.tenants_max == 0
+    assert part.current.policies.topics_per_namespace_max == 9
     assert "maxTenants" in caplog.text
     dynamic.close()
 
 
 async def test_over_http_and_in_effect(admin: Any, client: ProtocolClient) -> None:
     await admin.check(
-        ("GET", CONFIGURATION, None, 200, DynamicSettings.names()),
+        ("GET", CONFIGURATION, None, 200, admin.broker.running.context.dynamic.names()),
         ("GET", CONFIGURATION + "/values", None, 200, {}),
         ("POST", CONFIGURATION + "/clusterName/x", None, 412, "non-dynamic"),
         ("POST", CONFIGURATION + "/maxTenants/many", None, 412, "Invalid dynamic-config value"),
@@ -157,15 +163,15 @@ async def test_a_node_that_makes_no_sense_sets_nothing(value: bytes) -> None:
     store = MemoryMetadataStore()
     await store.put(PATH, value)
     applied: list[BrokerSettings] = []
-    dynamic = await started(store, applied)
+    dynamic, part = await started(store, applied)
     assert applied == []
     with pytest.raises(PeerError, match=PATH):
         await dynamic.set("maxTenants", "5")
     await store.put(PATH, b'{"maxTenants":"3"}')
-    await until(lambda: dynamic.current.admin.tenants_max == 3)
+    await until(lambda: part.current.admin.tenants_max == 3)
     await store.put(PATH, value)
     await asyncio.sleep(0.01)
-    assert dynamic.current.admin.tenants_max == 3
+    assert part.current.admin.tenants_max == 3
     dynamic.close()
     await store.close()
 
@@ -186,12 +192,12 @@ class SlowStore(MemoryMetadataStore):
 async def test_an_answer_that_comes_late_is_not_the_last_word() -> None:
     """Answers of a remote store may overtake each other."""
     store = SlowStore()
-    dynamic = await started(store, [])
+    dynamic, part = await started(store, [])
     await store.put(PATH, b'{"maxTenants":"3"}')
     await asyncio.sleep(0)
     await store.put(PATH, b'{"maxTenants":"4"}')
-    await until(lambda: dynamic.current.admin.tenants_max == 4)
+    await until(lambda: part.current.admin.tenants_max == 4)
     await asyncio.sleep(0.05)
-    assert dynamic.current.admin.tenants_max == 4
+    assert part.current.admin.tenants_max == 4
     dynamic.close()
     await store.close()

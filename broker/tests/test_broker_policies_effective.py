@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from magnetar.broker.admin.web import policy_shapes
+from magnetar.broker.admin.web.shapes import Shape
+from magnetar.broker.policies.catalogue import POLICIES
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.model import AutoTopicCreation, BacklogQuota, EffectivePolicies, InactiveTopics, Rate
 from magnetar.broker.resources import new_policies
@@ -176,6 +182,34 @@ def test_rates_are_of_this_cluster_and_one_that_limits_nothing_is_not_set() -> N
     assert effective(only_cluster).topic_dispatch_rate == Rate(99)
 
 
+def test_negative_rates_limit_nothing_and_negative_delays_are_no_bound() -> None:
+    policies = effective(
+        {
+            "publishMaxMessageRate": {
+                "standalone": {"publishThrottlingRateInMsg": -5, "publishThrottlingRateInByte": -5}
+            }
+        },
+        {
+            "delayedDeliveryEnabled": True,
+            "delayedDeliveryTickTimeMillis": -1,
+            "delayedDeliveryMaxDelayInMillis": -1,
+            "dispatchRate": {"dispatchThrottlingRateInMsg": -5, "dispatchThrottlingRateInByte": -5},
+            "subscribeRate": {"subscribeThrottlingRatePerConsumer": -5},
+        },
+    )
+    assert not policies.publish_rate.limited
+    assert not policies.topic_dispatch_rate.limited
+    assert not policies.subscribe_rate.limited
+    assert not policies.checks_messages
+
+
+def test_a_rate_of_cursor_writes_below_0_is_the_brokers_and_0_is_none() -> None:
+    """Apache's topics would not load with the first (`ManagedLedgerConfig.setThrottleMarkDelete`)."""
+    for rate, in_force in ((-1.0, 1.0), (0.0, 0.0), (2.0, 2.0)):
+        policies = effective({"persistence": {"managedLedgerMaxMarkDeleteRate": rate}})
+        assert policies.ledger.mark_delete_rate == in_force
+
+
 def test_unacknowledged_limits_are_the_dispatchers() -> None:
     policies = effective({"max_unacked_messages_per_subscription": 9}, {"maxUnackedMessagesOnConsumer": 3})
     assert policies.dispatch.unacked_messages_per_consumer_max == 3
@@ -256,3 +290,34 @@ def test_subscription_types_of_the_wrong_type_are_not_set(value: object) -> None
     assert set_there.subscription_types == effective().subscription_types
     left_to_the_broker = effective({"subscription_types_enabled": value}, subscription_types=("Shared",))
     assert left_to_the_broker.subscription_types == {"Shared"}
+
+
+MEMBERS = sorted(
+    {name for shape in vars(policy_shapes).values() if isinstance(shape, Shape) for name in shape.members}
+    | {"standalone", "dispatchRate", "destination_storage", "message_age"}
+)
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, 1, -1, 2**63, -(2**63) - 1, 10**400, -(10**400), 1e308, float("inf"), float("nan"), "", "x"])
+    | st.integers()
+    | st.floats(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(MEMBERS), inner, max_size=3),
+    max_leaves=6,
+)
+NAMESPACE_KEYS = sorted({key for policy in POLICIES for key in policy.namespace_keys})
+TOPIC_KEYS = sorted({key for policy in POLICIES for key in policy.topic_keys})
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMESPACE_KEYS), ODD, max_size=5),
+    st.dictionaries(st.sampled_from(TOPIC_KEYS), ODD, max_size=5),
+)
+@example({"persistence": {"managedLedgerMaxMarkDeleteRate": float("nan")}}, {})
+@example({"persistence": {"managedLedgerMaxMarkDeleteRate": 10**400}}, {})
+@example({}, {"dispatchRate": {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 10**400}})
+def test_no_document_makes_topics_unusable(namespace: dict[str, Any], topic: dict[str, Any]) -> None:
+    """JSON may have numbers of any length, and others write these documents, too."""
+    found = effective(namespace, topic)
+    assert 0 < found.ledger.mark_delete_rate < math.inf
+    assert 0 < found.topic_dispatch_rate.period_seconds < math.inf

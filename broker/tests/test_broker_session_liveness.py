@@ -92,6 +92,7 @@ class Mute:
 class World:
     """A session's liveness over a real connection."""
 
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     client: Client = field(default_factory=Client)
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class World:
         self.connection = Connection(loop, lambda _: Mute(), held=self.held_bytes)
         self.connection.connection_made(self.client)
         settings = BrokerSettings(
-            keep_alive_seconds=KEEP_ALIVE_SECONDS, connection_liveness_check_seconds=CHECK_SECONDS
+            keep_alive_seconds=self.keep_alive_seconds, connection_liveness_check_seconds=CHECK_SECONDS
         )
         session: Any = SimpleNamespace(
             connection=self.connection,
@@ -139,6 +140,13 @@ async def world() -> World:
 async def test_a_client_that_answers_stays(world: World) -> None:
     await asyncio.sleep(10 * KEEP_ALIVE_SECONDS)
     assert not world.client.aborted
+
+
+async def test_without_a_keep_alive_nobody_is_asked() -> None:
+    world = World(keep_alive_seconds=0)
+    world.client.answers = False
+    await asyncio.sleep(10 * KEEP_ALIVE_SECONDS)
+    assert (world.client.asked, world.client.aborted) == (0, False)
 
 
 async def test_nothing_is_asked_of_a_client_that_has_gone(world: World) -> None:

@@ -67,6 +67,16 @@ async def test_producer_name_of_a_dead_connection() -> None:
         assert list(broker.service.topics[TOPIC].producers.by_name) == ["mine"]
 
 
+async def test_without_a_time_for_it_nobody_is_asked_whether_it_lives() -> None:
+    """As in Apache: the name stays whose it is, and its connection stays open."""
+    async with MemoryBroker(BrokerSettings(connection_liveness_check_seconds=0)) as broker:
+        silent, other = await broker.connect(), await broker.connect()
+        await silent.producer(TOPIC, producer_name="mine")
+        silent.stop_reading()
+        assert await refused(other, producer_name="mine") == pb.ProducerBusy
+        assert list(broker.service.topics[TOPIC].producers.by_name) == ["mine"]
+
+
 async def test_generated_name_reconnects(memory_broker: MemoryBroker) -> None:
     client, back = await memory_broker.connect(), await memory_broker.connect()
     name = (await client.producer(TOPIC)).producer_name

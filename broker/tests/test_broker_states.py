@@ -14,20 +14,24 @@ from magnetar.broker.states import (
     BUNDLE_TRANSITIONS,
     COMPACTION_TRANSITIONS,
     CONSUMER_TRANSITIONS,
+    COORDINATOR_TRANSITIONS,
     MEMBERSHIP_TRANSITIONS,
     PRODUCER_TRANSITIONS,
     SESSION_TRANSITIONS,
     SUBSCRIPTION_TRANSITIONS,
     TOPIC_TRANSITIONS,
+    TRANSACTION_TRANSITIONS,
     BufferState,
     BundleState,
     CompactionState,
     ConsumerState,
+    CoordinatorState,
     LoadedTopicState,
     MembershipState,
     ProducerState,
     SessionState,
     SubscriptionState,
+    TransactionState,
 )
 from magnetar.broker.subscriptions.entry_reader import READ_TRANSITIONS, ReadState
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
@@ -84,6 +88,22 @@ from broker.tests.subscription_stage import StagedConnection
                 "DROPPED": "REWINDING IDLE",
                 "REWINDING": "REWINDING IDLE",
             },
+        ),
+        (
+            TRANSACTION_TRANSITIONS,
+            TransactionState,
+            {
+                "OPEN": "COMMITTING ABORTING",
+                "COMMITTING": "COMMITTED",
+                "ABORTING": "ABORTED",
+                "COMMITTED": "",
+                "ABORTED": "",
+            },
+        ),
+        (
+            COORDINATOR_TRANSITIONS,
+            CoordinatorState,
+            {"INITIALIZING": "READY CLOSED", "READY": "CLOSED", "CLOSED": "CLOSED"},
         ),
         (BUNDLE_TRANSITIONS, BundleState, {"ACTIVE": "UNLOADING IN_DOUBT", "IN_DOUBT": "ACTIVE", "UNLOADING": ""}),
         (

@@ -336,3 +336,27 @@ async def test_a_stop_waits_for_all_work_though_topics_go_meanwhile(monkeypatch:
     service.spawn(work())
     await broker.stop()
     assert done.is_set()
+
+
+async def test_who_wants_to_make_a_topic_outlasts_a_load_that_must_not(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in the very turn of the loop in which the load has failed and is not forgotten yet: it asked for that
+    load's result again and again, and nothing else was done by the broker any more."""
+    service = memory_broker.service
+    await service.topic(TopicName.parse(TOPIC + "-other"), create=True)
+    open_topic = service._open
+    comers: list[asyncio.Task[object]] = []
+
+    async def open_and_be_met(name: TopicName, *, create: bool) -> object:
+        if create:
+            return await open_topic(name, create=True)
+        # Its first step is due before those hear of the end of this load who are told of it.
+        comers.append(asyncio.ensure_future(service.topic(name, create=True)))
+        raise PulsarError(ServerError.TOPIC_NOT_FOUND, "no such topic")
+
+    monkeypatch.setattr(service, "_open", open_and_be_met)
+    with pytest.raises(PulsarError, match="no such topic"):
+        await service.topic(NAME, create=False)
+    (comer,) = comers
+    assert await comer is service.topics[TOPIC]

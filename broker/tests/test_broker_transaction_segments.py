@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
-from magnetar.broker.transactions.segment_codec import (
+from magnetar.broker.transactions.buffers.segment_codec import (
     SegmentPlace,
     SnapshotSegment,
     bits_block,
@@ -23,7 +23,7 @@ from magnetar.broker.transactions.segment_codec import (
     segment_capacity,
     segment_key,
 )
-from magnetar.broker.transactions.snapshot_codec import INDEXES, SEGMENT, SINGLE, Snapshot, is_like, schema_text
+from magnetar.broker.transactions.buffers.snapshot_codec import INDEXES, SEGMENT, SINGLE, Snapshot, is_like, schema_text
 from magnetar.core.ids import signed64
 from magnetar.core.topic_name import TopicName
 

@@ -10,9 +10,9 @@ import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.transactions.buffer_table import TransactionTable
-from magnetar.broker.transactions.markers import end_marker
-from magnetar.broker.transactions.snapshot_codec import (
+from magnetar.broker.transactions.buffers.buffer_table import BufferTable
+from magnetar.broker.transactions.buffers.markers import end_marker
+from magnetar.broker.transactions.buffers.snapshot_codec import (
     SINGLE,
     Aborted,
     BadSnapshot,
@@ -24,7 +24,7 @@ from magnetar.broker.transactions.snapshot_codec import (
     registered_schema,
     schema_text,
 )
-from magnetar.broker.transactions.snapshot_codec import (
+from magnetar.broker.transactions.buffers.snapshot_codec import (
     parse_schema as parse_snapshot_schema,
 )
 from magnetar.core.ids import signed64
@@ -46,16 +46,16 @@ aborted_lists = st.lists(st.tuples(st.tuples(unsigned, unsigned), position), max
 # --- the table
 
 
-def first_of(table: TransactionTable) -> tuple[int, int] | None:
+def first_of(table: BufferTable) -> tuple[int, int] | None:
     return table.first_open
 
 
-def lost_of(table: TransactionTable) -> tuple[int, int] | None:
+def lost_of(table: BufferTable) -> tuple[int, int] | None:
     return table.lost
 
 
 def test_the_oldest_open_transaction() -> None:
-    table = TransactionTable()
+    table = BufferTable()
     assert first_of(table) is None
     assert table.stored((0, 1), (5, 0))
     assert table.stored((0, 2), (5, 1))
@@ -72,7 +72,7 @@ def test_the_oldest_open_transaction() -> None:
 
 
 def test_what_a_coordinator_has_forgotten() -> None:
-    table = TransactionTable()
+    table = BufferTable()
     table.stored((0, 3), (5, 0))
     table.stored((1, 1), (5, 1))
     assert lost_of(table) is None
@@ -89,7 +89,7 @@ def test_what_a_coordinator_has_forgotten() -> None:
 
 
 def test_aborted_ones_go_with_the_ledger_of_their_newest_marker() -> None:
-    table = TransactionTable()
+    table = BufferTable()
     for number, marker in ((1, (3, 0)), (2, (3, 5)), (3, (4, 0)), (1, (4, 1))):
         table.abort((0, number), marker)
     assert table.forget_before(3, 10) == []
@@ -101,7 +101,7 @@ def test_aborted_ones_go_with_the_ledger_of_their_newest_marker() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["store", "commit", "abort"]), st.integers(0, 4)), max_size=40))
 def test_any_history(steps: list[tuple[str, int]]) -> None:
     """The same as by looking through the whole history."""
-    table = TransactionTable()
+    table = BufferTable()
     first: dict[int, tuple[int, int]] = {}
     aborted: set[int] = set()
     for entry_id, (step, number) in enumerate(steps):

@@ -218,7 +218,12 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "1.log"
     other.write_bytes(b"nothing")
     assert "is no entry log" in run("read-entry-log", other, code=1).stderr
-    assert "is no journal file" in run("read-journal", other, code=1).stderr
+    wrong = run("read-journal", other, code=1).stderr
+    assert "is no journal file" in wrong
+    assert "`magnetar bookie list-files`" in wrong
+    for command in ("read-journal", "read-entry-log"):
+        # Neither a file, nor are there directories in which one of this name could be.
+        assert "no file nosuch.txn; " in run(command, "nosuch.txn", code=2).stderr
     other.write_bytes(encode_header())
     assert rows("read-entry-log", other) == []
     assert "is no directory" in run("last-mark", "--ledgers", tmp_path / "none", code=2).stderr

@@ -202,6 +202,10 @@ async def test_bundles_and_topics_are_unloaded(cluster: MemoryCluster, run: Run)
     assert f"{bundle} is unloaded" in (await run("unload", bundle)).stderr
     assert cluster.owners(bundle) == []
     assert "neither a topic nor a bundle" in (await run("unload", "persistent://nonsense", code=2)).stderr
+    for unknown in ("nosuch", "public/nosuch/0x00000000_0xffffffff"):
+        told = (await run("unload", unknown, code=1)).stderr
+        assert "Check the name: TENANT/NAMESPACE" in told
+        assert "broker list" not in told
 
 
 async def test_decisions_are_shown_with_their_reasons(cluster: MemoryCluster, run: Run) -> None:
@@ -260,6 +264,8 @@ async def test_where_the_brokers_are(cluster: MemoryCluster, run: Run, tmp_path:
     assert len(rows(await run("list", "--json", MAGNETAR_ADMIN_URL="", PULSAR_CLIENT_CONF=str(conf)))) == 3
     dead = await run("list", "--admin-url", "http://127.0.0.1:1", code=1)
     assert "--admin-url" in dead.stderr
+    assert "no connection: " in dead.stderr
+    assert "ssl" not in dead.stderr  # The library's words for any address.
     assert "is no http://HOST:PORT" in (await run("list", "--admin-url", "localhost:8080", code=2)).stderr
     told = (await run("list", "--admin-url", "http://admin:hunter2@localhost:1", code=2)).stderr
     assert "has credentials in it" in told
@@ -303,4 +309,4 @@ async def test_brokers_that_want_to_know_who_asks(tmp_path: Path) -> None:
             f"authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken\nauthParams=file://{file}\n"
         )
         assert own_id(broker) in (await listed("--client-conf", str(conf))).stdout
-        assert "is not known" in (await listed("--auth-plugin", "kerberos", code=2)).stderr
+        assert "--auth-plugin kerberos is not known" in (await listed("--auth-plugin", "kerberos", code=2)).stderr

@@ -352,6 +352,8 @@ def test_recover_and_decommission(bookies: Bookies) -> None:
     assert lost not in [row["bookie_id"] for row in bookies.rows("bookie", "list-bookies", "--all")]
     running = bookies.run("bookie", "decommission", leaving, "--yes", code=1)
     assert "stop it, or have it drain itself" in running.stderr
+    misspelt = bookies.run("bookie", "decommission", "127.0.0.1:31810", "--yes")
+    assert "the cluster knows no bookie 127.0.0.1:31810" in misspelt.stderr
     bookies.stop(leaving)
     state = bookies.rows("bookie", "decommission", leaving, "--yes")
     assert (state["step"], state["ledgers_left"]) == ("DONE", 0)
@@ -360,9 +362,31 @@ def test_recover_and_decommission(bookies: Bookies) -> None:
     assert [row["text"] for row in found] == [f"entry {number}" for number in range(12)]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "store", "url", "told"),
+    [
+        ("a b", "rocksdb:here", "http://x", "--cluster 'a b'"),
+        ("..", "rocksdb:here", "http://x", "--cluster '..'"),
+        ("x", "memory:", "http://x", "memory: ends with this command"),
+        ("x", "rocksdb:here", "pulsar://x", "'pulsar://x' must begin with http://"),
+        ("x", "rocksdb:here", "x:8080", "'x:8080' must begin with http://"),
+    ],
+)
+def test_what_no_cluster_can_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, store: str, url: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["init-metadata", "--cluster", cluster, "-m", store, "--web-service-url", url]
+    shown = CliRunner().invoke(application, words)
+    assert shown.exit_code == 2
+    assert told in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nobody_answers(bookies: Bookies) -> None:
     refused = bookies.run("bookie", "list-bookies", "-m", "nonsense", code=2)
     assert "is not one of memory:" in refused.stderr
     control = bookies.run("bookie", "state", "127.0.0.1:1", code=1)
     assert "the bookie's control port" in control.stderr
-    assert "is no HOST:PORT" in bookies.run("bookie", "state", "127.0.0.1", code=2).stderr
+    for address in ("127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:99999999999", "127.0.0.1:x", ":3182"):
+        assert "is no HOST:PORT" in bookies.run("bookie", "state", address, code=2).stderr

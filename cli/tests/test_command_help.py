@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 from magnetar.cli.command_line import application
-from magnetar.cli.commands.lazy import LazyGroup
+from magnetar.cli.commands.lazy import LazyGroup, rejoined
 from magnetar.cli.commands.output import (
     BodyFormat,
     Column,
@@ -64,6 +65,34 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         named = tuple(example.split())
         # What is said of a command that stands in two groups names one of them.
         assert any(named[: len(known)] == known and known[-1] == words[-1] for known in ALL)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_examples_can_be_copied_and_sentences_fill_the_lines(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(application, [*words, "--help"], env=PLAIN, prog_name="magnetar").output
+    told = [line.strip() for line in shown.partition("\n╭")[0].splitlines()[2:]]
+    assert not [line for line in told if line.endswith("\\\\")], "a shell takes two backslashes for a name"
+    for line, following in itertools.pairwise(told):
+        if line.startswith("magnetar "):
+            # What a terminal of 80 columns has broken goes on without a backslash.
+            assert line.endswith("\\") or not following or following.startswith("magnetar "), line
+        elif line and following and not following.startswith(("magnetar ", "--")) and line[-1] not in ".:\\":
+            assert len(f"{line} {following.split()[0]}") > 78, line
+
+
+def test_a_misspelt_group_is_told_of_those_that_are_like_it() -> None:
+    for misspelt, meant in {"borker": "'broker'", "tokns": "'tokens'", "standalon": "'standalone'"}.items():
+        shown = CliRunner().invoke(application, [misspelt], env=PLAIN)
+        assert shown.exit_code == 2
+        assert f"Did you mean {meant}" in shown.output
+    assert "Did you mean" not in CliRunner().invoke(application, ["xyz"], env=PLAIN).output
+
+
+def test_line_ends_of_docstrings_are_the_terminals() -> None:
+    sentences = "First line\n    goes on.\n\n    A sentence that\n    ends.\n    Another."
+    examples = "[dim]Example:[/]\n  one\n    two"
+    assert rejoined(sentences) == "First line goes on.\n\nA sentence that ends.\nAnother."
+    assert rejoined(f"Told.\n\n{examples}") == f"Told.\n\n{examples}"
 
 
 def test_what_the_groups_are_called_and_do() -> None:

@@ -95,6 +95,7 @@ def test_completion_can_be_installed(shell: str) -> None:
     [
         ("magnetar sta", "1", ["standalone"]),
         ("magnetar standalone --ht", "2", ["--http-port"]),
+        ("magnetar standalone --co", "2", ["--conf"]),
         ("magnetar standalone --log-level ", "3", ["debug", "info", "warning", "error"]),
     ],
 )

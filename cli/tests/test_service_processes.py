@@ -79,6 +79,35 @@ def test_a_cluster_of_processes_keeps_messages(start_service: Start, metadata_ur
         assert "Traceback" not in bookie.errors + broker.errors
 
 
+@pytest.mark.clients
+def test_a_broker_whose_bookies_have_another_store(start_service: Start, metadata_url: str, tmp_path: Path) -> None:
+    """bookkeeperMetadataServiceUri, in BookKeeper's own form: ledgers are there, topics where the broker's store is."""
+    bookies, brokers = f"{metadata_url}/bookies", f"{metadata_url}/brokers"
+    uri = "zk+hierarchical://" + bookies.removeprefix("zk:") + "/ledgers"
+    bookie = start_service(*bookie_arguments(tmp_path, bookies)).wait_until_ready()
+    given = ("--cluster", "here", "-m", brokers, "--web-service-url", "http://here:8080")
+    prepared = magnetar("init-metadata", *given, "--existing-bk-metadata-service-uri", uri)
+    assert prepared.returncode == 0, prepared.stderr
+    arguments = (
+        *("broker", "run", "-m", brokers, "--cluster", "here", "--advertised-address", "127.0.0.1"),
+        *("--address", "127.0.0.1", "--port", 0, "--http-port", 0, *ONE_COPY, "--set", "controlPort=0"),
+    )
+    wrong = start_service(*arguments, "--check", "--set", "bookkeeperMetadataServiceUri=oxia://x")
+    assert wrong.wait() == 2
+    assert "metadata URL 'oxia://x' is not one of" in wrong.errors
+    broker = start_service(*arguments, "--set", f"bookkeeperMetadataServiceUri={uri}").wait_until_ready()
+    client = pulsar.Client(broker.output.split()[2], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = client.subscribe("kept", "all", initial_position=pulsar.InitialPosition.Earliest)
+    client.create_producer("kept").send(b"x")
+    assert consumer.receive(30_000).data() == b"x"
+    client.close()
+    assert broker.stop() == 0
+    assert len(magnetar("bookie", "list-ledgers", "-m", bookies).stdout.splitlines()) >= 1
+    assert magnetar("bookie", "list-bookies", "-m", brokers, "--json", "--no-usage").stdout in ("", "[]\n")
+    assert bookie.stop() == 0
+    assert "Traceback" not in bookie.errors + broker.errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_stop_a_bookie_cleanly(
     start_service: Start, metadata_url: str, tmp_path: Path, number: signal.Signals
@@ -167,7 +196,7 @@ def test_exit_codes_tell_what_is_wrong_with_the_directories(
         (["--set", "journalMaxSizeMb=5"], "there is no setting 'journalMaxSizeMb'; did you mean 'journalMaxSizeMB'?"),
         (["--set", "journalMaxSizeMB=many"], "journalMaxSizeMB is 'many', and not a whole number of MIB"),
         (["--set", "journalMaxSizeMB"], "it must be NAME=VALUE"),
-        (["--set", "diskUsageThreshold=1.5"], "(--set diskUsageThreshold: diskUsageThreshold=1.5)"),
+        (["--set", "diskUsageThreshold=1.5"], "diskUsageThreshold is '1.5', and not a number from 0.01 to 1"),
         (["--set", "listeningInterface=none0"], "listeningInterface 'none0' has no address"),
         (["--conf", "/nowhere/bookkeeper.conf"], "cannot be read: No such file"),
         (["--metadata-store", "zk+flat://h:1/ledgers"], "laid out as 'flat'"),
@@ -219,6 +248,8 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     quorums = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultAckQuorum=3")
     assert quorums.wait() == 2
     assert "managedLedgerDefaultWriteQuorum 2 >= managedLedgerDefaultAckQuorum 3" in quorums.errors
+    rate = start_service(*arguments, "--cluster", "x", "--check", "--set", "managedLedgerDefaultMarkDeleteRateLimit=0")
+    assert rate.wait() == 0, "without a bound, as with Apache's"
 
 
 def test_autorecovery_runs_by_itself(start_service: Start, metadata_url: str) -> None:

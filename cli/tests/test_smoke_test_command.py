@@ -91,6 +91,8 @@ async def test_credentials_and_rights() -> None:
         assert "AUTHORIZATION_ERROR" in somebody.stderr
         assert "needs the rights" in somebody.stderr
         await run(url, "--auth-plugin", "token", "--auth-params", token_of(ADMIN))
+        unknown = await run(url, "--auth-plugin", "kerberos", code=2)
+        assert "--auth-plugin kerberos is not known" in unknown.stderr
 
 
 @pytest.mark.slow

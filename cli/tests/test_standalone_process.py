@@ -132,12 +132,35 @@ def test_an_address_of_another_machine(start_standalone: Any) -> None:
     assert "192.0.2.1 is not an address of this machine." in standalone.output
 
 
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "[::1]"])
+def test_an_address_that_is_none(start_standalone: Any, host: str) -> None:
+    standalone = start_standalone("--address", host)
+    assert standalone.wait() == 1
+    assert f"{host} is no address, nor a host that is known here." in standalone.output
+    assert "--address" in standalone.output
+    assert "Traceback" not in standalone.output
+
+
+def test_an_empty_address(start_standalone: Any) -> None:
+    """Clients would be told `pulsar://:6650`."""
+    standalone = start_standalone("--address", "")
+    assert standalone.wait() == 2
+    assert "an address or the name of a host is wanted" in standalone.output
+
+
 def test_a_file_in_the_place_of_the_folder(start_standalone: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for data in (tmp_path / "file", tmp_path / "file" / "below"):
         standalone = start_standalone(data=data)
         assert standalone.wait() == 1
         assert f"{data} is not a folder." in standalone.output
+
+
+def test_a_folder_that_cannot_be_made(start_standalone: Any) -> None:
+    standalone = start_standalone(data=Path("/proc/nosuch"))
+    assert standalone.wait() == 1
+    assert "The folder /proc/nosuch cannot be made." in standalone.output
+    assert "Choose another one with --data." in standalone.output
 
 
 def test_fresh_refuses_a_folder_of_somebody_else(start_standalone: Any, tmp_path: Path) -> None:
@@ -214,3 +237,19 @@ def test_a_bookies_damage_has_no_hint_that_does_not_help(capfd: pytest.CaptureFi
 
 def test_the_age_of_a_process() -> None:
     assert 0 < process_age_seconds() < 24 * 3600
+
+
+def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> None:
+    conf = tmp_path / "standalone.conf"
+    conf.write_text("maxTenants=5\nclientLibraryVersionCheckAllowUnversioned=true\n")
+    command = [sys.executable, "-m", "magnetar.cli", "standalone", "--check", "--conf", str(conf)]
+    valid = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (valid.returncode, valid.stdout) == (0, "standalone: the settings are valid\n")
+    assert "clientLibraryVersionCheckAllowUnversioned is passed over" in valid.stderr
+    assert list(tmp_path.iterdir()) == [conf], "nothing was started"
+    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1"]
+    refused = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "managedLedgerCacheSizeMB is '-1', and not a number from 0 to 2147483647 of MIB" in refused.stderr
+    assert "there is no setting 'maxTenant'; did you mean 'maxTenants'?" in refused.stderr
+    assert "Correct these 2 settings" in refused.stderr

@@ -27,12 +27,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m e2e.managed_histories", description=__doc__)
+    known = sorted(MISTAKES)
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.managed_histories",
+        description=__doc__,
+        epilog="\n  ".join(["known mistakes:", *known]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds to run (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happened")
-    parser.add_argument("--mistake", choices=sorted(MISTAKES), help="plant a known mistake, which must be found")
+    parser.add_argument("--mistake", choices=known, metavar="NAME", help="plant a known mistake, which must be found")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     return parser
 

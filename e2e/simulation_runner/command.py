@@ -58,13 +58,22 @@ def main(simulator: Simulator, arguments: list[str] | None = None) -> int:
 
 
 def _parser(simulator: Simulator) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {simulator.program}", description=__doc__)
+    mistakes = sorted(simulator.mistakes)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {simulator.program}",
+        description=__doc__,
+        epilog="\n  ".join(["known mistakes:", *mistakes]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds to run (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happened")
     parser.add_argument(
-        "--mistake", choices=[ALL, *sorted(simulator.mistakes)], help="plant a known mistake, or each; it must be found"
+        "--mistake",
+        choices=[ALL, *mistakes],
+        metavar="NAME",
+        help=f"plant a known mistake, or each ({ALL}), to be found",
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     return parser

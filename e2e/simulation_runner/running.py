@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import logging
 import random
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Misuse
+from magnetar.core.transitions import Transitions
 from magnetar.sim.loop import Deadlock, EndlessRun, SimulatedLoop
 from magnetar.sim.trace import Trace
 
@@ -91,7 +94,7 @@ def _run_seed(
     run = make(loop)
     began = time.perf_counter()
     ends: list[str] = []
-    with planted, LogToTrace(trace, loop.problems, bounds.log_level):
+    with planted, LogToTrace(trace, loop.problems, bounds.log_level), illegal_changes(loop.problems):
         try:
             loop.run(run.scenario())
         except (Deadlock, EndlessRun, Stuck) as error:
@@ -116,8 +119,29 @@ def _run_seed(
     )
 
 
+@contextlib.contextmanager
+def illegal_changes(problems: list[str]) -> Iterator[None]:
+    """A state that changes as its table forbids is a problem, also where the error is taken for the world's and
+    answered or tried again."""
+    step = Transitions.step
+
+    def watched(self: Transitions[Any], before: enum.Enum, after: enum.Enum) -> Any:
+        try:
+            return step(self, before, after)
+        except Misuse as error:
+            problems.append(str(error))
+            raise
+
+    Transitions.step = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Transitions.step = step  # type: ignore[method-assign]
+
+
 class LogToTrace(logging.Handler):
-    """Log lines become remarks; an exception that production code has caught and could only log is a problem."""
+    """Log lines become remarks; an exception that production code has caught and could only log is a problem. So is a
+    mistake of our own, whoever it is told to."""
 
     def __init__(self, trace: Trace, problems: list[str], level: int = logging.INFO) -> None:
         super().__init__(level if trace.kept else logging.ERROR)
@@ -130,7 +154,7 @@ class LogToTrace(logging.Handler):
         """See `logging.Handler.emit`."""
         self._trace.remark(record.name, record.getMessage())
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, (MagnetarError, OSError)):
+        if isinstance(error, Misuse) or not isinstance(error, (MagnetarError, OSError, type(None))):
             self._problems.append(f"{record.getMessage()}: {error!r}")
             for line in traceback.format_exception(error):
                 self._trace.remark(record.name, line.rstrip())

@@ -89,6 +89,7 @@ def test_ports_words_and_older_names() -> None:
 class Bounded:
     hits: int = setting("hits", 3, low=1, high=9)
     share: float = setting("share", 0.5, high=1)
+    tries: int = setting("tries", 1, low=1)
     inner: Inner = field(default_factory=Inner)
 
     def __post_init__(self) -> None:
@@ -101,8 +102,10 @@ def test_a_number_out_of_its_range_is_named() -> None:
         Bounded(hits=0)
     with pytest.raises(SettingError, match=r"^hits is out of bounds: 10$"):
         Bounded(hits=10, share=0)
-    with pytest.raises(SettingError, match=r"^share is out of bounds: 1\.5"):
+    with pytest.raises(SettingError, match=r"^share is out of bounds: 1\.5; 1 or less is accepted$"):
         Bounded(share=1.5)
+    with pytest.raises(SettingError, match=r"^tries is out of bounds: 0; 1 or more is accepted$"):
+        Bounded(tries=0)
 
 
 @dataclass(frozen=True)

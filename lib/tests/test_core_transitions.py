@@ -105,7 +105,9 @@ def test_each_pair_is_allowed_or_told(
 ) -> None:
     for before, after in product(states, states):
         if after.name in allowed[before.name].split():
+            assert table.allows(before, after)
             assert table.step(before, after) is after
         else:
+            assert not table.allows(before, after)
             with pytest.raises(Misuse, match=f"from {before.name} to {after.name}"):
                 table.step(before, after)

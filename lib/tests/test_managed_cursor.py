@@ -170,6 +170,23 @@ async def test_persist_groups_and_the_timer_writes_at_its_rate(world: ManagedWor
     assert not storage.dirty or len(ledger._shared._changed) == 1
 
 
+async def test_without_a_rate_each_look_of_the_timer_writes(world: ManagedWorld) -> None:
+    """As in Apache a limit of 0 is none."""
+    ledger = await world.factory(keeping(max_entries_per_ledger=1000, mark_delete_rate=0.0)).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = await filled(ledger, 10)
+    cursor.persist(lambda _: None)
+    await world.settle()
+    storage = cursor._storage
+    assert storage is not None
+    for position in at:
+        cursor.acknowledge([position])
+        ledger._shared._flush()
+        await world.settle()
+    assert len(world.ledgers.stored[storage.ledger_id].entries) == 10
+    assert not storage.dirty
+
+
 async def test_a_receipt_comes_when_the_first_entry_of_a_cursors_ledger_is_durable_and_not_before(
     world: ManagedWorld,
 ) -> None:

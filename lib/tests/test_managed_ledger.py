@@ -116,6 +116,20 @@ async def test_rollover_by_entries(world: ManagedWorld, cache_bytes_max: int) ->
     assert (world.ledgers.reads > 0) == (cache_bytes_max == 0)
 
 
+@pytest.mark.parametrize("bound", ["max_entries_per_ledger", "max_size_per_ledger_bytes"])
+async def test_with_a_bound_of_0_each_entry_fills_a_ledger_that_is_old_enough(world: ManagedWorld, bound: str) -> None:
+    """As in Apache's `ManagedLedgerImpl.currentLedgerIsFull`."""
+    ledger = await world.factory(small_ledgers(1000, minimum_rollover_ms=1000, **{bound: 0})).open(NAME)
+    for _ in range(3):
+        await append(ledger, [b"x"])
+    assert len(ledger.ledgers) == 1
+    for _ in range(2):
+        world.clock.ms += 1000
+        await append(ledger, [b"x"])
+        await world.settle()
+    assert [record.entries for record in ledger.ledgers.records()] == [4, 1, 0]
+
+
 async def test_rollover_by_size_and_time(world: ManagedWorld) -> None:
     settings = small_ledgers(1000, max_size_per_ledger_bytes=100, maximum_rollover_ms=1000)
     ledger = await world.factory(settings).open(NAME)
@@ -444,3 +458,18 @@ async def test_a_made_ledger_is_opened_like_any_other(world: ManagedWorld) -> No
     ledger = await factory.open(NAME, create=False)
     await append(ledger, [b"x"])
     assert ledger.ledgers.number_of_entries() == 1
+
+
+async def test_who_is_fenced_in_the_pause_before_the_next_ledger_makes_none(world: ManagedWorld) -> None:
+    ledger = await world.factory().open("tenant/ns/persistent/pausing")
+    await append(ledger, [b"a"])
+    appends, rollover = ledger.appends, ledger._rollover
+    appends.failed_in_a_row = 3
+    appends.start_rollover()
+    task = rollover._task
+    assert task is not None
+    while appends.writer is not None:
+        await asyncio.sleep(0)
+    appends.fence(ManagedLedgerFenced("another owner"))
+    await task
+    assert appends.state is ManagedLedgerState.FENCED

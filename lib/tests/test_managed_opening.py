@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 
 import pytest
 from magnetar.core.ids import EARLIEST
@@ -220,3 +220,45 @@ async def test_a_subscription_that_is_made_again_while_it_is_deleted_stays(world
     await deletion
     assert ledger.cursors == {"sub": again}
     assert again.backlog_entries == 1
+
+
+async def test_a_property_that_entries_know_as_well_is_stored_with_the_list(world: ManagedWorld) -> None:
+    ledger = await world.factory(KEEPING_NOTHING).open(NAME)
+    await ledger.open_cursor("sub", EARLIEST)
+    for number in range(3):  # Two go into a ledger.
+        ledger.note_property("last", str(number))
+        await append(ledger, [b"%d" % number])
+    await world.settle()
+    node = await world.store.get(ledger_path(NAME))
+    assert node is not None
+    assert decode_ledger_info(node.value).properties == {"last": "2"}
+
+
+async def test_the_last_entry_brings_the_properties_up_to_date_before_anything_is_written(world: ManagedWorld) -> None:
+    """All of its ledger is consumed, and trimmed as soon as the next one is in the list."""
+    ledger = await world.factory(KEEPING_NOTHING).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    ledger.note_property("last", "0")
+    await append(ledger, [b"1"])
+    cursor.acknowledge([(ledger.ledgers.ids[0], 0)])
+    told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    cursor.persist(told.set_result)
+    assert await told is None
+    heard: list[tuple[bytes, dict[str, str]]] = []
+
+    def said_by_last(entry: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:
+        heard.append((entry, dict(properties)))
+        return {**properties, "last": entry.decode()}
+
+    again = await world.factory(KEEPING_NOTHING).open(NAME, said_by_last=said_by_last)
+    assert heard == [(b"1", {})]
+    assert again.properties == {"last": "1"}
+    await world.settle()
+    assert again.ledgers.number_of_entries() == 0
+    node = await world.store.get(ledger_path(NAME))
+    assert node is not None
+    assert decode_ledger_info(node.value).properties == {"last": "1"}
+    # Nothing was said since: nobody is asked, and the property stays.
+    once_more = await world.factory(KEEPING_NOTHING).open(NAME, said_by_last=said_by_last)
+    assert len(heard) == 1
+    assert once_more.properties == {"last": "1"}

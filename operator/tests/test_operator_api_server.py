@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from magnetar.operator.api_server import DISCOVERY_SECONDS, HttpApiServer
@@ -73,6 +74,21 @@ async def test_list_reads_all_pages_and_says_what_items_are(api: HttpApiServer, 
     assert await api.list("PodMonitor", "here") == []
     wire.says({"items": None})
     assert await api.list("Pod", "here") == []
+
+
+async def test_a_list_without_an_end(api: HttpApiServer, wire: ScriptedKubernetes) -> None:
+    """A server, or what stands before it, that answers a page with the way to the same page, or in a circle."""
+    for rest in ("a", "b", "a"):
+        wire.says({"items": [{"metadata": {"name": "p"}}], "metadata": {"continue": rest}})
+    with pytest.raises(ServerUnavailable, match="list Pod: the API server gives the same page again and again"):
+        await api.list("Pod", "here")
+
+
+@pytest.mark.parametrize("page", [{"items": 5}, {"items": {"a": 1}}, {"items": [None]}, {"metadata": "m"}])
+async def test_a_list_of_something_else(api: HttpApiServer, wire: ScriptedKubernetes, page: dict[str, Any]) -> None:
+    wire.says(page)
+    with pytest.raises(ServerUnavailable, match="list Pod: no answer of a Kubernetes API server"):
+        await api.list("Pod", "here")
 
 
 async def test_apply(api: HttpApiServer, wire: ScriptedKubernetes) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import ssl
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 from magnetar.core.errors import SettingError
+from magnetar.net.testing import Certificate, TestAuthority
 from magnetar.operator.handlers import ConnectionsOfWatches
 from magnetar.operator.kubernetes.client import KubernetesClient
 from magnetar.operator.kubernetes.errors import Answer, NotPermitted, Refused, ServerUnavailable, failure, users_failure
 from magnetar.operator.kubernetes.kinds import KINDS, path
 from magnetar.operator.kubernetes.login import environment_proxy, find_login, from_kubeconfig, in_cluster
-from magnetar.operator.kubernetes.streams import port_forward
+from magnetar.operator.kubernetes.pods import LogOptions
+from magnetar.operator.kubernetes.streams import log_lines, port_forward
 from operator_fakes.wire import serving
 
 OLD, NEW = {"message": "Unauthorized"}, {"metadata": {"name": "p"}}
@@ -48,6 +55,14 @@ def test_credentials_of_a_person_get_no_better(status: int, theirs: type[Excepti
     assert isinstance(users_failure("get Pod", answer), theirs)
     assert isinstance(failure("get Pod", answer), ours)
     assert str(users_failure("get Pod", answer)) == f"get Pod: Unauthorized ({status})"
+
+
+@pytest.mark.parametrize("status", [403, 422])
+@pytest.mark.parametrize("details", ["forbidden", {"causes": "many"}, {"causes": ["one", None]}, [1]])
+def test_an_error_of_somebody_between(status: int, details: object) -> None:
+    """A proxy's JSON has members of the same names, and others in them."""
+    error = failure("get Pod", Answer(status, json.dumps({"message": "no", "details": details}).encode()))
+    assert (type(error), str(error)) == (NotPermitted if status == 403 else Refused, f"get Pod: no ({status})")
 
 
 @pytest.fixture
@@ -125,6 +140,113 @@ async def test_a_program_that_gives_tokens_is_run_again(tmp_path: Path) -> None:
         wire.says(NEW)
         assert await client.get("Pod", "here", "p") == NEW
         assert [asked.headers["Authorization"] for asked in wire.requests] == ["Bearer run1", "Bearer run2"]
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def taking_one_certificate(authority: TestAuthority) -> AsyncIterator[tuple[int, list[str]]]:
+    """An API server that takes the certificate called `taken[0]`, and answers others by 401, as Kubernetes does."""
+    taken = ["first"]
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        shown = request.transport.get_extra_info("peercert")["subject"][0][0][1]
+        if shown == "second":
+            renewed.set()
+        return web.json_response(NEW) if shown == taken[0] else web.json_response(OLD, status=401)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate_file))
+    own = authority.issue("server", "IP:127.0.0.1")
+    context.load_cert_chain(own.certificate_file, own.key_file)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def log(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"before\n")
+        await renewed.wait()
+        await response.write(b"after\n")
+        return response
+
+    renewed = asyncio.Event()
+    application = web.Application()
+    application.router.add_get(path("Pod", "here", "p"), answer)
+    application.router.add_get(path("Pod", "here", "p") + "/log", log)
+    runner = web.AppRunner(application, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        yield runner.addresses[0][1], taken
+    finally:
+        await runner.cleanup()
+
+
+def client_of(folder: Path, port: int, authority: TestAuthority, user: dict[str, Any]) -> str:
+    """A kubeconfig for that server."""
+    file = Path(kubeconfig(folder, f"https://127.0.0.1:{port}", user))
+    content = yaml.safe_load(file.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority"] = str(authority.certificate_file)
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def shown_by_program(folder: Path, certificate: Certificate) -> None:
+    """From now on the program gives this certificate."""
+    status = {
+        "clientCertificateData": certificate.certificate_file.read_text(),
+        "clientKeyData": certificate.key_file.read_text(),
+    }
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    (folder / "credential").write_text(json.dumps(credential))
+
+
+async def test_a_certificate_that_a_program_gives_is_renewed(tmp_path: Path) -> None:
+    """A pool of connections goes on with the certificate that it was made with, and so did the operator, for ever."""
+    authority = TestAuthority(tmp_path / "authority")
+    shown_by_program(tmp_path, authority.issue("first"))
+    async with taking_one_certificate(authority) as (port, taken):
+        user = by_program(program(tmp_path, f"echo x >> {tmp_path}/runs; cat {tmp_path}/credential"))
+        client = KubernetesClient(await from_kubeconfig(client_of(tmp_path, port, authority, user)))
+        assert await client.get("Pod", "here", "p") == NEW
+        taken[0] = "second"
+        shown_by_program(tmp_path, authority.issue("second"))
+        # All that are refused together have the program run once.
+        assert await asyncio.gather(*(client.get("Pod", "here", "p") for _ in range(3))) == [NEW] * 3
+        assert (tmp_path / "runs").read_text() == "x\n" * 2
+        program(tmp_path, "exit 3")
+        taken[0] = "third"
+        with pytest.raises(ServerUnavailable, match="the program that its user names gives no credentials"):
+            await client.get("Pod", "here", "p")
+        await client.close()
+
+
+async def test_a_certificate_that_is_replaced_in_its_file_is_shown(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path / "authority")
+    first, second = authority.issue("first"), authority.issue("second")
+    async with taking_one_certificate(authority) as (port, taken):
+        user = {"client-certificate": str(first.certificate_file), "client-key": str(first.key_file)}
+        client = KubernetesClient(await from_kubeconfig(client_of(tmp_path, port, authority, user)))
+        assert await client.get("Pod", "here", "p") == NEW
+        taken[0] = "second"
+        first.certificate_file.write_bytes(second.certificate_file.read_bytes())
+        first.key_file.write_bytes(second.key_file.read_bytes())
+        assert await client.get("Pod", "here", "p") == NEW
+        await client.close()
+
+
+async def test_a_renewed_certificate_leaves_what_is_being_read_alone(tmp_path: Path) -> None:
+    """A log that somebody follows ends when its server ends it."""
+    authority = TestAuthority(tmp_path / "authority")
+    shown_by_program(tmp_path, authority.issue("first"))
+    async with taking_one_certificate(authority) as (port, taken):
+        user = by_program(program(tmp_path, f"cat {tmp_path}/credential"))
+        client = KubernetesClient(await from_kubeconfig(client_of(tmp_path, port, authority, user)))
+        lines = log_lines(client, LogOptions(namespace="here", pod="p", container="c", follow=True))
+        assert await anext(lines) == b"before"
+        taken[0] = "second"
+        shown_by_program(tmp_path, authority.issue("second"))
+        assert await client.get("Pod", "here", "p") == NEW
+        assert [line async for line in lines] == [b"after"]
         await client.close()
 
 

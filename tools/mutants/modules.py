@@ -235,6 +235,16 @@ PARTS: Final = (
         ),
     ),
     Part(
+        "transaction coordinators",
+        f"{_BROKER}/transactions",
+        ("coordinator", "coordinator_endings", "coordinator_log", "coordinator_table", "coordinator_timeouts"),
+        _files(
+            "broker/tests",
+            *("broker_transaction_records", "broker_transaction_coordinator", "broker_transaction_faults"),
+            "broker_transaction_commands",
+        ),
+    ),
+    Part(
         "liveness",
         _BROKER,
         ("session/liveness",),

@@ -99,13 +99,17 @@ async def check_cookies(
     found: Callable[[Node | None], Awaitable[None]],
 ) -> None:
     """Compare all copies; stamp a new bookie. Raises `InvalidCookie`, saying what to do. `found` is told which cookie
-    the metadata store has, before anything is judged or written."""
-    cluster_id = await instance_id(store)
-    expected = encode_cookie(settings, bookie_id, cluster_id)
+    the metadata store has, before anything is judged or written. A bookie that is refused leaves nothing in a store
+    that is no cluster's yet."""
     path = f"{COOKIES_PATH}/{bookie_id}"
     node = await store.get(path)
     await found(node)
     copies = {directory: directories.disk.read_whole(directory / COOKIE_FILE) for directory in directories.all()}
+    stamped = [str(directory) for directory, content in copies.items() if content is not None]
+    if (stamped or node is not None or directories.holds_data()) and not await store.exists(INSTANCE_ID_PATH):
+        raise _no_cluster(stamped or ([path] if node is not None else list(map(str, copies))), settings)
+    cluster_id = await instance_id(store)
+    expected = encode_cookie(settings, bookie_id, cluster_id)
     moved: list[str] = []
     for where, content in [*((str(one), copy) for one, copy in copies.items()), (path, node.value if node else None)]:
         if content is None:
@@ -181,6 +185,16 @@ def _was_moved(settings: BookieSettings, content: bytes, instance_id: str) -> bo
         index_directories=moved(settings.index_directories),
     )
     return found == decode_cookie(encode_cookie(then, settings.registered_id, instance_id))
+
+
+def _no_cluster(known_at: list[str], settings: BookieSettings) -> InvalidCookie:
+    """For a bookie that is no new one."""
+    where = f" at {settings.metadata_url}" if settings.metadata_url else ""
+    return InvalidCookie(
+        f"the metadata store{where} has no {INSTANCE_ID_PATH}, so it is no cluster's, and {' and '.join(known_at)} is "
+        "of a bookie that belongs to one. Check the metadata store's address; to begin a new cluster with this bookie, "
+        "empty its directories"
+    )
 
 
 def _lost_directories(directories: BookieDirectories, missing: list[Path], settings: BookieSettings) -> InvalidCookie:

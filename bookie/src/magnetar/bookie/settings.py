@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.bookie.loss import OnLoss
 from magnetar.core.errors import SettingError
-from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB
+from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB, PORT_MAX
 from magnetar.core.setting import check_ranges, named, setting
 
 ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
@@ -29,16 +29,16 @@ class JournalSettings:
 
     sync_data: bool = setting("journalSyncData", True)
     """An add is acknowledged only once the disk has it. False: a power failure may lose it."""
-    size_bytes_max: int = setting("journalMaxSizeMB", 2 * GIB)
+    size_bytes_max: int = setting("journalMaxSizeMB", 2 * GIB, low=MIB)
     """Bytes of a journal file beyond which a new one is begun."""
     backups_max: int = setting("journalMaxBackups", 5, low=0, high=10_000)
     """How many files that are no longer needed stay for inspection. Standalone keeps none."""
-    preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB, low=MIB)
+    preallocate_bytes: int = setting("journalPreAllocSizeMB", 16 * MIB, low=MIB, high=GIB)
     """Bytes by which a journal file grows ahead of what is written."""
-    alignment_bytes: int = setting("journalAlignmentSize", 4096)
+    alignment_bytes: int = setting("journalAlignmentSize", 4096, low=512, high=4096)
     """Every group ends at a multiple. 4096 as in Pulsar's configuration: a page that is
     durable is never written again."""
-    format_version: int = setting("journalFormatVersionToWrite", 6)
+    format_version: int = setting("journalFormatVersionToWrite", 6, low=5, high=6)
     """6, or 5 as in Pulsar's configuration. Version 5 has no record for an explicit LAC
     (BookKeeper refuses a file of version 5 that has one): such a LAC then is durable with the next checkpoint."""
     queue_bytes_max: int = 32 * MIB
@@ -63,7 +63,7 @@ class StorageSettings:
     `WRITE_CACHE_BYTES_MIN`."""
     block_cache_bytes: int = setting("dbStorage_rocksDB_blockCacheSize", 8 * MIB)
     """Bytes of RocksDB's block cache, which both index databases share."""
-    flush_interval_seconds: float = setting("flushInterval", 60.0, unit="ms")
+    flush_interval_seconds: float = setting("flushInterval", 60.0, unit="ms", low=0.001)
     """How much journal there is to replay after a crash, at most."""
     entry_log_bytes_max: int = setting(
         "logSizeLimit", 1 * GIB, low=MIB, high=ENTRY_LOG_BYTES_HARD_MAX - BOOKKEEPER_FRAME_BYTES_MAX
@@ -72,7 +72,7 @@ class StorageSettings:
     """Entries read ahead for readers that catch up; 0 switches it off."""
     read_ahead_batch_entries: int = setting("dbStorage_readAheadCacheBatchSize", 1_000, low=1, high=100_000)
     """Entries that one read-ahead brings, at most."""
-    read_ahead_batch_bytes: int = setting("dbStorage_readAheadCacheBatchBytesSize", 512 * 1024)
+    read_ahead_batch_bytes: int = setting("dbStorage_readAheadCacheBatchBytesSize", 512 * 1024, below_zero=-1)
     """Bytes that one read-ahead brings, at most; -1: half the cache."""
     read_threads: int = setting("numReadWorkerThreads", 2, low=1, high=64)
     """Threads for reads that the write cache cannot answer."""
@@ -90,13 +90,13 @@ class StorageSettings:
 class DiskSettings:
     """When a disk counts as full."""
 
-    usage_threshold: float = setting("diskUsageThreshold", 0.95)
+    usage_threshold: float = setting("diskUsageThreshold", 0.95, low=0.01, high=1)
     """At this share of any disk the bookie turns read-only."""
-    usage_warn_threshold: float = setting("diskUsageWarnThreshold", 0.90)
+    usage_warn_threshold: float = setting("diskUsageWarnThreshold", 0.90, low=0.01, high=1)
     """From here on the log says so, and compactions that need room wait."""
-    usage_low_water: float = setting("diskUsageLwmThreshold", 0.90)
+    usage_low_water: float = setting("diskUsageLwmThreshold", 0.90, low=0.01, high=1)
     """Below this used share of the disk, a bookie that is read-only takes writes again."""
-    check_interval_seconds: float = setting("diskCheckInterval", 10.0, unit="ms")
+    check_interval_seconds: float = setting("diskCheckInterval", 10.0, unit="ms", low=0.001)
     free_bytes_min: int = 64 * MIB
     """Less than this, beside what caches and journal still want to write, is full whatever the share: the reserve from
     which checkpoints, compaction and index deletes live."""
@@ -124,7 +124,7 @@ class BookieSettings:
     """The host name or address by which others reach this bookie."""
     bookie_id: str = setting("bookieId", "")
     """The id that metadata names this bookie by; empty: `<advertised host>:<port>`."""
-    port: int = setting("bookiePort", 3181)
+    port: int = setting("bookiePort", 3181, low=0, high=PORT_MAX)
     """0: any free one (then give a bookie id, or it changes with every start)."""
     listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)
     """The address that the server listens on."""

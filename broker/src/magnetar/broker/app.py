@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,14 +35,16 @@ from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.service_ports import ServicePorts, open_service_ports
 from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import SERVER_VERSION, BrokerSettings
-from magnetar.broker.settings.dynamic import DynamicSettings
+from magnetar.broker.settings.dynamic import DynamicPart, DynamicSettings
 from magnetar.broker.topics.lists import TopicLists
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
 from magnetar.broker.topics.service import BrokerService
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import CoordinatorService
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.limits import MIB
+from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -152,7 +155,9 @@ class RunningBroker:
         await _in_any_case(context.operations.close())
         await _in_any_case(self._leave())
         await _in_any_case(self._topic_policies.close())
-        await _in_any_case(context.service.close_snapshots())
+        if context.coordinators is not None:
+            await _in_any_case(context.coordinators.close())
+        await _in_any_case(context.service.transactions.close())
         await _in_any_case(context.client.close())
         await _in_any_case(self._hand_over())
         await _in_any_case(self._admin.close())
@@ -258,6 +263,27 @@ def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
     return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options))
 
 
+def _topic_policies(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    client: InternalClient,
+    service: BrokerService,
+    load: ModularLoadManager,
+) -> ChangeEvents:
+    """Policies of topics, as the brokers tell each other of them."""
+    return ChangeEvents(
+        ChangeEventsParts(
+            client=client.get,
+            store=store,
+            resources=service.resources,
+            cluster=settings.cluster_name,
+            holder=settings.broker_id,
+            in_use=service.namespaces_in_use,
+            memory_bytes=lambda: load.host_usage().memory.limit * MIB,
+        )
+    )
+
+
 def _assemble(
     settings: BrokerSettings, parts: BrokerParts, managed: ManagedLedgerFactory
 ) -> tuple[BrokerContext, ChangeEvents]:
@@ -278,17 +304,7 @@ def _assemble(
     service = BrokerService(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)
     drains = Drains(load, ownership, moves, settings.load)
-    topic_policies = ChangeEvents(
-        ChangeEventsParts(
-            client=client.get,
-            store=parts.store,
-            resources=resources,
-            cluster=settings.cluster_name,
-            holder=settings.broker_id,
-            in_use=service.namespaces_in_use,
-            memory_bytes=lambda: load.host_usage().memory.limit * MIB,
-        )
-    )
+    topic_policies = _topic_policies(settings, parts.store, client, service, load)
     access = _access_control(settings, resources, service)
     context = BrokerContext(
         settings=settings,
@@ -311,8 +327,9 @@ def _assemble(
             resources.local_documents,
             _ensembles(resources, service, ownership).largest,
         ),
-        dynamic=DynamicSettings(settings, parts.store, service.spawn, service.use_settings),
+        dynamic=_dynamic_settings(service, load, moves, access),
         access=access,
+        coordinators=_coordinators(settings, service, client, moves),
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
@@ -325,14 +342,45 @@ def _use_transactions(service: BrokerService, client: InternalClient) -> None:
     settings = service.settings.transactions
     if not settings.enabled:
         return
-    from magnetar.broker.transactions.segments import SegmentedSnapshots
-    from magnetar.broker.transactions.snapshot_topic import SnapshotParts
-    from magnetar.broker.transactions.snapshots import SingleSnapshots
+    from magnetar.broker.transactions.buffers.segments import SegmentedSnapshots
+    from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
+    from magnetar.broker.transactions.buffers.snapshots import SingleSnapshots
+
+    async def existing(name: TopicName) -> list[TopicName]:
+        if count := await service.resources.partitions(name):
+            return [name.partition(index) for index in range(count)]
+        return [name] if await service.exists(name) else []
 
     call_later = asyncio.get_running_loop().call_later
-    parts = SnapshotParts(client=client.get, existing=service.existing, spawn=service.spawn, call_later=call_later)
+    parts = SnapshotParts(client=client.get, existing=existing, spawn=service.spawn, call_later=call_later)
     segmented = settings.segmented_snapshots
-    service.use_snapshots(SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts))
+    kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
+    service.transactions.use_snapshots(kept)
+
+
+def _dynamic_settings(
+    service: BrokerService, load: ModularLoadManager, moves: BundleMoves, access: AccessControl | None
+) -> DynamicSettings:
+    """What the cluster may change while this broker runs, and who goes by it."""
+    settings, ledger_settings = service.settings, service.ledgers.settings
+
+    def use_broker(new: BrokerSettings) -> None:
+        service.use_settings(new)
+        load.use_settings(new.load)
+        if access is not None and access.authorizer is not None:
+            access.authorizer.use_super_users(new.access.super_user_roles)
+
+    def use_balance(new: BalanceSettings) -> None:
+        load.use_balance(new)
+        moves.use_balance(new)
+
+    return DynamicSettings(
+        service.store,
+        service.spawn,
+        DynamicPart(lambda: settings, use_broker),
+        DynamicPart(lambda: ledger_settings, service.use_ledger_settings),
+        DynamicPart(cache(lambda: load.balance_settings), use_balance),
+    )
 
 
 def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:
@@ -350,6 +398,28 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
     from magnetar.broker.auth.access import AccessControl
 
     return AccessControl(settings.access, resources, service.clock, service.spawn)
+
+
+def _coordinators(
+    settings: BrokerSettings, service: BrokerService, client: InternalClient, moves: BundleMoves
+) -> CoordinatorService | None:
+    """The transaction coordinators; a broker without transactions does not load them."""
+    if not settings.transactions.enabled:
+        return None
+    from magnetar.broker.transactions.coordinator import CoordinatorParts
+    from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
+    from magnetar.broker.transactions.coordinators import TransactionCoordinators
+
+    parts = CoordinatorParts(
+        settings=settings.transactions,
+        clock=service.clock,
+        participants=RemoteParticipants(client.get, settings.transactions, service.resources.exists),
+        spawn=service.spawn,
+        call_later=asyncio.get_running_loop().call_later,
+    )
+    coordinators = TransactionCoordinators(service.lookup, service.resources, service.ledgers, parts)
+    moves.guests = coordinators
+    return coordinators
 
 
 def _peer_access(settings: BrokerSettings) -> PeerAccess | None:

@@ -19,6 +19,7 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.dynamic import DynamicSettings
 from magnetar.broker.topics.lists import TopicLists
 from magnetar.broker.topics.service import BrokerService
+from magnetar.broker.transactions.api import CoordinatorService
 from magnetar.core.clock import Clock
 
 if TYPE_CHECKING:
@@ -45,5 +46,7 @@ class BrokerContext:
     dynamic: DynamicSettings
     access: AccessControl | None = None
     """Whom to let in, and who may do what; None where authentication is not enabled."""
+    coordinators: CoordinatorService | None = None
+    """The transaction coordinators that this broker runs; None where transactions are not enabled."""
     request_stop: Callable[[], None] | None = None
     """Begins the stop of the whole process, as a signal would; None where whoever runs the broker offers no way."""

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
-from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
 from magnetar.broker.resources import Resources
-from magnetar.broker.settings.access import AccessSettings
+from magnetar.broker.setting_checks import check_broker, tell_load_manager
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import LoadSettings
-from magnetar.broker.settings.names import known_names
+from magnetar.broker.settings.names import ignored_names, known_names, missing_features
 from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
@@ -24,12 +23,12 @@ from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
 from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
-from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
 
@@ -38,12 +37,11 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeyStore", "tokenSettingPrefix")
-"""Pulsar's settings of protections that this broker does not have: a start with one is refused
-(`refuse_protection`)."""
 REPLICAS: Final = 2
 """Copies of each entry when nothing is set, as in Pulsar: managedLedgerDefaultEnsembleSize, …WriteQuorum and
 …AckQuorum."""
+NO_METADATA: Final = MetadataSettings(url="memory:")
+"""While problems are gathered: no broker starts with it."""
 DEFAULT_CONTROL_PORT: Final = 3183
 """The control service's port unless a setting names one: the next one after the bookie's."""
 
@@ -80,58 +78,30 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         load=LoadSettings(history_enabled=True),
     )
     broker = given.build(broker)
-    _try_access(broker.access)
     if not broker.cluster_name:
-        raise SettingError("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
-    refuse_protection(given, PROTECTIONS)
-    _tell_load_manager(given)
-    _refuse_closed_ports(given)
-    _check_quorums(given)
+        given.problem("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
+    check_broker(given, broker)
+    tell_load_manager(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
-    metadata = pulsar_metadata(given)
-    if metadata is None:
-        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    metadata = given.attempt(lambda: _metadata(given), NO_METADATA)
     return BrokerProcessSettings(
         metadata=metadata,
-        configuration=_other_store(given, "configurationMetadataStoreUrl", metadata),
-        bookkeeper=_other_store(given, "bookkeeperMetadataServiceUri", metadata),
+        configuration=given.attempt(lambda: _other_store(given, "configurationMetadataStoreUrl", metadata), None),
+        bookkeeper=given.attempt(lambda: _other_store(given, "bookkeeperMetadataServiceUri", metadata), None),
         broker=broker,
         managed=given.build(managed),
         ledgers=given.build(LedgerClientSettings()),
         connections=given.build(TcpBookieSettings()),
         balance=given.build(BalanceSettings()),
-        control=control_settings(given, DEFAULT_CONTROL_PORT),
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
 
 
-def _tell_load_manager(given: GivenSettings) -> None:
-    """There is one load manager; who asks for another must not believe that it runs."""
-    name = given.text("loadManagerClassName") or LOAD_MANAGER_CLASS
-    if name != LOAD_MANAGER_CLASS:
-        logger.warning(
-            "loadManagerClassName is %s, which is not here: this broker shares bundles by the rules of %s. Apache's "
-            "brokers must run that one to stand beside it, as others may keep elsewhere who owns a bundle",
-            name,
-            LOAD_MANAGER_CLASS,
-        )
-
-
-def _refuse_closed_ports(given: GivenSettings) -> None:
-    """An empty value closes a port at Apache's brokers; whoever relies on that must not find it open."""
-    for name in ("brokerServicePort", "webServicePort"):
-        if given.emptied(name):
-            raise SettingError(
-                f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
-                "others from it, such as by bindAddress or by the network's rules"
-            )
-
-
-def _try_access(access: AccessSettings) -> None:
-    """Keys and users are read."""
-    if access.authentication.enabled:
-        from magnetar.auth.authenticator import Authenticator
-
-        Authenticator(access.authentication, SystemClock())
+def _metadata(given: GivenSettings) -> MetadataSettings:
+    metadata = pulsar_metadata(given)
+    if metadata is None:
+        raise SettingError("metadataStoreUrl is not set: where the cluster's metadata is, such as zk:localhost:2181")
+    return metadata
 
 
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
@@ -139,15 +109,8 @@ def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) ->
     url = given.text(name)
     if url is None or store_url(url) == metadata.url:
         return None
+    check_url(store_url(url))
     return replace(metadata, url=store_url(url))
-
-
-def _check_quorums(given: GivenSettings) -> None:
-    names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
-    sizes = [given.number(f"managedLedgerDefault{name}", REPLICAS, 1, 1_000) for name in names]
-    if sizes != sorted(sizes, reverse=True):
-        shown = " >= ".join(f"managedLedgerDefault{name} {size}" for name, size in zip(names, sizes, strict=True))
-        raise SettingError(f"it must be that {shown}")
 
 
 Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient
@@ -250,6 +213,8 @@ async def _check_cluster(store: MetadataStore, cluster: str) -> None:
 BROKER_SERVICE: Final = Service(
     name="broker",
     known=known_names,
+    ignored=ignored_names,
+    missing=missing_features,
     settings=broker_process_settings,
     start=start_broker_process,
     describe=BrokerProcess.describe,

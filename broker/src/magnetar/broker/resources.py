@@ -227,6 +227,10 @@ class Resources:
         policies = await self.documents.get(self.namespace_path(namespace))
         return policies is not None and not policies.get("deleted")
 
+    async def exists(self, namespace: NamespaceName) -> bool:
+        """Whether there is such a namespace, also one that is being deleted, as the store has it now."""
+        return await self.documents.exists(self.namespace_path(namespace))
+
     def peek_policies(self, namespace: NamespaceName) -> Document | None:
         """A namespace's policies from memory, without asking the store; None also when they are not there."""
         return self._policies_cache().peek(self.namespace_path(namespace))

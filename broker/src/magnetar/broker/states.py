@@ -213,3 +213,46 @@ COMPACTION_TRANSITIONS: Final = Transitions(
         CompactionState.ERROR: {CompactionState.RUNNING},
     },
 )
+
+
+class TransactionState(enum.Enum):
+    """How a transaction stands; the numbers are those of the coordinator's log (Pulsar `TxnStatus`)."""
+
+    OPEN = 0
+    COMMITTING = 1
+    """It is decided; topics and subscriptions are being told."""
+    COMMITTED = 2
+    ABORTING = 3
+    ABORTED = 4
+
+
+TRANSACTION_TRANSITIONS: Final = Transitions(
+    "a transaction",
+    {
+        TransactionState.OPEN: {TransactionState.COMMITTING, TransactionState.ABORTING},
+        TransactionState.COMMITTING: {TransactionState.COMMITTED},
+        TransactionState.ABORTING: {TransactionState.ABORTED},
+        TransactionState.COMMITTED: (),
+        TransactionState.ABORTED: (),
+    },
+)
+
+
+class CoordinatorState(enum.Enum):
+    """Whether a transaction coordinator serves; the values are what Apache's statistics show."""
+
+    INITIALIZING = "Initializing"
+    """Its log is being read."""
+    READY = "Ready"
+    CLOSED = "Close"
+    """It takes nothing more: its bundle is let go of, or its log cannot be written."""
+
+
+COORDINATOR_TRANSITIONS: Final = Transitions(
+    "a transaction coordinator",
+    {
+        CoordinatorState.INITIALIZING: {CoordinatorState.READY, CoordinatorState.CLOSED},
+        CoordinatorState.READY: {CoordinatorState.CLOSED},
+        CoordinatorState.CLOSED: {CoordinatorState.CLOSED},
+    },
+)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
+from magnetar.cli.commands import standalone
 from magnetar.cli.commands.lazy import Deferred, LazyGroup
-from magnetar.cli.commands.options import AcceptLossOption, LogLevel
+
+AddressOption = Annotated[
+    str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
+]
+TransactionsOption = Annotated[
+    bool, typer.Option("--transactions", help="Run a transaction coordinator.", rich_help_panel="Features")
+]
 
 
 class _Commands(LazyGroup):
@@ -51,64 +57,4 @@ def _main(
     del version
 
 
-@application.command()
-def standalone(
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="Folder for everything that is stored.", rich_help_panel="Storage")
-    ] = Path("data/standalone"),
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="Empty the data folder first. Refused if it holds anything that is not Magnetar's.",
-            rich_help_panel="Storage",
-        ),
-    ] = False,
-    sync: Annotated[
-        bool,
-        typer.Option(
-            "--sync/--no-sync",
-            help="Force messages to disk before acknowledging them. Without, a power cut may lose some.",
-            rich_help_panel="Storage",
-        ),
-    ] = True,
-    accept_loss: AcceptLossOption = False,
-    address: Annotated[
-        str, typer.Option(help="Address to listen on and to give to clients.", rich_help_panel="Network")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option("--port", "-p", min=0, max=65535, help="Pulsar protocol; 0 is any.", rich_help_panel="Network"),
-    ] = 6650,
-    http_port: Annotated[
-        int,
-        typer.Option(
-            "--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Network"
-        ),
-    ] = 8080,
-    log_level: Annotated[LogLevel, typer.Option("--log-level", "-l", help="How much to log.")] = LogLevel.WARNING,
-) -> None:
-    """Run a whole cluster in this process: metadata, bookie, broker and admin API.
-
-    Its data stays in a folder. Stop it, kill it, start it again:
-    every acknowledged message is there.
-
-    Standard output says where it serves. Ctrl-C stops it cleanly, a second one at once.
-    Exit code: 0 stopped, 1 cannot run, 2 wrong options.
-
-    [dim]Examples:[/]
-      magnetar standalone
-      magnetar standalone --data /tmp/try --fresh --port 0 --http-port 0
-    """
-    from magnetar.standalone.run import run_standalone
-    from magnetar.standalone.settings import StandaloneSettings
-
-    settings = StandaloneSettings(
-        data_directory=data,
-        address=address,
-        broker_service_port=port,
-        web_service_port=http_port,
-        journal_sync=sync,
-        accept_loss=accept_loss,
-    )
-    raise typer.Exit(run_standalone(settings, fresh=fresh, log_level=log_level.value))
+application.command("standalone", short_help="Run a whole cluster in this process.")(standalone.run)

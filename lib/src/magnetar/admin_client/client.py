@@ -175,7 +175,7 @@ class AdminClient:
                     return _target(answer.url, answer.headers.get("Location", ""))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 raise AdminUnreachable(
-                    f"{method} {address}: {str(error) or type(error).__name__}",
+                    f"{method} {address}: {_in_words(error)}",
                     may_pass=not isinstance(error, (ValueError, aiohttp.ClientSSLError)),
                 ) from error
 
@@ -210,6 +210,14 @@ class AdminClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong. Of a connection that was not made the system's own words: aiohttp's speak of TLS in any case."""
+    reason = getattr(error, "os_error", None)
+    if isinstance(reason, OSError):
+        return f"no connection: {reason.strerror or reason}"
+    return str(error) or type(error).__name__
 
 
 def origin(url: str) -> tuple[str, str, int] | None:

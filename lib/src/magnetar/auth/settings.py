@@ -50,7 +50,7 @@ class AuthenticationSettings:
     """Apache's class names of the authentication providers that check credentials."""
     anonymous_role: str = setting("anonymousUserRole", "")
     """Who those are who show nothing; empty: they are refused."""
-    refresh_check_seconds: float = setting("authenticationRefreshCheckSeconds", 60.0)
+    refresh_check_seconds: float = setting("authenticationRefreshCheckSeconds", 60.0, low=1)
     """How often it is looked whether credentials have expired."""
     token: TokenSettings = field(default_factory=TokenSettings)
     basic_users: str = setting("basicAuthConf", "", secret=True)

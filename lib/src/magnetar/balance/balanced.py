@@ -66,6 +66,10 @@ class BalancedShedder:
         self._relieving: dict[str, None] = {}
         """Brokers that moves go on for until they have settled, in order."""
 
+    def adopt(self, settings: BalancedSettings) -> None:
+        """Go on under other settings with all that is remembered."""
+        self._settings = settings
+
     def shed(self, deciding: Round) -> list[Split]:
         """Decide moves by the round's methods, and answer bundles that would have to be split first."""
         self._relieve_overloaded(deciding)

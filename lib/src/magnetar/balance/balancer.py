@@ -53,14 +53,22 @@ class Balancer:
 
     @property
     def settings(self) -> BalanceSettings:
-        """What it goes by. Of new settings that are set here those count at once that say what is enabled and what is
-        too large; strategies, windows and weights are those of the beginning."""
+        """What it goes by. New ones that are set here count at once; what is remembered stays, but for what another
+        strategy of shedding would have to know."""
         return self._settings
 
     @settings.setter
     def settings(self, settings: BalanceSettings) -> None:
-        self._settings = settings
+        before, self._settings = self._settings, settings
+        if settings == before:
+            return
         self._splits.adopt(settings)
+        self._memory.adopt(settings)
+        if settings.shedding_strategy is not before.shedding_strategy:
+            self._shedder = shedder_of(settings)
+        elif isinstance(self._shedder, BalancedShedder):
+            self._shedder.adopt(settings.balanced)
+        self._placer = placer_of(settings)
         self._view = None
 
     def decide(self, snapshot: LoadSnapshot) -> list[Decision]:

@@ -59,6 +59,10 @@ class RecentMoves:
         self._settle_ms = settle_ms
         self._moves: dict[BundleName, Move] = {}
 
+    def adopt(self, window_ms: int, settle_ms: int) -> None:
+        """Other times hold, for what is remembered too."""
+        self._window_ms, self._settle_ms = window_ms, settle_ms
+
     def add(self, unload: Unload, now_ms: int) -> None:
         """Remember a move from now on."""
         self._moves[unload.bundle] = Move(unload, now_ms)
@@ -119,6 +123,12 @@ class Memory:
         self._usages: dict[str, tuple[int, float]] = {}
         """For each broker, when it was started and its smoothed usage."""
         self._placed: dict[BundleName, _Placed] = {}
+
+    def adopt(self, settings: BalanceSettings) -> None:
+        """Go on under other settings with all that is remembered."""
+        self._settings = settings
+        self._settle_ms = SETTLE_TIMEOUTS * settings.unloading_timeout_ms
+        self.moves.adopt(settings.shedding_grace_ms, self._settle_ms)
 
     def round(self, snapshot: LoadSnapshot) -> ClusterView:
         """Take a snapshot into the smoothed loads, forget what is old, and see the cluster."""

@@ -49,14 +49,24 @@ class PlacementStrategy(enum.Enum):
 class ResourceWeights:
     """How much each resource's usage counts; a broker's usage is the largest of the products."""
 
-    cpu: float = setting("loadBalancerCPUResourceWeight", 1.0)
-    memory: float = setting("loadBalancerMemoryResourceWeight", 0.0)
-    direct_memory: float = setting("loadBalancerDirectMemoryResourceWeight", 0.0)
+    cpu: float = setting("loadBalancerCPUResourceWeight", 1.0, low=0, high=1_000, dynamic="broker")
+    memory: float = setting("loadBalancerMemoryResourceWeight", 0.0, low=0, high=1_000, dynamic="broker")
+    direct_memory: float = setting("loadBalancerDirectMemoryResourceWeight", 0.0, low=0, high=1_000, dynamic="broker")
     bandwidth_in: float = setting(
-        "loadBalancerBandwidthInResourceWeight", 1.0, older="loadBalancerBandwithInResourceWeight"
+        "loadBalancerBandwidthInResourceWeight",
+        1.0,
+        older="loadBalancerBandwithInResourceWeight",
+        low=0,
+        high=1_000,
+        dynamic="broker",
     )
     bandwidth_out: float = setting(
-        "loadBalancerBandwidthOutResourceWeight", 1.0, older="loadBalancerBandwithOutResourceWeight"
+        "loadBalancerBandwidthOutResourceWeight",
+        1.0,
+        older="loadBalancerBandwithOutResourceWeight",
+        low=0,
+        high=1_000,
+        dynamic="broker",
     )
 
 
@@ -84,21 +94,23 @@ class SplitSettings:
     enabled: bool = setting("loadBalancerAutoBundleSplitEnabled", True)
     unload_parts: bool = setting("loadBalancerAutoUnloadSplitBundlesEnabled", True)
     """Whoever does the split lets the parts go from their broker too."""
-    algorithm: str = setting("defaultNamespaceBundleSplitAlgorithm", RANGE_EQUALLY)
-    algorithms: tuple[str, ...] = setting("supportedNamespaceBundleSplitAlgorithms", SPLIT_ALGORITHMS)
-    bundle_topics_max: int = setting("loadBalancerNamespaceBundleMaxTopics", 1_000)
-    bundle_sessions_max: int = setting("loadBalancerNamespaceBundleMaxSessions", 1_000)
+    algorithm: str = setting("defaultNamespaceBundleSplitAlgorithm", RANGE_EQUALLY, dynamic="broker")
+    algorithms: tuple[str, ...] = setting("supportedNamespaceBundleSplitAlgorithms", SPLIT_ALGORITHMS, dynamic="broker")
+    bundle_topics_max: int = setting("loadBalancerNamespaceBundleMaxTopics", 1_000, below_zero=0, dynamic="broker")
+    bundle_sessions_max: int = setting("loadBalancerNamespaceBundleMaxSessions", 1_000, below_zero=0, dynamic="broker")
     """Producers and consumers; -1 or 0 is no limit."""
-    bundle_msg_rate_max: int = setting("loadBalancerNamespaceBundleMaxMsgRate", 30_000)
+    bundle_msg_rate_max: int = setting("loadBalancerNamespaceBundleMaxMsgRate", 30_000, below_zero=0, dynamic="broker")
     """Messages per second in both directions."""
-    bundle_bandwidth_bytes_max: int = setting("loadBalancerNamespaceBundleMaxBandwidthMbytes", 100 * MIB)
+    bundle_bandwidth_bytes_max: int = setting(
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes", 100 * MIB, below_zero=0, dynamic="broker"
+    )
     """Bytes per second in both directions."""
-    namespace_bundles_max: int = setting("loadBalancerNamespaceMaximumBundles", 128)
-    difference_percent: float = setting("flowOrQpsDifferenceThresholdPercentage", 10)
+    namespace_bundles_max: int = setting("loadBalancerNamespaceMaximumBundles", 128, low=1, dynamic="broker")
+    difference_percent: float = setting("flowOrQpsDifferenceThresholdPercentage", 10, dynamic="broker")
     """How far above its maximum a bundle must be for that algorithm."""
-    hits: int = setting("loadBalancerNamespaceBundleSplitConditionHitCountThreshold", 3)
+    hits: int = setting("loadBalancerNamespaceBundleSplitConditionHitCountThreshold", 3, dynamic="broker")
     """Rounds in a row in which it must be too large."""
-    splits_per_round_max: int = setting("loadBalancerMaxNumberOfBundlesToSplitPerCycle", 10)
+    splits_per_round_max: int = setting("loadBalancerMaxNumberOfBundlesToSplitPerCycle", 10, dynamic="broker")
     cool_down_ms: int = setting("loadBalancerSplitCoolDownSeconds", 5 * MINUTE_MS, ours=True)
     """How long a bundle's parts are left alone before they are split in
     turn, so that what the first split did has been seen in several reports."""
@@ -121,10 +133,10 @@ class SplitSettings:
 class ThresholdSettings:
     """`ThresholdShedder`'s."""
 
-    usage_difference_percent: float = setting("loadBalancerBrokerThresholdShedderPercentage", 10)
+    usage_difference_percent: float = setting("loadBalancerBrokerThresholdShedderPercentage", 10, dynamic="broker")
     """How far above the average a broker must be."""
     unload_throughput_bytes_min: float = setting(
-        "loadBalancerBundleUnloadMinThroughputThreshold", 10.0 * MIB, unit="mib"
+        "loadBalancerBundleUnloadMinThroughputThreshold", 10.0 * MIB, unit="mib", dynamic="broker"
     )
     """Nothing is moved for less."""
     lower_boundary: bool = setting("lowerBoundarySheddingEnabled", False)
@@ -135,17 +147,21 @@ class ThresholdSettings:
 class UniformSettings:
     """`UniformLoadShedder`'s."""
 
-    msg_rate_difference_percent: float = setting("loadBalancerMsgRateDifferenceShedderThreshold", 50)
+    msg_rate_difference_percent: float = setting(
+        "loadBalancerMsgRateDifferenceShedderThreshold", 50, below_zero=0, dynamic="broker"
+    )
     """0 or less: rates do not count."""
-    throughput_ratio: float = setting("loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold", 4)
+    throughput_ratio: float = setting(
+        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold", 4, below_zero=0, dynamic="broker"
+    )
     """0 or less: throughputs do not count."""
-    unload_share_max: float = setting("maxUnloadPercentage", 0.2)
+    unload_share_max: float = setting("maxUnloadPercentage", 0.2, low=0, high=1, dynamic="broker")
     """How much of the difference one round moves."""
-    unload_msg_rate_min: float = setting("minUnloadMessage", 1_000)
+    unload_msg_rate_min: float = setting("minUnloadMessage", 1_000, dynamic="broker")
     """Messages per second that a round must want to move; it moves nothing for less."""
-    unload_throughput_bytes_min: int = setting("minUnloadMessageThroughput", MIB)
+    unload_throughput_bytes_min: int = setting("minUnloadMessageThroughput", MIB, dynamic="broker")
     """Bytes per second that a round must want to move; it moves nothing for less."""
-    unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1)
+    unloads_per_round_max: int = setting("maxUnloadBundleNumPerShedding", -1, below_zero=-1, dynamic="broker")
     """Bundles that one round unloads at most; -1: any number."""
 
 
@@ -153,14 +169,14 @@ class UniformSettings:
 class BalancedSettings:
     """`BalancedShedder`'s, all ours but one."""
 
-    trigger_ratio: float = setting("loadBalancerBalancedShedderTriggerRatio", 1.25, ours=True)
+    trigger_ratio: float = setting("loadBalancerBalancedShedderTriggerRatio", 1.25, ours=True, low=1, high=1_000)
     """Two brokers are out of balance when one bears this many times the
     other's load."""
-    settle_ratio: float = setting("loadBalancerBalancedShedderSettleRatio", 1.1, ours=True)
+    settle_ratio: float = setting("loadBalancerBalancedShedderSettleRatio", 1.1, ours=True, low=1, high=1_000)
     """Once at it, moves go on until no two brokers differ more than this."""
-    hits: int = setting("loadBalancerSheddingConditionHitCountThreshold", 3)
+    hits: int = setting("loadBalancerSheddingConditionHitCountThreshold", 3, dynamic="broker")
     """Rounds in a row in which a broker must be too loaded."""
-    load_history_share: float = setting("loadBalancerBalancedShedderHistoryShare", 0.75, ours=True)
+    load_history_share: float = setting("loadBalancerBalancedShedderHistoryShare", 0.75, ours=True, low=0, high=1)
     """How much of a bundle's load is what it was before, in each round."""
     moves_per_round_max: int = setting("loadBalancerBalancedShedderMaxMovesPerRound", 0, ours=True)
     """0 is 10, or one in 50 of a larger cluster's bundles."""
@@ -181,33 +197,38 @@ class BalanceSettings:
     shedding_enabled: bool = setting("loadBalancerSheddingEnabled", True)
     """Whether bundles leave loaded brokers. Draining brokers are emptied either way."""
     shedding_strategy: SheddingStrategy = setting(
-        "loadBalancerLoadSheddingStrategy", SheddingStrategy.BALANCED, read=class_named(SheddingStrategy)
+        "loadBalancerLoadSheddingStrategy",
+        SheddingStrategy.BALANCED,
+        read=class_named(SheddingStrategy),
+        dynamic="broker",
     )
     placement_strategy: PlacementStrategy = setting(
         "loadBalancerLoadPlacementStrategy", PlacementStrategy.LEAST_LOAD, read=class_named(PlacementStrategy)
     )
-    shedding_grace_ms: int = setting("loadBalancerSheddingGracePeriodMinutes", 30 * MINUTE_MS)
+    shedding_grace_ms: int = setting("loadBalancerSheddingGracePeriodMinutes", 30 * MINUTE_MS, dynamic="broker")
     """A bundle that was moved stays for this long."""
-    unloading_timeout_ms: int = setting("namespaceBundleUnloadingTimeoutMs", MINUTE_MS)
-    distribute_bundles_evenly: bool = setting("loadBalancerDistributeBundlesEvenlyEnabled", True)
+    unloading_timeout_ms: int = setting("namespaceBundleUnloadingTimeoutMs", MINUTE_MS, dynamic="broker")
+    distribute_bundles_evenly: bool = setting("loadBalancerDistributeBundlesEvenlyEnabled", True, dynamic="broker")
     """New bundles go to brokers with the fewest of their namespace; with
     `LeastLoad`, of those that are about as little loaded as the least."""
-    broker_topics_max: int = setting("loadBalancerBrokerMaxTopics", 50_000)
+    broker_topics_max: int = setting("loadBalancerBrokerMaxTopics", 50_000, dynamic="broker")
     """Brokers with more get no bundles, as long as there are others."""
-    overloaded_percent: float = setting("loadBalancerBrokerOverloadedThresholdPercentage", 85)
-    usage_history_share: float = setting("loadBalancerHistoryResourcePercentage", 0.9)
+    overloaded_percent: float = setting("loadBalancerBrokerOverloadedThresholdPercentage", 85, dynamic="broker")
+    usage_history_share: float = setting("loadBalancerHistoryResourcePercentage", 0.9, low=0, high=1, dynamic="broker")
     """How much of a usage is what it was before, in each round."""
-    usage_difference_percent: float = setting("loadBalancerAverageResourceUsageDifferenceThresholdPercentage", 10)
+    usage_difference_percent: float = setting(
+        "loadBalancerAverageResourceUsageDifferenceThresholdPercentage", 10, dynamic="broker"
+    )
     """`LeastResourceUsageWithWeight` takes brokers
     this far below the average."""
-    prefer_later_versions: bool = setting("preferLaterVersions", False)
+    prefer_later_versions: bool = setting("preferLaterVersions", False, dynamic="broker")
     """Bundles go to the brokers of the latest version alone."""
-    failure_domains_enabled: bool = setting("failureDomainsEnabled", False)
+    failure_domains_enabled: bool = setting("failureDomainsEnabled", False, dynamic="broker")
     """Whether anti-affinity looks at failure domains before it looks at brokers."""
-    drain_moves_per_round_max: int = setting("loadBalancerDrainMaxMovesPerRound", 100, ours=True)
+    drain_moves_per_round_max: int = setting("loadBalancerDrainMaxMovesPerRound", 100, ours=True, low=1)
     """Each of them closes topics on the draining broker and loads them
     elsewhere, and clients look them up again."""
-    history_length_max: int = setting("loadBalancerDecisionHistorySize", 1_000, ours=True)
+    history_length_max: int = setting("loadBalancerDecisionHistorySize", 1_000, ours=True, low=0, high=1_000_000)
     """Decisions kept for people; about 1 kB each."""
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     split: SplitSettings = field(default_factory=SplitSettings)

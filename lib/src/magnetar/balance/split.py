@@ -52,6 +52,7 @@ class SplitWatch:
     def adopt(self, settings: BalanceSettings) -> None:
         """Go on under other settings."""
         self._settings = settings.split
+        self._settle_ms = SETTLE_TIMEOUTS * settings.unloading_timeout_ms
 
     def begin(self, view: ClusterView) -> None:
         """A round starts: forget attempts that are long past at bundles that are gone."""

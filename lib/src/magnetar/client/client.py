@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from magnetar.client.connection import Authentication
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
@@ -83,6 +83,12 @@ class PulsarClient:
     async def schema(self, topic: TopicName, version: bytes | None = None) -> Schema:
         """A topic's schema: the newest, or that of one version. `PulsarError` when there is none."""
         return await self.lookup.schema_of(topic, version)
+
+    async def ask(self, topic: TopicName, build: Callable[[int], bytes]) -> Any:
+        """The body of the answer to a request of the caller's own at the broker that serves a topic; `build` makes its
+        frame for a request id. Tries once: `PulsarError` as the lookup or the answer refuses, or an `Unavailable`."""
+        connection = await self._parts.pool.get(await self.lookup.broker_of(topic))
+        return await connection.request(build)
 
     async def close(self) -> None:
         """Close every producer, reader and consumer, then the connections."""

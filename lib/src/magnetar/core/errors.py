@@ -9,6 +9,8 @@ Three families, because three different people act on them:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class MagnetarError(Exception):
     """Everything we raise on purpose."""
@@ -28,6 +30,14 @@ class Unavailable(MagnetarError):
 
 class SettingError(MagnetarError):
     """A setting has an unknown name or a value that is out of bounds; the text names both."""
+
+
+class SettingErrors(SettingError):
+    """Several settings are wrong; the text has a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -8,6 +8,8 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
+PORT_MAX: Final = 65_535
+
 MESSAGE_SIZE_BYTES_MAX: Final = 5 * MIB
 """Pulsar's default `maxMessageSize`; clients learn it from CONNECTED."""
 

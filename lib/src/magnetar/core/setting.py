@@ -1,6 +1,6 @@
 """One row for each setting: the field of a settings class that holds it.
 
-    retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0)
+    retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0, below_zero=-1)
 
 The row says Apache's name, the type and the default, and by keywords what else there is to say. What reads settings
 files, what a component tells of itself, what can be changed while it runs, and the documentation's tables are derived
@@ -41,9 +41,12 @@ class Row:
     read: Callable[[str], object] | None = None
     """For a value that is written otherwise than its type; raises ValueError with what was expected."""
     low: float | None = None
-    """The smallest number that `check_ranges` lets pass."""
+    """The smallest number, in the field's unit; None: 0, as `settings_file.range_of` says, which whoever reads settings
+    goes by."""
     high: float | None = None
-    """The largest."""
+    """The largest; None: the largest that Apache's type has, in the unit that is written."""
+    below_zero: int | None = None
+    """What a number below 0 means, where Apache takes any of them for the same: 0, as a rule, which is no limit."""
     words: Mapping[str, object] | None = None
     """The values by the words that stand for them in a settings file, where their type does not tell it."""
     port: bool = False
@@ -103,9 +106,17 @@ def check_ranges(settings: object, accepted: bool = True) -> None:
         if "." in row.path or (low is None and high is None):
             continue
         value = getattr(settings, row.path)
+        if value is None:
+            continue
         if (low is not None and value < low) or (high is not None and value > high):
-            told = f"; {low} to {high} are accepted" if accepted else ""
+            told = f"; {_range(low, high)} accepted" if accepted else ""
             raise SettingError(f"{row.name} is out of bounds: {value}{told}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"{low} or more is"
+    return f"{high} or less is" if low is None else f"{low} to {high} are"
 
 
 @cache

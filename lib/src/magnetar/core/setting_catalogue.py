@@ -16,15 +16,25 @@ from magnetar.core.settings_file import kind_of, unit_factor
 
 _PLAIN: Final = (int, float, str, bytes, Path, types.NoneType)
 _Missing: Final = type(MISSING)
+_WHY: Final = {
+    "retired": "earlier versions of Apache's had it, those of today ignore it, and so does this one",
+    "later": "it is of later versions of Apache's, and has no effect here",
+}
 
 
 class Catalogue:
     """The rows of several settings classes, checked against the names that Apache's component knows."""
 
     def __init__(
-        self, upstream: Path, *parts: type, unlisted: Collection[str] = (), read_apart: Collection[str] = ()
+        self,
+        upstream: Path,
+        *parts: type,
+        ignored: Path | None = None,
+        unlisted: Collection[str] = (),
+        read_apart: Collection[str] = (),
     ) -> None:
         """`upstream` lists Apache's names (made by `tools/generate_setting_names.py`); it lacks those in `unlisted`.
+        `ignored` lists names of other versions of Apache's, each with `retired` or `later`.
         `read_apart` are names that are no field's. `Misuse` names the row that is wrong."""
         listed = frozenset(upstream.read_text(encoding="utf-8").split())
         self.rows: tuple[Row, ...] = tuple(row for part in parts for row in rows_of(part))
@@ -33,7 +43,15 @@ class Catalogue:
         self.with_effect = frozenset(read_apart).union(*(row.names for row in self.rows))
         """Names of settings that change something."""
         self.names = self.with_effect | listed
-        """Names of all settings that may be given, with or without effect."""
+        """Names that are no mistake."""
+        self.ignored = _read_ignored(ignored) if ignored is not None else {}
+        """Names that Apache's component of this version does not know either, and passes over: why."""
+        if doubted := self.names.intersection(self.ignored):
+            raise Misuse(f"{min(doubted)} is known, and cannot be ignored")
+
+
+def _read_ignored(path: Path) -> dict[str, str]:
+    return {name: _WHY[why] for name, why in map(str.split, path.read_text(encoding="utf-8").splitlines())}
 
 
 def _check(row: Row, upstream: Collection[str]) -> None:

@@ -9,18 +9,20 @@ once at the start); nobody knows it, which is a `SettingError`, because a misspe
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from magnetar.core.errors import Misuse, SettingError
+from magnetar.core.errors import Misuse, SettingError, SettingErrors
+from magnetar.core.limits import PORT_MAX
 from magnetar.core.properties import BadProperties, parse_properties
 from magnetar.core.setting import Row, rows_of
 
@@ -30,16 +32,20 @@ ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 """What Pulsar's images want before a setting's name; without it they take names that the shipped file has."""
 
 
-PORT_MAX: Final = 65_535
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+"""The largest numbers of Java's types: Apache's settings are one or the other."""
 
 HIDDEN: Final = "…"
 """In the place of a secret."""
 
 _SECRET: Final = re.compile(
-    "token(?!s?Audience|Auth)|passw|secret|credential|private|Authentication.*Parameters|basicAuthConf|PluginParams",
+    "token(?!s?Audience|Auth|AllowedClockSkew)|passw|secret|credential|private|Authentication.*Parameters|basicAuthConf|PluginParams",
     re.I,
 )
 _PLACES: Final = ("file:", "/")
+_WRONG: Final = object()
+_OF_BYTES: Final = ("bytes", "bytes_max", "bytes_min")
 
 
 class Unit(enum.Enum):
@@ -73,8 +79,8 @@ _UPSTREAM_ENDINGS: Final = (
     ("hours", Unit.HOURS),
 )
 _OUR_ENDINGS: Final = (("bytes", Unit.BYTES), ("seconds", Unit.SECONDS), ("ms", Unit.MS))
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,18})?")
 _WORDS_FOR_TRUE: Final = ("true", "yes", "on")
 _WORDS_FOR_FALSE: Final = ("false", "no", "off")
 
@@ -91,19 +97,59 @@ class GivenSetting:
 class GivenSettings:
     """All settings that were given for one process; what is added later wins."""
 
-    def __init__(self, known: Collection[str]) -> None:
-        """`known` are the names that are no mistake: Apache's, and any of our own."""
+    def __init__(self, known: Collection[str], ignored: Mapping[str, str] | None = None) -> None:
+        """`known` are the names that are no mistake: Apache's, and any of our own. Those in `ignored`, which says why,
+        are passed over."""
         self._known = frozenset(known)
+        self._ignored = ignored or {}
+        self.passed_over: dict[str, str] = {}
+        """Lines for the log about names that were given and are ignored, by name."""
         self._given: dict[str, GivenSetting] = {}
         self._used: set[str] = set()
+        self._problems: dict[str, None] | None = None
+        """What is wrong, while it is gathered."""
         self.repeated: list[str] = []
         """Names that one file gives twice with different values, and where; the last one counts."""
 
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Within the block a mistake ends nothing: its setting keeps its default, and what is wrong with all of them is
+        told together at the end. `SettingError`, or `SettingErrors` for more than one. What is made within the block
+        counts only when it ends well."""
+        problems = self._problems = {}
+        try:
+            yield
+        except SettingError as error:
+            problems[str(error)] = None
+        finally:
+            self._problems = None
+        if len(problems) > 1:
+            raise SettingErrors(list(problems))
+        if problems:
+            raise SettingError(*problems)
+
+    def problem(self, text: str) -> None:
+        """Something is wrong: to be told with the rest while problems are gathered. `SettingError` otherwise."""
+        if self._problems is None:
+            raise SettingError(text)
+        self._problems[text] = None
+
+    def attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        """What the work returns; a `SettingError` of it is a `problem`."""
+        try:
+            return work()
+        except SettingError as error:
+            self.problem(str(error))
+            return otherwise
+
     def add(self, name: str, value: str, where: str) -> None:
         """Take one. `SettingError` for a name that nobody knows."""
-        if name not in self._known:
-            raise SettingError(f"{where}: there is no setting {name!r}{_suggestion(name, self._known)}")
-        self._given[name] = GivenSetting(value.strip(), where)
+        if name in self._known:
+            self._given[name] = GivenSetting(value.strip(), where)
+        elif name in self._ignored:
+            self.passed_over[name] = f"the setting {name} is passed over ({where}): {self._ignored[name]}"
+        else:
+            self.problem(f"{where}: there is no setting {name!r}{_suggestion(name, self._known)}")
 
     def add_file(self, path: Path) -> None:
         """Take all settings of a properties file. `SettingError`, also when it cannot be read."""
@@ -143,6 +189,11 @@ class GivenSettings:
         given = self._given.get(name)
         return given.value if given is not None and given.value else None
 
+    def told(self, name: str) -> str:
+        """One that was given, for the log: what and where, without secrets."""
+        given = self._given[name]
+        return f"{name}={_shown(name, given.value)} ({given.where})"
+
     def emptied(self, name: str) -> bool:
         """Whether it was given with an empty value, which switches some settings off (ports)."""
         self._used.add(name)
@@ -172,15 +223,18 @@ class GivenSettings:
             for name in row.names:
                 given = self._given.get(name)
                 if given is not None and given.value:
-                    changes[row.path] = self._read(name, _ValueReader(row, name), None)
+                    value = self._read(name, _ValueReader(row, name), _WRONG)
+                    if value is not _WRONG:
+                        changes[row.path] = value
                 elif row.port and self.emptied(name):
                     changes[row.path] = None
                 self._used.add(name)
-        try:
-            return _replaced(base, changes)
-        except SettingError as error:
-            names = [name for row in rows for name in row.names]
-            raise SettingError(self._explained(str(error), names)) from None
+        names = [name for row in rows for name in row.names]
+
+        def refused(error: SettingError) -> None:
+            self.problem(self._explained(str(error), names))
+
+        return _replaced(base, changes, refused)
 
     def without_effect(self) -> list[str]:
         """Names that were given a value and that nobody asked for, sorted."""
@@ -194,7 +248,8 @@ class GivenSettings:
         try:
             return read(given.value)
         except ValueError as error:
-            raise SettingError(f"{given.where}: {name} is {_shown(name, given.value)!r}, and not {error}") from None
+            self.problem(f"{given.where}: {name} is {_shown(name, given.value)!r}, and not {error}")
+            return default
 
     def _explained(self, message: str, names: Collection[str]) -> str:
         found = [name for name in names if name in message and name in self._given]
@@ -213,25 +268,50 @@ def _shown(name: str, value: str) -> str:
 class _ValueReader:
     def __init__(self, row: Row, name: str) -> None:
         self._row = row
+        self._name = name
         self._unit = _unit_of(row, name)
         self._factor = unit_factor(row, name)
 
     def __call__(self, text: str) -> object:
-        row = self._row
+        row, kind = self._row, kind_of(self._row)
         if row.read is not None:
             return row.read(text)
         if row.words is not None:
             if text not in row.words:
                 raise ValueError("one of " + ", ".join(row.words))
             return row.words[text]
+        unit = f" of {self._unit.name}" if self._unit is not None and self._factor != 1 else ""
         try:
-            value = parse_value(text, kind_of(row), self._factor)
+            value = parse_value(text, kind, self._factor)
         except ValueError as error:
-            unit = f" of {self._unit.name}" if self._unit is not None and self._factor != 1 else ""
             raise ValueError(f"{error}{unit}") from None
-        if row.port and not 0 <= cast(int, value) <= PORT_MAX:
-            raise ValueError(f"a number from 0 to {PORT_MAX}")
+        bounds = range_of(row, self._name)
+        if bounds is not None and not bounds[0] <= Fraction(text) <= bounds[1]:
+            low, high = (f"{float(bound):.15g}" if bound.denominator != 1 else str(bound) for bound in bounds)
+            raise ValueError(f"a number from {low} to {high}{unit}")
+        if row.below_zero is not None and cast(float, value) < 0:
+            return row.below_zero
         return value
+
+
+def range_of(row: Row, name: str) -> tuple[Fraction, Fraction] | None:
+    """The smallest and the largest value as they are written under a name; None for what is no number."""
+    if row.read is not None or row.words is not None or not _is_number(kind_of(row)):
+        return None
+    if row.port:
+        return Fraction(0), Fraction(PORT_MAX)
+    factor, written = unit_factor(row, name), _unit_of(row, name)
+    long = written in (Unit.BYTES, Unit.MS) or (written is None and row.path.endswith(_OF_BYTES))
+    largest = Fraction(LONG_MAX if long else INT_MAX)
+    smallest = Fraction(0) if row.below_zero is None else -largest - 1
+    low = smallest if row.low is None else Fraction(str(row.low)) / factor
+    return low, largest if row.high is None else Fraction(str(row.high)) / factor
+
+
+def _is_number(kind: Any) -> bool:
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return any(map(_is_number, typing.get_args(kind)))
+    return kind in (int, float)
 
 
 def unit_factor(row: Row, name: str) -> Fraction:
@@ -310,7 +390,8 @@ def _hints(owner: type) -> Mapping[str, Any]:
     return typing.get_type_hints(owner)
 
 
-def _replaced(base: T, changes: Mapping[str, Any]) -> T:
+def _replaced(base: T, changes: Mapping[str, Any], refused: Callable[[SettingError], None]) -> T:
+    """With the changes; a part that cannot have its changes stays as it was, and `refused` hears of it."""
     direct = {path: value for path, value in changes.items() if "." not in path}
     parts: dict[str, dict[str, Any]] = {}
     for path, value in changes.items():
@@ -318,8 +399,12 @@ def _replaced(base: T, changes: Mapping[str, Any]) -> T:
         if dot:
             parts.setdefault(part, {})[rest] = value
     for part, inner in parts.items():
-        direct[part] = _replaced(getattr(base, part), inner)
-    return cast(T, replace(cast(Any, base), **direct)) if direct else base
+        direct[part] = _replaced(getattr(base, part), inner, refused)
+    try:
+        return cast(T, replace(cast(Any, base), **direct)) if direct else base
+    except SettingError as error:
+        refused(error)
+        return base
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:

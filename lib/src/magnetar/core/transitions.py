@@ -27,3 +27,7 @@ class Transitions(Generic[S]):
         if after not in self._next[before]:
             raise Misuse(f"{self._what} does not go from {before.name} to {after.name}")
         return after
+
+    def allows(self, before: S, after: S) -> bool:
+        """Whether the old state leads to the new one: for what others say, such as a log."""
+        return after in self._next[before]

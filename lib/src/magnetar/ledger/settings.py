@@ -13,7 +13,7 @@ from magnetar.ledger.placement import PlacementSettings
 class LedgerClientSettings:
     """Bounds and times of the ledger client."""
 
-    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0)
+    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0, low=1)
     """An entry that is not confirmed after this long costs the silent bookies their place in the ensemble."""
     change_pause_seconds: float = 0.05
     """The first pause between changes of a ledger's ensemble that bring nothing; doubled up to sixteen times this."""

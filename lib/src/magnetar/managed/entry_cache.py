@@ -154,6 +154,12 @@ class EntryCache:
                 self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
                 chunk.entries = []
 
+    def resize(self, size_bytes_max: int) -> None:
+        """Keep so much at most from now on; what is too much goes in this call."""
+        assert size_bytes_max >= 0
+        self.size_bytes_max = size_bytes_max
+        self._grow(0)
+
     def evict_older_than(self, before_seconds: float) -> None:
         """Drop the chunks that were begun before this moment of the monotonic clock."""
         oldest = self._oldest

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Unavailable
@@ -35,6 +36,12 @@ CACHE_AGE_SECONDS_MAX: Final = 120.0
 """Entries of idle topics give their memory back after so long (at most twice as long: the same timer looks)."""
 
 
+SaidByLastEntry: TypeAlias = Callable[[bytes, Mapping[str, str]], Mapping[str, str]]
+"""Of the last entry of the last ledger and the stored properties: the properties that are right by now. They are stored
+with each write of the list from the first one on, before anything of that ledger can be trimmed (Pulsar
+`ManagedLedgerInterceptor.onManagedLedgerLastLedgerInitialize`)."""
+
+
 class ManagedLedgerFactory:
     """Opens managed ledgers; one per process."""
 
@@ -59,12 +66,18 @@ class ManagedLedgerFactory:
         self._timer: asyncio.TimerHandle = loop.call_later(MAINTENANCE_INTERVAL_SECONDS, self._maintain)
 
     async def open(
-        self, name: str, settings: ManagedLedgerSettings | None = None, *, create: bool = True
+        self,
+        name: str,
+        settings: ManagedLedgerSettings | None = None,
+        *,
+        create: bool = True,
+        said_by_last: SaidByLastEntry | None = None,
     ) -> ManagedLedger:
         """The managed ledger of this name, taken over from its former owner if there was one.
 
         The same object for all callers until it is closed, deleted or fenced. `ManagedLedgerNotFound` when it is not
-        there and `create` is False; `ManagedLedgerFenced` when another process takes it at the same time."""
+        there and `create` is False; `ManagedLedgerFenced` when another process takes it at the same time.
+        `said_by_last` brings the properties up to date; what it raises is raised here."""
         if self._closed:
             raise ManagedLedgerClosed("the factory is closed")
         ledger = self._open.get(name)
@@ -73,7 +86,7 @@ class ManagedLedgerFactory:
         task = self._opening.get(name)
         if task is None:
             task = self._opening[name] = self._shared.loop.create_task(
-                self._load(name, replace(settings if settings is not None else self.settings), create)
+                self._load(name, replace(settings if settings is not None else self.settings), create, said_by_last)
             )
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(task)
@@ -129,7 +142,9 @@ class ManagedLedgerFactory:
         await self._shared.wait_for_tasks()
         self._shared.close()
 
-    async def _load(self, name: str, settings: ManagedLedgerSettings, create: bool) -> ManagedLedger:
+    async def _load(
+        self, name: str, settings: ManagedLedgerSettings, create: bool, said_by_last: SaidByLastEntry | None
+    ) -> ManagedLedger:
         """Pulsar's order (ManagedLedgerImpl.initialize): recover the last ledger, which fences the former owner; drop
         empty ledgers; make a new one; write the list by compare-and-set; load the cursors. Then, unlike Pulsar, look
         whether the list is still its own: while it loaded them slowly, they may have become another owner's."""
@@ -141,7 +156,7 @@ class ManagedLedgerFactory:
         if info is None:
             info = LedgerInfo([], None, {})
         else:
-            await self._recover_last(info, settings)
+            await self._recover_last(info, settings, said_by_last)
         empty = [record for record in info.records if not record.entries]
         records = [record for record in info.records if record.entries]
         if info.terminated_at is not None:
@@ -185,7 +200,9 @@ class ManagedLedgerFactory:
         named = {POSITION_IN_NODE, *ledger.ledgers.ids, *(storage.ledger_id for storage in storages if storage)}
         return sorted(before - named)
 
-    async def _recover_last(self, info: LedgerInfo, settings: ManagedLedgerSettings) -> None:
+    async def _recover_last(
+        self, info: LedgerInfo, settings: ManagedLedgerSettings, said_by_last: SaidByLastEntry | None
+    ) -> None:
         if not info.records:
             return
         last = info.records[-1]
@@ -198,7 +215,12 @@ class ManagedLedgerFactory:
         last.entries = reader.last_add_confirmed + 1
         last.size_bytes = reader.length_bytes
         last.closed_ms = last.closed_ms or self._shared.clock.now_ms()
-        await reader.close()
+        try:
+            if said_by_last is not None and last.entries:
+                entry = (await reader.read(last.entries - 1, last.entries - 1))[0]
+                info.properties = dict(said_by_last(entry, info.properties))
+        finally:
+            await reader.close()
 
     def _forget(self, name: str, ledger: object) -> None:
         if self._open.get(name) is ledger:

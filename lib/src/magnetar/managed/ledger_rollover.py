@@ -148,6 +148,8 @@ class LedgerRollover:
                         return
                     delays = FAILING_LEDGER_DELAY_SECONDS
                     await asyncio.sleep(delays[min(appends.failed_in_a_row, len(delays) - 1)])
+                    if not appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
+                        return  # Another write has met a new owner meanwhile.
                 if not await self._next_ledger() or not appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
                     return
         except asyncio.CancelledError:

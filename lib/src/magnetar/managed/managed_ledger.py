@@ -229,6 +229,11 @@ class ManagedLedger:
             await self._write_info(self.ledgers.records(), changed)
             self.appends.properties = changed
 
+    def note_property(self, key: str, value: str) -> None:
+        """Change a property that is stored with the next write of the list, and with none of its own: for what the
+        newest entries say as well, so that only their ledger's end may not be without it."""
+        self.appends.properties[key] = value
+
     def trim_later(self) -> None:
         """Trim in the background if there is something to delete."""
         if self._trim_task is None and self._state_allows_trim() and self._trimmable():

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
-from magnetar.core.setting import setting
+from magnetar.core.setting import check_ranges, setting
+from magnetar.wire.bookkeeper.entry import DIGEST_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
 class ManagedLedgerSettings:
     """May be changed while the managed ledger is open; each check reads the value of the moment."""
 
-    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1)
+    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1, low=1, high=1_000)
     """Bookies that the entries of a ledger are spread over (the ensemble)."""
-    write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1)
+    write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1, low=1, high=1_000)
     """Bookies that each entry is written to (the write quorum)."""
-    ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1)
+    ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1, low=1, high=1_000)
     """Bookies that must have an entry on disk before it is confirmed (the ack quorum)."""
-    digest_type: str = setting("managedLedgerDigestType", "CRC32C")
+    digest_type: str = setting("managedLedgerDigestType", "CRC32C", words={name: name for name in DIGEST_BYTES})
     password: bytes = setting("managedLedgerPassword", b"")
 
-    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000)
-    """A ledger with so many entries is full. The last batch may go over it."""
+    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000, below_zero=0)
+    """A ledger with so many entries is full. The last batch may go over it. 0, as in Apache: full with its first entry,
+    once it is old enough."""
     max_size_per_ledger_bytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048 * MIB)
     """Bytes of a ledger after which it is full."""
     maximum_rollover_ms: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240 * 60_000)
     """A ledger of this age is full at its next append."""
     minimum_rollover_ms: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10 * 60_000)
     """A ledger younger than this is not full, whatever it holds."""
-    inactive_rollover_ms: int = setting("managedLedgerInactiveLedgerRolloverTimeSeconds", 0)
+    inactive_rollover_ms: int = setting(
+        "managedLedgerInactiveLedgerRolloverTimeSeconds", 0, below_zero=0, dynamic="broker"
+    )
     """A ledger with entries that had no append for so long is closed; 0 = never."""
 
     retention_time_ms: int = 0
@@ -38,10 +43,10 @@ class ManagedLedgerSettings:
     """How much is kept though consumed; 0 = nothing, -1 = everything."""
 
     mark_delete_rate: float = setting("managedLedgerDefaultMarkDeleteRateLimit", 1.0)
-    """Cursor states written per second and cursor without `persist`."""
-    cursor_ledger_entries_max: int = setting("managedLedgerCursorMaxEntriesPerLedger", 50_000)
+    """Cursor states written per second and cursor without `persist`; 0 is no limit."""
+    cursor_ledger_entries_max: int = setting("managedLedgerCursorMaxEntriesPerLedger", 50_000, low=1)
     """Entries of a cursor's ledger after which the cursor goes on in a new one."""
-    cursor_ledger_age_ms_max: int = setting("managedLedgerCursorRolloverTimeInSeconds", 14_400_000)
+    cursor_ledger_age_ms_max: int = setting("managedLedgerCursorRolloverTimeInSeconds", 14_400_000, low=1_000)
     """Milliseconds of age after which a cursor goes on in a new ledger."""
     unacked_ranges_max: int = setting("managedLedgerMaxUnackedRangesToPersist", 10_000)
     """Individually acknowledged ranges, and batches, that are persisted; the rest is delivered again after a
@@ -50,10 +55,15 @@ class ManagedLedgerSettings:
     """Acknowledged ranges that a closing cursor may keep in its metadata; with more, it keeps its ledger."""
     persist_acks_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", True)
     """Whether acknowledged ranges are persisted as arrays of longs (bit sets), not as pairs of positions."""
-    skip_lost_data: bool = setting("autoSkipNonRecoverableData", False)
+    skip_lost_data: bool = setting("autoSkipNonRecoverableData", False, dynamic="broker")
     """Whether reads go on after a ledger that is lost for good."""
 
     def __post_init__(self) -> None:
-        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
-        assert self.max_entries_per_ledger >= 1
-        assert self.mark_delete_rate > 0
+        check_ranges(self)
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
+            raise SettingError(
+                f"it must be that managedLedgerDefaultEnsembleSize {self.ensemble_size} >= "
+                f"managedLedgerDefaultWriteQuorum {self.write_quorum} >= "
+                f"managedLedgerDefaultAckQuorum {self.ack_quorum}"
+            )
+        assert self.max_entries_per_ledger >= 0 <= self.mark_delete_rate

@@ -14,6 +14,18 @@ ACCEPTED_URLS: Final = (
 )
 
 
+SCHEMES: Final = ("memory", "rocksdb", "zk", "etcd")
+
+
+def check_url(url: str) -> None:
+    """`SettingError` for a URL that `open_store` would not take for one of any store."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES or (scheme == "memory") == bool(rest):
+        raise _unknown(url)
+    if scheme == "rocksdb":
+        _directory(url, rest)
+
+
 async def open_store(
     url: str,
     *,
@@ -55,7 +67,11 @@ async def open_store(
             session_timeout_ms=session_timeout_ms or etcd.SESSION_TIMEOUT_MS,
             operation_timeout_ms=operation_timeout_ms or etcd.OPERATION_TIMEOUT_MS,
         )
-    raise SettingError(f"metadata URL {url!r} is not one of {ACCEPTED_URLS}")
+    raise _unknown(url)
+
+
+def _unknown(url: str) -> SettingError:
+    return SettingError(f"metadata URL {url!r} is not one of {ACCEPTED_URLS}")
 
 
 def _directory(url: str, rest: str) -> str:

@@ -8,12 +8,13 @@ own each connection counts from the moment that it is accepted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from magnetar.net.descriptors import handshakes_max
@@ -202,12 +203,25 @@ class _Arrival:
             logger.debug("the connection of %s has ended already: %s", self.host, error)
 
 
+@contextlib.contextmanager
+def known_host(host: str) -> Iterator[None]:
+    """`socket.gaierror`, which is an OSError, says which host has no address."""
+    try:
+        yield
+    except socket.gaierror as error:
+        raise socket.gaierror(error.errno, f"{host!r} is no host that is known here: {error.strerror}") from None
+    except ValueError as error:
+        # Labels that are empty or too long: no resolver is asked for them.
+        raise socket.gaierror(socket.EAI_NONAME, f"no host can be called {host!r}: {error}") from None
+
+
 async def bound(host: str, port: int) -> list[socket.socket]:
     """Sockets of our own for an address, which do not listen yet. OSError when it is taken or not ours."""
     # The loop knows what a host stands for, and this is to be the same for all ports.
-    server = await asyncio.get_running_loop().create_server(
-        asyncio.Protocol, host, port, reuse_address=True, start_serving=False
-    )
+    with known_host(host):
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, host, port, reuse_address=True, start_serving=False
+        )
     try:
         return [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
     finally:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from magnetar.net.accepting import ENOUGH, Acceptor, bound
+from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
@@ -47,9 +47,10 @@ class Listener:
         """Bind the socket; with `accepting`, take connections at once. OSError."""
         if tls is None:
             backlog = max(16, min(LISTEN_BACKLOG, clients_max() // 2))
-            self._server = await self._loop.create_server(
-                self._make_connection, host, port, backlog=backlog, reuse_address=True, start_serving=accepting
-            )
+            with known_host(host):
+                self._server = await self._loop.create_server(
+                    self._make_connection, host, port, backlog=backlog, reuse_address=True, start_serving=accepting
+                )
             return
         listening = await bound(host, port)
         self._server = Acceptor(listening, self._make_connection, self, backlog=LISTEN_BACKLOG, tls=tls.context)

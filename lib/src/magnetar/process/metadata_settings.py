@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.settings_file import GivenSettings
-from magnetar.metadata.factory import open_store
+from magnetar.metadata.factory import check_url, open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 
@@ -46,4 +46,5 @@ def pulsar_metadata(given: GivenSettings) -> MetadataSettings | None:
     if url is None and servers is None:
         return None
     found = store_url(url) if url else zookeeper_url(servers or "")
+    check_url(found)
     return MetadataSettings(url=found, session_timeout_ms=timeout_ms)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 
 
 def refuse_protection(given: GivenSettings, names: Sequence[str]) -> None:
-    """`SettingError` when one of these settings is given and not switched off: who relies on a lock must not be left
+    """A problem when one of these settings is given and not switched off: who relies on a lock must not be left
     with an open door and a line in the log."""
     for name in names:
         value = given.text(name)
         if value is not None and value.lower() not in ("false", "no", "off"):
-            raise SettingError(
+            given.problem(
                 f"{name}={value} asks for a protection that Magnetar does not have yet; remove it only if the network "
                 "around this process protects it instead"
             )

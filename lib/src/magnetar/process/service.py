@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import uvloop
 from magnetar.core.crashes import CRASHES
-from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.errors import MagnetarError, SettingError, SettingErrors
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.descriptors import raise_limit
 from magnetar.process.console import show_error, write_lines
+from magnetar.process.missing_features import MissingFeature, tell_missing
 from magnetar.process.serving import (
     STOP_SECONDS_MAX,
     Closable,
@@ -43,20 +45,25 @@ class SettingSources:
     options: dict[str, tuple[str, str]]
     """By Apache's name: the value and the option that gave it."""
 
-    def read(self, known: frozenset[str]) -> GivenSettings:
-        """Read all settings; there may be no others than those that are known. `SettingError`."""
-        given = GivenSettings(known)
+    def read(self, known: frozenset[str], ignored: Mapping[str, str]) -> GivenSettings:
+        """Read all settings; there may be no others than those that are known, or ignored. `SettingError`."""
+        given = GivenSettings(known, ignored)
+        self.add_to(given)
+        return given
+
+    def add_to(self, given: GivenSettings) -> None:
+        """Add all settings to those that were given. `SettingError`."""
         if self.file is not None:
             given.add_file(self.file)
         given.add_environment(self.environment)
         for assignment in self.assignments:
             name, equals, value = assignment.partition("=")
             if not equals:
-                raise SettingError(f"--set {assignment}: it must be NAME=VALUE")
-            given.add(name.strip(), value, f"--set {name.strip()}")
+                given.problem(f"--set {assignment}: it must be NAME=VALUE")
+            else:
+                given.add(name.strip(), value, f"--set {name.strip()}")
         for name, (value, option) in self.options.items():
             given.add(name, value, option)
-        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,10 @@ class Service(Generic[T, S]):
     name: str
     known: Callable[[], frozenset[str]]
     """The names of all settings that there are."""
+    ignored: Callable[[], Mapping[str, str]]
+    """Names of settings that other versions have, and why they are passed over."""
+    missing: Callable[[], Mapping[str, MissingFeature]]
+    """By the settings that ask for them."""
     settings: Callable[[GivenSettings], T]
     start: Callable[[T], Coroutine[None, None, S]]
     describe: Callable[[S], str]
@@ -84,13 +95,15 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     Once it serves, one line on standard output says so: `<name> ready: <where>`. With `check_only` the settings are
     read and nothing is started."""
     prepare(log_level)
+    given = GivenSettings(service.known(), service.ignored())
     try:
-        given = sources.read(service.known())
-        settings = service.settings(given)
+        with given.gathering():
+            sources.add_to(given)
+            settings = service.settings(given)
     except SettingError as error:
-        show_error(str(error), "Correct the setting; --check looks at all of them without starting.")
+        show_setting_errors(error)
         return EXIT_USAGE
-    tell_about(given)
+    tell_about(given, service.missing())
     if check_only:
         say(f"{service.name}: the settings are valid")
         return EXIT_STOPPED
@@ -126,9 +139,22 @@ async def _serve(service: Service[T, S], settings: T) -> None:
     logger.info("%s has stopped", service.name)
 
 
-def tell_about(given: GivenSettings) -> None:
-    """One line about settings without effect, and one about those that a file gives twice."""
-    without_effect = given.without_effect()
+def show_setting_errors(error: SettingError) -> None:
+    """What is wrong with settings, all of it, and what to do."""
+    *others, last = error.problems if isinstance(error, SettingErrors) else (str(error),)
+    for problem in others:
+        show_error(problem, "")
+    what = f"Correct these {len(others) + 1} settings" if others else "Correct the setting"
+    show_error(last, f"{what}; --check looks at all of them without starting.")
+
+
+def tell_about(given: GivenSettings, missing: Mapping[str, MissingFeature]) -> None:
+    """A line about each setting of other versions and each feature that is missing, one about the other settings
+    without effect, and one about those that a file gives twice."""
+    for line in given.passed_over.values():
+        logger.warning("%s", line)
+    asked = tell_missing(given, missing)
+    without_effect = [name for name in given.without_effect() if name not in asked]
     if without_effect:
         logger.warning("settings without effect here: %s", ", ".join(without_effect))
     if given.repeated:
@@ -144,6 +170,8 @@ def explain_os_error(error: OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return str(error), "The port is taken: stop the other program, or choose another port."
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error), "Check listeningInterface and bindAddress."
     if error.errno == errno.EADDRNOTAVAIL:
         return str(error), "The address is none of this machine's: check listeningInterface and bindAddress."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -17,7 +17,7 @@ from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
 from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
-from magnetar.proxy.setting_names import known_names
+from magnetar.proxy.setting_names import ignored_names, known_names, missing_features
 from magnetar.proxy.settings import ProxySettings
 
 if TYPE_CHECKING:
@@ -55,9 +55,11 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     """Everything from what was given. `SettingError`."""
     refuse_protection(given, PROTECTIONS)
     proxy = given.build(ProxySettings(advertised_address=own_address.host_name()))
-    check_settings(proxy, SystemClock())
+    given.attempt(lambda: check_settings(proxy, SystemClock()), None)
     return ProxyProcessSettings(
-        metadata=pulsar_metadata(given), proxy=proxy, control=control_settings(given, DEFAULT_CONTROL_PORT)
+        metadata=given.attempt(lambda: pulsar_metadata(given), None),
+        proxy=proxy,
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
 
 
@@ -114,6 +116,8 @@ async def start_proxy_process(settings: ProxyProcessSettings) -> ProxyProcess:
 PROXY_SERVICE: Final = Service(
     name="proxy",
     known=known_names,
+    ignored=ignored_names,
+    missing=missing_features,
     settings=proxy_process_settings,
     start=start_proxy_process,
     describe=ProxyProcess.describe,

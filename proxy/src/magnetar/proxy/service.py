@@ -226,7 +226,7 @@ class ProxyService:
     # --- upkeep
 
     async def _keep_alive(self) -> None:
-        while True:
+        while self.settings.keep_alive_seconds > 0:
             await asyncio.sleep(self.settings.keep_alive_seconds)
             for session in list(self._sessions):
                 session.tick()

@@ -55,8 +55,8 @@ class BrokerClientSettings:
 
     tls_enabled: bool = setting("tlsEnabledWithBroker", False)
     tls: TlsSettings = part(TlsSettings, CLIENT_TLS_NAMES)
-    connect_timeout_ms: int = setting("brokerProxyConnectTimeoutMs", 10_000)
-    read_timeout_ms: int = setting("brokerProxyReadTimeoutMs", 75_000)
+    connect_timeout_ms: int = setting("brokerProxyConnectTimeoutMs", 10_000, low=1)
+    read_timeout_ms: int = setting("brokerProxyReadTimeoutMs", 75_000, below_zero=0)
     """A broker or a client from which nothing came for so long is gone; both send a PING
     every 30 s. 0: for ever."""
     authentication_plugin: str = setting("brokerClientAuthenticationPlugin", "")
@@ -94,15 +94,15 @@ class ProxyAccessSettings:
 class HttpSettings:
     """The HTTP side."""
 
-    proxy_timeout_ms: int = setting("httpProxyTimeout", 300_000, unit="ms")
+    proxy_timeout_ms: int = setting("httpProxyTimeout", 300_000, unit="ms", low=1)
     """Milliseconds that a broker's whole answer may take."""
     replay_bytes_max: int = setting("httpInputMaxReplayBufferSize", 5 * MIB)
     """A longer body is passed on as it comes, and cannot follow a redirect."""
-    requests_max: int = setting("maxConcurrentHttpRequests", 1_024)
+    requests_max: int = setting("maxConcurrentHttpRequests", 1_024, low=1)
     """Further ones are answered 503."""
-    connections_max: int = setting("maxHttpServerConnections", 2_048)
+    connections_max: int = setting("maxHttpServerConnections", 2_048, low=1)
     """When another one comes, the one goes that has asked for nothing for the longest."""
-    header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
+    header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192, low=256, high=16 * MIB)
     status_file: str = setting("statusFilePath", "")
     """/status.html is 404 while this file is not there; empty: no such file is wanted."""
     statistics: bool = setting("enableProxyStatsEndpoints", True)
@@ -133,11 +133,12 @@ class ProxySettings:
 
     proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
     """Take PROXY headers from clients, and send them to brokers on data connections."""
-    proxy_protocol_version: int = setting("magnetarHaProxyProtocolVersion", 1, ours=True)
+    proxy_protocol_version: int = setting("magnetarHaProxyProtocolVersion", 1, ours=True, low=1, high=2)
     """For the headers that are sent. Pulsar's proxy sends version 1 alone."""
-    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
+    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30, below_zero=0)
+    """0: nobody is asked whether they live."""
     connections_max: int = setting("maxConcurrentInboundConnections", 10_000)
-    connections_per_address_max: int = setting("maxConcurrentInboundConnectionsPerIp", 0)
+    connections_per_address_max: int = setting("maxConcurrentInboundConnectionsPerIp", 0, below_zero=0)
     """Connections that one address may have; 0 is no limit."""
     lookups_max: int = setting("maxConcurrentLookupRequests", 50_000)
     """Lookups, partition counts, topic lists and schemas being asked for."""
@@ -154,10 +155,6 @@ class ProxySettings:
         if self.service_port is None and self.service_port_tls is None:
             raise SettingError("neither servicePort nor servicePortTls is set: nobody could connect")
         check_ranges(self, accepted=False)
-        if self.proxy_protocol_version not in (1, 2):
-            raise SettingError(f"magnetarHaProxyProtocolVersion is {self.proxy_protocol_version}; there are 1 and 2")
-        if self.keep_alive_seconds <= 0:
-            raise SettingError(f"keepAliveIntervalSeconds is out of bounds: {self.keep_alive_seconds}")
 
     @property
     def shown_address(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,8 @@ import uvloop
 from magnetar.bookie.cookie import InvalidCookie
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO, without_advice
 from magnetar.core.crashes import CRASHES
-from magnetar.core.errors import MagnetarError
-from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.net.descriptors import raise_limit
 from magnetar.process.console import show_error
 from magnetar.process.serving import STOP_SECONDS_MAX, prepare, serve_until_told
@@ -44,6 +45,9 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
     except OSError as error:
         show_error(*explain_os_error(error, settings))
         return EXIT_FAILED
+    except SettingError as error:
+        show_error(str(error), "Correct the setting and start again.")
+        return EXIT_USAGE
     except MagnetarError as error:
         show_error(*explain_error(error, settings))
         return EXIT_FAILED
@@ -92,10 +96,14 @@ def explain_os_error(error: OSError, settings: StandaloneSettings) -> tuple[str,
             f"Port {' or '.join(map(str, taken))} of {settings.address} is taken.",
             "Stop the other program, or choose others: --port 0 --http-port 0 takes any free ones.",
         )
+    if isinstance(error, socket.gaierror):
+        return f"{settings.address} is no address, nor a host that is known here.", "Give one with --address."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{settings.address} is not an address of this machine.", "Give one with --address."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"Not allowed: {error}", "Choose a folder and ports that you may use: --data, --port, --http-port."
+    if error.errno == errno.ENOENT and str(error.filename) == str(settings.data_directory):
+        return f"The folder {settings.data_directory} cannot be made.", "Choose another one with --data."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{settings.data_directory} is not a folder.", "Choose one with --data."
     if error.errno == errno.EISDIR:

@@ -4,6 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.bookie.gc.settings import GarbageCollectionSettings
+from magnetar.bookie.settings import DiskSettings, JournalSettings, StorageSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.managed.settings import ManagedLedgerSettings
+
+if TYPE_CHECKING:
+    from magnetar.balance.settings import BalanceSettings
+
+CLUSTER_NAME: Final = "standalone"
+ADDRESS: Final = "127.0.0.1"
+
+COLLECTION: Final = GarbageCollectionSettings(wait_seconds=60.0, disk_almost_full_share=0.95, disk_full_share=0.98)
+"""A small store is looked through in milliseconds, so what was deleted need not stay for a quarter of an hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredParts:
+    """What settings files say of the parts."""
+
+    broker: BrokerSettings
+    managed: ManagedLedgerSettings
+    ledgers: LedgerClientSettings
+    balance: BalanceSettings
+    journal: JournalSettings
+    storage: StorageSettings
+    disk: DiskSettings
+    collection: GarbageCollectionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +42,7 @@ class StandaloneSettings:
 
     data_directory: Path
     """Metadata, journal and entry logs; made when it is not there."""
-    address: str = "127.0.0.1"
+    address: str = ADDRESS
     """Where to listen, and what clients are told."""
     broker_service_port: int = 6650
     """The port of Pulsar's binary protocol; 0: any free one."""
@@ -22,8 +52,13 @@ class StandaloneSettings:
     """Force the journal to disk before a message is acknowledged."""
     accept_loss: bool = False
     """Start although acknowledged messages are damaged or gone, and do without them."""
+    transactions: bool = False
+    """Run a transaction coordinator: one, as Apache's standalone does."""
     persistent_metadata: bool = True
     """False keeps metadata in memory: a cluster that does not outlive its process starts faster."""
+
+    configured: ConfiguredParts | None = None
+    """None: the parts are as they are made for a standalone. Addresses, ports and `journal_sync` say the same as it."""
 
     @property
     def metadata_directory(self) -> Path:

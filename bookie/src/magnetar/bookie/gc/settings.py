@@ -22,17 +22,17 @@ def _require(condition: bool, name: str, value: object) -> None:
 class GarbageCollectionSettings:
     """One ledger directory's collector."""
 
-    wait_seconds: float = setting("gcWaitTime", 900.0, unit="ms")
+    wait_seconds: float = setting("gcWaitTime", 900.0, unit="ms", low=0.001)
     """Seconds between two garbage collections."""
-    minor_threshold: float = setting("minorCompactionThreshold", 0.2, high=1)
+    minor_threshold: float = setting("minorCompactionThreshold", 0.2, high=1, below_zero=0)
     """A log whose live share is below this is compacted; 0 or less: never."""
-    minor_interval_seconds: float = setting("minorCompactionInterval", 3_600.0, unit="seconds")
+    minor_interval_seconds: float = setting("minorCompactionInterval", 3_600.0, unit="seconds", below_zero=0)
     """Seconds between two minor compactions; 0 or less: none are made."""
-    minor_time_max_seconds: float = setting("minorCompactionMaxTimeMillis", -0.001)
+    minor_time_max_seconds: float = setting("minorCompactionMaxTimeMillis", -0.001, below_zero=0)
     """No further log is begun after this; 0 or less: no limit."""
-    major_threshold: float = setting("majorCompactionThreshold", 0.5, high=1)
-    major_interval_seconds: float = setting("majorCompactionInterval", 86_400.0, unit="seconds")
-    major_time_max_seconds: float = setting("majorCompactionMaxTimeMillis", -0.001)
+    major_threshold: float = setting("majorCompactionThreshold", 0.5, high=1, below_zero=0)
+    major_interval_seconds: float = setting("majorCompactionInterval", 86_400.0, unit="seconds", below_zero=0)
+    major_time_max_seconds: float = setting("majorCompactionMaxTimeMillis", -0.001, below_zero=0)
     force_allowed: bool = setting("forceAllowCompaction", True)
     """A compaction that somebody asks for is made even where the intervals switch it off."""
     throttle_by_bytes: bool = setting("isThrottleByBytes", False)
@@ -49,22 +49,24 @@ class GarbageCollectionSettings:
     are put together."""
     force_when_full: bool = setting("isForceGCAllowWhenNoSpace", False)
     """On a full disk compact all the more, instead of not at all."""
-    disk_almost_full_share: float = setting("diskUsageWarnThreshold", 0.90)
+    disk_almost_full_share: float = setting("diskUsageWarnThreshold", 0.90, low=0.01, high=1)
     """From this used share of the disk on, major compactions pause."""
-    disk_full_share: float = setting("diskUsageThreshold", 0.95)
+    disk_full_share: float = setting("diskUsageThreshold", 0.95, low=0.01, high=1)
     """From this used share of the disk on, minor compactions pause too."""
     free_bytes_min: int = 64 * MIB
     """Room that no compaction uses, forced or not; the journal and the checkpoints need it."""
-    over_replicated_wait_seconds: float = setting("gcOverreplicatedLedgerWaitTime", 86_400.0, unit="ms")
+    over_replicated_wait_seconds: float = setting("gcOverreplicatedLedgerWaitTime", 86_400.0, unit="ms", below_zero=0)
     """How often ledgers are looked for whose metadata does not name this bookie; 0 or
     less: never."""
-    over_replicated_requests_max: int = setting("gcOverreplicatedLedgerMaxConcurrentRequests", 1_000)
+    over_replicated_requests_max: int = setting("gcOverreplicatedLedgerMaxConcurrentRequests", 1_000, low=1)
     """Reads of the metadata store in flight; at most 64 are used."""
     metadata_reads_per_second: int = setting("gcMetadataOpRateLimit", 1_000, low=1)
     verify_metadata: bool = setting("verifyMetadataOnGC", True)
     """Ask once more for each ledger before it is deleted. Upstream's default is False; it costs
     one read for each deleted ledger, once."""
-    location_compaction_interval_seconds: float = setting("entryLocationCompactionInterval", -1.0, unit="seconds")
+    location_compaction_interval_seconds: float = setting(
+        "entryLocationCompactionInterval", -1.0, unit="seconds", below_zero=0
+    )
     """How often RocksDB gives the space of deleted places back; 0 or less: when it
     likes."""
     ledgers_in_memory_max: int = 1_000_000

@@ -13,7 +13,7 @@ from typing import Final
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
 from magnetar.bookie.process.bookie import bookkeeper_metadata, placement_settings, recovery_settings
-from magnetar.bookie.setting_names import known_names
+from magnetar.bookie.setting_names import ignored_names, known_names, missing_features
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.settings import LedgerClientSettings
@@ -93,6 +93,8 @@ async def start_autorecovery_process(settings: AutoRecoveryProcessSettings) -> A
 AUTORECOVERY_SERVICE: Final = Service(
     name="autorecovery",
     known=known_names,
+    ignored=ignored_names,
+    missing=missing_features,
     settings=autorecovery_process_settings,
     start=start_autorecovery_process,
     describe=AutoRecoveryProcess.describe,

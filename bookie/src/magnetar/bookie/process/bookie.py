@@ -15,7 +15,7 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
-from magnetar.bookie.setting_names import DRAIN_RATE, known_names
+from magnetar.bookie.setting_names import DRAIN_RATE, ignored_names, known_names, missing_features
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, SettingError
@@ -23,6 +23,7 @@ from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRE
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.urls import store_url, zookeeper_url
 from magnetar.process import own_address
@@ -38,6 +39,8 @@ DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
 """BookKeeper's settings of protections that this bookie does not have: a start with one is refused
 (`refuse_protection`)."""
+NO_METADATA: Final = MetadataSettings(url="memory:")
+"""While problems are gathered: no bookie starts with it."""
 DEFAULT_ZOOKEEPER: Final = "localhost:2181"
 PLACEMENT_POLICIES: Final = (
     "RackawareEnsemblePlacementPolicy",
@@ -50,6 +53,7 @@ RATE_BYTES_MAX: Final = 1 << 40
 """The largest rate that may be set, in bytes per second: more than any disk takes."""
 SECRET: Final = re.compile(r"(?i)passw|token|secret|credential")
 """Matches names of settings whose values nobody is told."""
+DECIMAL_SHARE: Final = re.compile(r"0?\.[0-9]{1,18}|1(\.0*)?")
 COOKIE_EXIT_CODES: Final = {
     CookieProblem.EMPTY_VOLUME: EXIT_EMPTY_VOLUME,
     CookieProblem.WRONG_VOLUME: EXIT_WRONG_VOLUME,
@@ -78,6 +82,7 @@ def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
     servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
     root = given.text("zkLedgersRootPath") or "/ledgers"
     url = store_url(uri) if uri else zookeeper_url(servers, root)
+    check_url(url)
     return MetadataSettings(url=url, session_timeout_ms=session_timeout_ms(given, "zkTimeout"))
 
 
@@ -85,22 +90,22 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
     """Everything from what was given. `SettingError`."""
     refuse_protection(given, PROTECTIONS)
     threshold = given.text("diskUsageThreshold")
-    if threshold is not None and given.text("diskUsageLwmThreshold") is None:
-        # BookKeeper's low water mark is the threshold unless it is set.
+    if threshold is not None and DECIMAL_SHARE.fullmatch(threshold) and given.text("diskUsageLwmThreshold") is None:
+        # BookKeeper's low water mark is the threshold unless it is set. One that is wrong is told once.
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
     bookie = given.build(default_bookie_settings())
     node = NodeSettings(
-        bookie=_with_address(bookie, given),
+        bookie=given.attempt(lambda: _with_address(bookie, given), bookie),
         collection=given.build(GarbageCollectionSettings()),
-        recovery=recovery_settings(given),
+        recovery=given.attempt(lambda: recovery_settings(given), AutoRecoverySettings()),
         recovery_enabled=given.flag("autoRecoveryDaemonEnabled", True),
         drain_bytes_per_second=given.number(DRAIN_RATE, 0, 0, RATE_BYTES_MAX),
-        client=LedgerClientSettings(placement=placement_settings(given)),
+        client=LedgerClientSettings(placement=given.attempt(lambda: placement_settings(given), PlacementSettings())),
         http=_http(given),
-        control=control_settings(given, DEFAULT_CONTROL_PORT),
+        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
         shown=_shown(given),
     )
-    return BookieProcessSettings(metadata=bookkeeper_metadata(given), node=node)
+    return BookieProcessSettings(metadata=given.attempt(lambda: bookkeeper_metadata(given), NO_METADATA), node=node)
 
 
 def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
@@ -222,6 +227,8 @@ def bookie_service(*, accept_loss: bool = False) -> Service[BookieProcessSetting
     return Service(
         name="bookie",
         known=known_names,
+        ignored=ignored_names,
+        missing=missing_features,
         settings=_accepting_loss if accept_loss else bookie_process_settings,
         start=start_bookie_process,
         describe=BookieProcess.describe,

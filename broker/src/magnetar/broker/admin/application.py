@@ -23,6 +23,7 @@ from magnetar.broker.admin.clusters import (
     resource_groups,
     resource_quotas,
     tenants,
+    transactions,
 )
 from magnetar.broker.admin.namespaces import bundles as namespace_bundles
 from magnetar.broker.admin.namespaces import clusters as namespace_clusters
@@ -90,6 +91,7 @@ RESOURCES: Final = (
     namespace_bundles,
     resource_quotas,
     bookies,
+    transactions,
     topic_resources,
     broker_stats,
     openapi,

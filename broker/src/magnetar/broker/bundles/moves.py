@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.broker.bundles.close_notices import CloseNotices
+from magnetar.broker.bundles.guests import BundleGuests
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
 from magnetar.broker.bundles.namespace_bundles import Bundles, CutUnknown
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
@@ -101,6 +102,8 @@ class BundleMoves:
         self._peers = peers
         self._moving: dict[BundleName, asyncio.Task[None]] = {}
         self._splitting: dict[BundleName, asyncio.Task[tuple[BundleName, ...]]] = {}
+        self.guests: BundleGuests | None = None
+        """What is served with bundles beside topics."""
         self._ownership.on_doubt(self._let_go)
 
     async def unload(self, bundle: BundleName, *, destination: str | None = None) -> None:
@@ -110,7 +113,10 @@ class BundleMoves:
         `UnknownDestination`."""
         splitting = self._splitting.get(bundle)
         if splitting is not None:
-            for part in await self._parts(bundle, splitting):
+            parts = await self._parts(bundle, splitting)
+            # A split that has just ended is forgotten in the loop's next turn.
+            await asyncio.sleep(0)
+            for part in parts:
                 await self.unload(part, destination=destination)
             return
         there = self._destination(destination)
@@ -119,6 +125,10 @@ class BundleMoves:
             if there is self._ownership.own:
                 return
             await self._require_answer(there)
+            if bundle in self._splitting:
+                # Begun meanwhile: parts of what is being unloaded would be unloading for ever.
+                await self.unload(bundle, destination=destination)
+                return
         moving = self._moving.get(bundle)
         if moving is None:
             owned = self._owned(bundle)
@@ -127,6 +137,14 @@ class BundleMoves:
             self._service.wait_for_at_close(moving)
             moving.add_done_callback(lambda task: _done(self._moving, bundle, task))
         await asyncio.shield(moving)
+
+    def use_balance(self, settings: BalanceSettings) -> None:
+        """Unloads and splits go by other settings from now on."""
+        self._balance = settings
+
+    def unloading(self, bundle: BundleName) -> bool:
+        """Whether an unload is under way, which `unload` then waits for."""
+        return bundle in self._moving
 
     async def split(
         self,
@@ -236,6 +254,7 @@ class BundleMoves:
         taken = False
         started_seconds = self._service.clock.monotonic_seconds()
         try:
+            await self._close_guests(owned)
             await self._close_topics(owned, close_notices)
             await self._release(owned.name)
             seconds = self._service.clock.monotonic_seconds() - started_seconds
@@ -261,6 +280,15 @@ class BundleMoves:
             logger.warning("%d topics of %s do not close in time, letting go of them", len(owned.topics), owned.name)
         await disabling
         await self._service.abandon(owned.topics.values())
+
+    async def _close_guests(self, owned: OwnedBundle) -> None:
+        if self.guests is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.unloading_timeout_ms / 1000):
+                await self.guests.close_in(owned)
+        except (MagnetarError, TimeoutError) as error:
+            logger.warning("what %s has beside topics is not closed, its next owner recovers it: %r", owned.name, error)
 
     async def _close_some(self, topics: Iterator[LoadedTopic], close_notices: CloseNotices) -> None:
         for topic in topics:
@@ -369,7 +397,12 @@ class BundleMoves:
 
     def _let_go(self, doubtful: list[OwnedBundle]) -> asyncio.Future[None]:
         topics = [topic for owned in doubtful for topic in owned.topics.values()]
-        return asyncio.ensure_future(self._service.abandon(topics))
+        if self.guests is None:
+            return asyncio.ensure_future(self._service.abandon(topics))
+        return asyncio.ensure_future(self._abandon(topics, self.guests.abandon_in(doubtful)))
+
+    async def _abandon(self, topics: list[LoadedTopic], guests: Awaitable[None]) -> None:
+        await asyncio.gather(self._service.abandon(topics), guests)
 
 
 def _done(kept: dict[BundleName, asyncio.Task[Result]], bundle: BundleName, task: asyncio.Task[Result]) -> None:

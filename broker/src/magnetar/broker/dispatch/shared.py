@@ -52,7 +52,8 @@ class SharedDispatcher:
     def __init__(self, round_robin_messages_max: int) -> None:
         self.type = SubscriptionType.SHARED
         self.consumers: list[Consumer] = []
-        self._round_robin_messages_max = round_robin_messages_max
+        self.round_robin_messages_max = round_robin_messages_max
+        """Messages to one consumer before the next one's turn."""
         self._levels: list[PriorityLevel] = []
         self._queue = RedeliveryQueue()
         self._parked: list[Position] = []
@@ -113,7 +114,7 @@ class SharedDispatcher:
                 break
             budget = remaining[consumer]
             if len(remaining) > 1:
-                budget = min(budget, self._round_robin_messages_max)
+                budget = min(budget, self.round_robin_messages_max)
             if batch.has_chunks:
                 at = self._give_chunked_turn(batch, at, (consumer, budget), remaining, shares, left)
                 continue

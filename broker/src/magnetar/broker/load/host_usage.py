@@ -98,6 +98,10 @@ class HostUsageMeter:
         self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
         self._before: deque[_Counters] = deque()
 
+    def average_over(self, window_seconds: float) -> None:
+        """Over how long CPU and network are averaged from now on."""
+        self._window_seconds = window_seconds
+
     def measure(self) -> HostUsage:
         """What is used now. Files that are missing or odd leave their part unknown. Some ten small reads."""
         names = self._interfaces()

@@ -66,6 +66,21 @@ class Balancing:
         self._generation = 0
         self._rounds: asyncio.Task[None] | None = None
 
+    def use_settings(self, settings: LoadSettings) -> None:
+        """Other ones hold, for the next round at the latest."""
+        self._configured = settings
+
+    def use_balance(self, balance: BalanceSettings) -> None:
+        """Use other settings of how bundles are placed, moved and split; placements follow them at once."""
+        self._balance = balance
+        self._balancer.settings = self._balance_in_force()
+
+    def _balance_in_force(self) -> BalanceSettings:
+        """Under the switches of the cluster."""
+        settings, balance = self.settings, self._balance
+        split = replace(balance.split, enabled=settings.auto_split, unload_parts=settings.unload_after_split)
+        return replace(balance, shedding_enabled=settings.shedding_enabled, split=split)
+
     @property
     def outlook(self) -> list[str]:
         """What the last round saw, for people."""
@@ -182,8 +197,7 @@ class Balancing:
         await self._averages.sample(reports)
         if not settings.enabled or settings.driver != LEADER or len(reports) < 2:
             return
-        split = replace(self._balance.split, enabled=settings.auto_split, unload_parts=settings.unload_after_split)
-        self._balancer.settings = replace(self._balance, shedding_enabled=settings.shedding_enabled, split=split)
+        self._balancer.settings = self._balance_in_force()
         decisions = self._balancer.decide(await self.snapshot())
         if decisions:
             await self._executor.carry_out(decisions, self._balancer.failed, unload_parts=settings.unload_after_split)

@@ -78,6 +78,7 @@ class ModularLoadManager:
     def __init__(self, parts: LoadParts) -> None:
         self.parts = parts
         self.settings = parts.settings
+        self._balance = parts.balance
         self.directory = BrokerDirectory(parts.store, self._brokers_changed, parts.clock)
         self.statistics = BundleStatistics(parts.owned, parts.clock)
         self._meter = HostUsageMeter(
@@ -224,11 +225,24 @@ class ModularLoadManager:
     @property
     def balance_settings(self) -> BalanceSettings:
         """How bundles are placed, split and moved."""
-        if self.parts.balance is not None:
-            return self.parts.balance
-        from magnetar.balance.settings import BalanceSettings
+        if self._balance is None:
+            from magnetar.balance.settings import BalanceSettings
 
-        return BalanceSettings()
+            self._balance = BalanceSettings()
+        return self._balance
+
+    def use_settings(self, settings: LoadSettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self.settings = settings
+        self._meter.average_over(settings.host_usage_seconds)
+        if self._balancing is not None:
+            self._balancing.use_settings(settings)
+
+    def use_balance(self, settings: BalanceSettings) -> None:
+        """Use other settings of how bundles are placed, split and moved."""
+        self._balance = settings
+        if self._balancing is not None:
+            self._balancing.use_balance(settings)
 
     @property
     def balancing(self) -> Balancing:

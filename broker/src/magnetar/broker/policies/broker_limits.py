@@ -34,6 +34,11 @@ class PublishBuffer:
         self._held: dict[Pausable, None] = {}
         self.held_bytes = 0
 
+    def limit(self, bytes_max: int) -> None:
+        """Another limit holds; 0 or less: none."""
+        self._bytes_max = bytes_max
+        self.remove(0)
+
     def add(self, size_bytes: int, connection: Pausable) -> None:
         """A connection brought so much."""
         self.held_bytes += size_bytes
@@ -44,7 +49,7 @@ class PublishBuffer:
     def remove(self, size_bytes: int) -> None:
         """So much is stored, or refused."""
         self.held_bytes -= size_bytes
-        if self._held and self.held_bytes <= self._bytes_max // 2:
+        if self._held and (self._bytes_max <= 0 or self.held_bytes <= self._bytes_max // 2):
             held, self._held = self._held, {}
             for connection in held:
                 connection.resume_reading(PAUSED_FOR_BUFFER)
@@ -133,8 +138,9 @@ class BrokerLimits:
     def use_settings(self, settings: PolicySettings) -> None:
         """Hold to other rates from now on; topics have to follow their policies again, for the rate of dispatch.
 
-        The publish buffer and the limits of connections stay as they are."""
+        The limits of connections stay as they are."""
         self.settings = settings
+        self.publish_buffer.limit(settings.publish_buffer_bytes_max)
         clock, call_later = self._clock, self._call_later
         publish = Rate(settings.publish_messages, settings.publish_bytes)
         dispatch = Rate(settings.dispatch_messages, settings.dispatch_bytes)

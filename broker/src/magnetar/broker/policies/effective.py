@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Member = TypeVar("Member", bound=Enum)
 
+NUMBER_MAX: Final = 2**63 - 1
+"""Greater ones are none of Java's. JSON may have them, of so many digits that no fraction can be made of them."""
+
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
 
@@ -96,7 +99,7 @@ class _Levels:
             messages, size_bytes, *relative = given
             return self.rate(policy.name, Rate(messages, size_bytes, relative_to_publish_rate=any(relative)))
         kind = bool if policy.kind is PolicyKind.FLAG else int
-        found = next((value for value in self.values(policy.name) if type(value) is kind), None)
+        found = next((value for value in self.values(policy.name) if _is(kind, value)), None)
         if policy.broker_prevails:
             return bool(found) or given[0]
         return given[0] if found is None else found
@@ -146,6 +149,7 @@ def effective_policies(
         schema_compatibility=_schema_compatibility(broker, levels),
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
+        remote_clusters=_remote_clusters(broker, levels),
         **plain,
     )
 
@@ -202,7 +206,7 @@ def _ledger_settings(
     if not ensemble >= write_quorum >= ack_quorum >= 1:
         ensemble, write_quorum, ack_quorum = base.ensemble_size, base.write_quorum, base.ack_quorum
     mark_delete_rate = persistence.get("managedLedgerMaxMarkDeleteRate")
-    if not isinstance(mark_delete_rate, int | float) or mark_delete_rate <= 0:
+    if not isinstance(mark_delete_rate, int | float) or not 0 <= mark_delete_rate <= NUMBER_MAX:
         mark_delete_rate = base.mark_delete_rate
     return replace(
         base,
@@ -283,13 +287,25 @@ def _auto_subscription_creation(broker: BrokerLevel, levels: _Levels) -> bool:
     return _flag(override, "allowAutoSubscriptionCreation", False)
 
 
+def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
+    for named in levels.values("replication"):
+        if isinstance(named, list) and named:
+            return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
+    return ()
+
+
 def _object(value: object) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _is(kind: type, value: object) -> bool:
+    """A truth value is no number, and a number has 64 bits at most."""
+    return type(value) is kind and (type(value) is not int or abs(value) <= NUMBER_MAX)
+
+
 def _number(document: Mapping[str, Any], key: str, otherwise: int) -> int:
     value = document.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    return value if type(value) is int and abs(value) <= NUMBER_MAX else otherwise
 
 
 def _flag(document: Mapping[str, Any], key: str, otherwise: bool) -> bool:

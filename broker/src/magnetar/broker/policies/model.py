@@ -117,6 +117,8 @@ class EffectivePolicies:
     compaction_threshold_bytes: int = 0
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True
+    remote_clusters: tuple[str, ...] = ()
+    """Other clusters that its messages are to be replicated to, sorted; see `unreplicated`."""
 
     @property
     def checks_messages(self) -> bool:

@@ -61,6 +61,11 @@ def is_bare_ledger(name: TopicName) -> bool:
     return name.local_name.startswith(LOG_PREFIX) or name.local_name.endswith(SUFFIX)
 
 
+def is_pending_ack_log(name: TopicName) -> bool:
+    """Whether a managed ledger is called so that holds what transactions acknowledge on one subscription."""
+    return name.local_name.endswith(SUFFIX)
+
+
 def is_compacted(name: TopicName) -> bool:
     """Whether nothing of a topic may be deleted that compaction has not gone through, whatever the retention is.
 

@@ -77,6 +77,18 @@ class SessionAccess:
         """The client's address, for the log: `/host:port`."""
         return self._session.peer_address
 
+    @property
+    def role(self) -> str:
+        """The client's role, that of whom a proxy speaks for if it does."""
+        principal = self.principal
+        return "" if principal is None else principal.original or principal.role
+
+    @property
+    def super_user(self) -> bool:
+        """Whether the client may do anything; False where rights are not checked."""
+        authorizer, principal = self._access.authorizer, self.principal
+        return authorizer is not None and principal is not None and authorizer.is_super_user(principal)
+
     def close(self) -> None:
         """The connection is gone."""
         self._access.leave(self)
@@ -186,7 +198,8 @@ class SessionAccess:
     # --- rights
 
     async def require_on_topic(self, right: Right, topic: TopicName, refusal: str, subscription: str = "") -> None:
-        """`PulsarError` with the text `refusal` unless the client has a right; see `Authorizer.allows_on_topic`."""
+        """`PulsarError` with the text `refusal` unless the client has a right; see `Authorizer.allows_on_topic`. Where
+        the tenant is missing nobody but super users has one."""
         if not await self._allowed_on_topic(right, topic, subscription):
             lacking = await self._lacking(lambda one: self._allowed_on_topic(right, topic, subscription, one))
             self._refuse(refusal, f"topic {topic}", lacking)
@@ -203,6 +216,19 @@ class SessionAccess:
             return await authorizer.allows_on_topic(principal, right, topic, subscription)
         except TenantNotFound:
             return False
+
+    async def require_tenant(self, topic: TopicName) -> None:
+        """`PulsarError` TOPIC_NOT_FOUND when a topic's tenant is missing; super users are not told here."""
+        authorizer, principal = self._access.authorizer, self.principal
+        if authorizer is None:
+            return
+        assert principal is not None
+        try:
+            await authorizer.is_tenant_admin(principal, topic.namespace_name.tenant)
+        except TenantNotFound:
+            raise PulsarError(
+                ServerError.TOPIC_NOT_FOUND, f"Tenant or namespace or topic does not exist: {topic.namespace_name}"
+            ) from None
 
     def may_look_up_now(self, topic: TopicName) -> bool:
         """Whether what is in memory says that the client may; False: ask `require_on_topic`."""

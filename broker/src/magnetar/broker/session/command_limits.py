@@ -38,7 +38,7 @@ _LISTS: Final = (BaseCommand.ACK, BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
 
 
 TRANSACTION_COMMAND_BYTES_MAX: Final = 64 * KIB
-"""Of a command about transactions: these may name any number of topics, and all are refused."""
+"""Of a command about transactions: these may name any number of topics, and each is looked at. Clients name one."""
 
 _TRANSACTIONS: Final = (
     BaseCommand.ADD_PARTITION_TO_TXN,

@@ -10,13 +10,13 @@ from typing import Final, Protocol
 
 from magnetar.broker.session.api import ControlCommand, Group, Session
 from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.session.coordinators import CoordinatorCommands
 from magnetar.broker.session.lookup import LookupCommands
 from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.schema import SchemaCommands
 from magnetar.broker.session.subscription_ends import SubscriptionEndCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
 from magnetar.broker.session.transaction_ends import TransactionEndCommands
-from magnetar.broker.session.transactions import TransactionCommands
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 
@@ -55,7 +55,7 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(lambda session: session.consumers, ConsumerCommands.COMMANDS),
     **_of(lambda session: session.topic_lists, TopicListCommands.COMMANDS),
     **_of(SchemaCommands, SchemaCommands.COMMANDS),
-    **_of(TransactionCommands, TransactionCommands.COMMANDS),
+    **_of(CoordinatorCommands, CoordinatorCommands.COMMANDS),
     **_of(TransactionEndCommands, TransactionEndCommands.COMMANDS),
     **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }

@@ -43,8 +43,9 @@ class Liveness:
         self._checks: list[asyncio.Future[bool]] = []
 
     def start(self) -> None:
-        """Begin: a client that never says CONNECT is dropped by the first tick."""
-        self._timer = asyncio.get_running_loop().call_later(self._settings.keep_alive_seconds, self._tick)
+        """Begin: a client that never says CONNECT is dropped by the first tick. Without a keep-alive there is none."""
+        if self._settings.keep_alive_seconds > 0:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.keep_alive_seconds, self._tick)
 
     def stop(self) -> None:
         """The connection is gone."""
@@ -59,7 +60,10 @@ class Liveness:
             self._answer_checks(alive=True)
 
     async def alive(self) -> bool:
-        """Whether the client answers a PING soon; when not, the connection is closed."""
+        """Whether the client answers a PING soon; when not, the connection is closed. Where no time is set for the
+        answer nobody is asked (Pulsar: `ServerCnx.checkConnectionLiveness`)."""
+        if self._settings.connection_liveness_check_seconds <= 0:
+            return True
         connection = self._connection
         if self._held_back():
             return True  # Its answer would wait with the rest; the keep-alive sees to the dead.

@@ -76,6 +76,8 @@ class LookupQuestions:
 
     async def _partitions(self, request: TopicRequest) -> bytes:
         name = parse_topic(request.topic)
+        # Of a tenant that is missing Apache's broker tells here alone, where clients begin (`ServerCnx`).
+        await self._session.require_tenant(name)
         await self._session.require(Right.LOOKUP, name, "Client is not authorized to Get Partition Metadata")
         count = await self._context.service.partitions(name, create=request.create)
         return messages.partitioned_metadata(request.request_id, count)

@@ -386,6 +386,11 @@ class ServerSession:
         """Whether it may do everything: also where nobody has to say who he is."""
         return self.access is None or self.access.is_super_user
 
+    async def require_tenant(self, topic: TopicName) -> None:
+        """Raises PulsarError(TOPIC_NOT_FOUND) when rights are looked at and the topic's tenant is missing."""
+        if self.access is not None:
+            await self.access.require_tenant(topic)
+
     async def require_topic_list(self, namespace: NamespaceName, refusal: str) -> None:
         """Raises PulsarError with the text `refusal` unless the client may list the topics of a namespace."""
         if self.access is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.session.transactions import NOT_ENABLED
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import NOT_ENABLED
 from magnetar.core.errors import MagnetarError, forget_frames
 from magnetar.core.ids import signed64
 from magnetar.core.topic_name import TopicName

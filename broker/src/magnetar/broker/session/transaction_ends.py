@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.session.transactions import NOT_ENABLED
 from magnetar.broker.topics.message_checks import NO_BUFFER
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import NOT_ENABLED
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import signed64
 from magnetar.wire.pulsar.errors import PulsarError, ServerError

@@ -32,9 +32,9 @@ class AccessSettings:
     authorization_provider: str = setting("authorizationProvider", AUTHORIZATION_PROVIDER)
     """Apache's class name of the authorization provider; there is only this one."""
     wildcards: bool = setting("authorizationAllowWildcardsMatching", False)
-    """Whether a grant to `a*` or `*a` is one to all roles that begin or end so."""
-    super_user_roles: tuple[str, ...] = setting("superUserRoles", ())
-    """Roles that may do everything."""
+    """A grant to `a*` or `*a` is one to all roles that begin or end so."""
+    super_user_roles: tuple[str, ...] = setting("superUserRoles", (), dynamic="broker")
+    """They may do everything."""
     proxy_roles: tuple[str, ...] = setting("proxyRoles", ())
     """Roles of proxies: they speak for clients, whom they have to name; proxy and client both need the right."""
     authenticate_original_data: bool = setting("authenticateOriginalAuthData", False)

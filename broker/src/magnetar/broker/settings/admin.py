@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.core.limits import MIB
 from magnetar.core.setting import setting
 
 
@@ -15,9 +16,9 @@ class AdminSettings:
     """Whether `force` deletes a namespace with its topics."""
     force_delete_tenant_allowed: bool = setting("forceDeleteTenantAllowed", False, dynamic="broker")
     """Whether `force` deletes a tenant with its namespaces and their topics."""
-    tenants_max: int = setting("maxTenants", 0, dynamic="broker")
+    tenants_max: int = setting("maxTenants", 0, dynamic="broker", below_zero=0)
     """Tenants that the cluster may have; 0 is no limit."""
-    namespaces_per_tenant_max: int = setting("maxNamespacesPerTenant", 0, dynamic="broker")
+    namespaces_per_tenant_max: int = setting("maxNamespacesPerTenant", 0, dynamic="broker", below_zero=0)
     """Namespaces that a tenant may have; 0 is no limit."""
     metadata_store_url: str = setting("metadataStoreUrl", "")
     """The metadata store's URL that tools are told which need the cluster's metadata."""
@@ -27,9 +28,9 @@ class AdminSettings:
     """The URL of the bookies' metadata store that tools are told; empty: the cluster's own store."""
     status_file: str = setting("statusFilePath", "")
     """The file without which /status.html is 404, as load balancers ask; empty: no such file is wanted."""
-    http_connections_max: int = setting("maxHttpServerConnections", 2_048)
+    http_connections_max: int = setting("maxHttpServerConnections", 2_048, low=1)
     """HTTP connections at a time; when another one comes, the one goes that has asked for nothing for the longest."""
-    http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192)
+    http_header_bytes_max: int = setting("httpMaxRequestHeaderSize", 8_192, low=256, high=16 * MIB)
     """Bytes of the first line of an HTTP request, and of each of its headers, at most."""
     region_aware_placement: bool = setting("bookkeeperClientRegionawarePolicyEnabled", False)
     """Whether a bookie's rack may be set with its region."""

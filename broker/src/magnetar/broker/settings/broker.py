@@ -11,12 +11,16 @@ from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
-from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB
-from magnetar.core.setting import part, setting
+from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB, PORT_MAX
+from magnetar.core.setting import check_ranges, part, setting
 from magnetar.net.tls import SERVER_TLS_NAMES, TlsSettings
 
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
 """What CONNECTED reports: the text that Apache's broker of the same protocol level sends (it puts no space)."""
+
+BUNDLES_MAX: Final = 4_096
+"""Of a namespace: more ranges than any of a cluster of this size needs; each costs a metadata node. Apache has no
+limit, and hangs with what does not fit into its metadata store."""
 
 CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
 
@@ -28,7 +32,7 @@ class AutoCreationSettings:
     topics_allowed: bool = setting("allowAutoTopicCreation", True, dynamic="broker")
     partitioned: bool = setting("allowAutoTopicCreationType", False, dynamic="broker", words=CREATION_TYPES)
     """Whether topics that are made on first use are partitioned."""
-    default_partitions: int = setting("defaultNumPartitions", 1, dynamic="broker")
+    default_partitions: int = setting("defaultNumPartitions", 1, dynamic="broker", low=1)
     """Partitions of a topic that is made on first use, if `partitioned`."""
     subscriptions_allowed: bool = setting("allowAutoSubscriptionCreation", True, dynamic="broker")
 
@@ -37,16 +41,16 @@ class AutoCreationSettings:
 class DispatchSettings:
     """How entries leave for consumers."""
 
-    read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100)
+    read_entries_max: int = setting("dispatcherMaxReadBatchSize", 100, low=1, dynamic="broker")
     """Entries that one read of a cursor brings, at most."""
-    read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB)
-    round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20)
+    read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB, low=1, dynamic="broker")
+    round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20, low=1, dynamic="broker")
     """Messages that one consumer is sent before the next one's turn."""
-    unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000)
+    unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000, below_zero=0)
     """Unacknowledged messages that a consumer may hold before it is sent no more; 0 is no limit."""
-    unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000)
+    unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000, below_zero=0)
     """Unacknowledged messages that a subscription may hold before its consumers are sent no more; 0 is no limit."""
-    failover_delay_ms: int = setting("activeConsumerFailoverDelayTimeMillis", 1_000)
+    failover_delay_ms: int = setting("activeConsumerFailoverDelayTimeMillis", 1_000, below_zero=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +60,11 @@ class BrokerSettings:
     cluster_name: str = setting("clusterName", "standalone")
     bind_address: str = setting("bindAddress", "127.0.0.1")
     advertised_address: str = setting("advertisedAddress", "127.0.0.1")
-    broker_service_port: int = setting("brokerServicePort", 6650)
-    web_service_port: int = setting("webServicePort", 8080)
-    broker_service_port_tls: int | None = setting("brokerServicePortTls", None)
+    broker_service_port: int = setting("brokerServicePort", 6650, low=0, high=PORT_MAX)
+    web_service_port: int = setting("webServicePort", 8080, low=0, high=PORT_MAX)
+    broker_service_port_tls: int | None = setting("brokerServicePortTls", None, low=0, high=PORT_MAX)
     """The binary protocol's port with TLS; None: it is not served with TLS."""
-    web_service_port_tls: int | None = setting("webServicePortTls", None)
+    web_service_port_tls: int | None = setting("webServicePortTls", None, low=0, high=PORT_MAX)
     tls: TlsSettings = part(TlsSettings, SERVER_TLS_NAMES)
     """Certificates, authorities and versions of TLS, for both TLS ports."""
     proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
@@ -70,14 +74,15 @@ class BrokerSettings:
     internal_listener_name: str = setting("internalListenerName", "")
     """Whose addresses brokers and clients that name no listener get; empty: the first one's."""
 
-    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30)
-    """A peer that answers no PING for this long is gone."""
-    connection_liveness_check_seconds: float = setting("connectionLivenessCheckTimeoutMillis", 5)
-    """Seconds that the holder of a producer's or consumer's name may take to show that it is alive."""
+    keep_alive_seconds: float = setting("keepAliveIntervalSeconds", 30, below_zero=0)
+    """A peer that answers no PING for this long is gone; 0: nobody is asked."""
+    connection_liveness_check_seconds: float = setting("connectionLivenessCheckTimeoutMillis", 5, below_zero=0)
+    """How long the holder of a name may take to show that it is alive; 0: it is believed to be."""
     known_after_seconds: float = 0.2
     """Ours: how long after its success a client may not know its producer or consumer by its id yet. Clients register
     the id when they have read the answer and pass over a close that comes before; Go's then waits for ever."""
-    message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX)
+    message_size_bytes_max: int = setting("maxMessageSize", MESSAGE_SIZE_BYTES_MAX, low=1, high=MESSAGE_SIZE_BYTES_MAX)
+    """No larger ones fit into what bookies take and give at once (`BOOKKEEPER_FRAME_BYTES_MAX`)."""
     publish_buffer_bytes_per_connection_max: int = 16 * MIB
     """Unacknowledged publishes of one connection before it is read no further; several batches of the largest size."""
     lookups_max: int = setting("maxConcurrentLookupRequest", 50_000, dynamic="broker")
@@ -86,8 +91,10 @@ class BrokerSettings:
     topic_list_watchers: bool = setting("enableBrokerTopicListWatcher", True)
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
     consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
-    managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB)
-    default_namespace_bundles: int = setting("defaultNumberOfNamespaceBundles", 4, dynamic="broker")
+    managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB, dynamic="broker")
+    default_namespace_bundles: int = setting(
+        "defaultNumberOfNamespaceBundles", 4, dynamic="broker", low=1, high=BUNDLES_MAX
+    )
     auto_creation: AutoCreationSettings = field(default_factory=AutoCreationSettings)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     policies: PolicySettings = field(default_factory=PolicySettings)
@@ -97,10 +104,7 @@ class BrokerSettings:
     access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:
-        for name in ("broker_service_port", "web_service_port", "broker_service_port_tls", "web_service_port_tls"):
-            port = getattr(self, name)
-            if port is not None and not 0 <= port <= 65_535:
-                raise SettingError(f"{name} is {port}: a port lies between 0 (any free one) and 65535")
+        check_ranges(self)
         if self.publish_buffer_bytes_per_connection_max < 2 * self.message_size_bytes_max:
             raise SettingError(
                 "publish_buffer_bytes_per_connection_max must hold two messages of message_size_bytes_max: "

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from magnetar.broker.resources import Document, Documents, decode_document
-from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import SWITCHES
 from magnetar.core.errors import MagnetarError, PeerError, SettingError
 from magnetar.core.setting import rows_of
@@ -22,13 +21,66 @@ logger: Final = logging.getLogger(__name__)
 
 PATH: Final = "/admin/configuration"
 
-DYNAMIC_NAMES: Final = frozenset(row.name for row in rows_of(BrokerSettings) if row.dynamic == "broker")
-"""Names of `BrokerSettings` that take effect when they change: Pulsar's dynamic ones, as far as this broker reads them
-each time it needs them. Load management's own switches come on top."""
+T = TypeVar("T")
 
 
 class NotDynamic(MagnetarError):
     """The setting is read when a broker starts, or not at all."""
+
+
+class DynamicPart(Generic[T]):
+    """One settings object of a running broker under those of its cluster. Its rows say which of its names take effect
+    when they change: Pulsar's dynamic ones, as far as they do anything here."""
+
+    def __init__(self, configured: Callable[[], T], apply: Callable[[T], None]) -> None:
+        """`configured` is asked for when somebody sets something, as few clusters do; `apply` is called with the
+        settings in force whenever they change."""
+        self._configured = configured
+        self._apply = apply
+        self._changed: T | None = None
+
+    @property
+    def current(self) -> T:
+        """The settings in force."""
+        return self._configured() if self._changed is None else self._changed
+
+    def names(self) -> frozenset[str]:
+        """What can be changed."""
+        rows = rows_of(type(self._configured()))
+        return frozenset(name for row in rows if row.dynamic == "broker" for name in row.names)
+
+    def check(self, name: str, value: str) -> None:
+        """`SettingError` for a value that makes no sense."""
+        self._with({name: value})
+
+    def take(self, values: Mapping[str, object]) -> None:
+        """Go by these values from now on; those that make no sense change nothing, and are told."""
+        if not values and self._changed is None:
+            return
+        good: dict[str, object] = {}
+        for name in sorted(self.names().intersection(values)):
+            try:
+                self._with({name: values[name]})
+            except SettingError as error:
+                logger.warning("the cluster's setting of %s has no effect here: %s", name, error)
+            else:
+                good[name] = values[name]
+        try:
+            settings = self._with(good)
+        except SettingError as error:
+            logger.warning("the cluster's settings do not go together, the former ones hold: %s", error)
+            return
+        if settings != self.current:
+            self._changed = settings
+            logger.info("settings of the cluster: %s", good)
+            self._apply(settings)
+
+    def _with(self, overrides: Mapping[str, object]) -> T:
+        if not overrides:
+            return self._configured()
+        from magnetar.broker.settings.values import changed
+
+        return changed(self._configured(), overrides, PATH)
 
 
 class DynamicSettings:
@@ -36,25 +88,21 @@ class DynamicSettings:
 
     def __init__(
         self,
-        configured: BrokerSettings,
         store: MetadataStore,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        apply: Callable[[BrokerSettings], None],
+        *parts: DynamicPart[Any],
     ) -> None:
-        """`apply` is called with the settings in force whenever they change."""
-        self.current = configured
-        self._configured = configured
+        """`parts`: all that can change; a name may be of several."""
         self._store = store
         self._documents = Documents(store)
         self._spawn = spawn
-        self._apply = apply
+        self._parts = parts
         self._reading = asyncio.Lock()
         self._stops: list[Callable[[], None]] = []
 
-    @staticmethod
-    def names() -> list[str]:
-        """What can be changed."""
-        return sorted(DYNAMIC_NAMES.union(SWITCHES))
+    def names(self) -> list[str]:
+        """What can be changed, with load management's own switches."""
+        return sorted(frozenset(SWITCHES).union(*(part.names() for part in self._parts)))
 
     async def start(self) -> None:
         """Take what is set, and follow it from now on. `StoreUnavailable`; a node that makes no sense sets nothing."""
@@ -98,41 +146,24 @@ class DynamicSettings:
         await self._refresh()
 
     def _require_dynamic(self, name: str) -> None:
-        if name not in DYNAMIC_NAMES and name not in SWITCHES:
+        if name not in self.names():
             raise NotDynamic(name)
 
     def _check(self, name: str, value: str) -> None:
-        if name in DYNAMIC_NAMES:
-            self._with({name: value})
-            return
-        from magnetar.broker.settings.values import check_switch
+        for part in self._parts:
+            if name in part.names():
+                part.check(name, value)
+        if name in SWITCHES:
+            from magnetar.broker.settings.values import check_switch
 
-        check_switch(name, value)
-
-    def _with(self, overrides: Mapping[str, object]) -> BrokerSettings:
-        if not overrides:
-            return self._configured
-        from magnetar.broker.settings.values import changed
-
-        return changed(self._configured, overrides, PATH)
+            check_switch(name, value)
 
     async def _refresh(self) -> None:
         # One after the other: answers to reads side by side may overtake each other.
         async with self._reading:
-            self._take(await self.values())
-
-    def _take(self, values: Mapping[str, object]) -> None:
-        for name in sorted(DYNAMIC_NAMES.intersection(values)):
-            try:
-                self._with({name: values[name]})
-            except SettingError as error:
-                logger.warning("the cluster's setting of %s has no effect here: %s", name, error)
-                values = {key: value for key, value in values.items() if key != name}
-        settings = self._with({name: value for name, value in values.items() if name in DYNAMIC_NAMES})
-        if settings != self.current:
-            self.current = settings
-            logger.info("settings of the cluster: %s", {name: values[name] for name in values if name in DYNAMIC_NAMES})
-            self._apply(settings)
+            values = await self.values()
+            for part in self._parts:
+                part.take(values)
 
     async def _refresh_later(self) -> None:
         try:

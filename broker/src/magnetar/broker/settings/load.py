@@ -32,27 +32,31 @@ class LoadSettings:
     """Whether the parts of a bundle that was split are unloaded and placed anew."""
     driver: str = setting("magnetarLoadBalanceDriver", LEADER, dynamic="load", ours=True)
     """Who moves and splits bundles: one of `DRIVERS`, the leader broker or the control service's caller."""
-    report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10)
+    report_change_percent: int = setting("loadBalancerReportUpdateThresholdPercentage", 10, dynamic="broker")
     """Percent by which a broker's load must have changed for a new report."""
-    report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000)
+    report_interval_ms_min: int = setting("loadBalancerReportUpdateMinIntervalMillis", 5_000, low=1, dynamic="broker")
     """Milliseconds between two load reports, at least."""
-    report_interval_seconds_max: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60)
+    report_interval_seconds_max: int = setting(
+        "loadBalancerReportUpdateMaxIntervalMinutes", 15 * 60, low=60, dynamic="broker"
+    )
     """Seconds after which a new load report is written, changed or not."""
-    host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60)
+    host_usage_seconds: int = setting("loadBalancerHostUsageCheckIntervalMinutes", 60, low=60, dynamic="broker")
     """Seconds over which CPU and network usage are averaged."""
-    nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None)
+    nic_speed_gbps: float | None = setting("loadBalancerOverrideBrokerNicSpeedGbps", None, low=0.001, high=1_000_000)
     """Gbit/s of each network interface, which count instead of what the system tells; None: the system's word."""
-    round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60)
+    round_seconds: int = setting("loadBalancerSheddingIntervalMinutes", 60, low=60, dynamic="broker")
     """Seconds between two rounds of the leader, each of which decides what moves and splits."""
-    averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60)
+    averages_seconds: int = setting("loadBalancerResourceQuotaUpdateIntervalMinutes", 15 * 60, low=60)
     """Seconds between two writes of bundles' and brokers' averages by the leader."""
-    averaged_bundles_per_broker_max: int = setting("loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10)
+    averaged_bundles_per_broker_max: int = setting(
+        "loadBalancerMaxNumberOfBundlesInBundleLoadReport", 10, below_zero=0, dynamic="broker"
+    )
     """Of which averages are stored, the busiest; 0: all."""
-    failure_domains: bool = setting("failureDomainsEnabled", False)
+    failure_domains: bool = setting("failureDomainsEnabled", False, dynamic="broker")
     """Namespaces of one anti-affinity group go to different domains first."""
-    unload_after_stop_ms_max: int = setting("brokerShutdownTimeoutMs", 60_000, dynamic="broker")
+    unload_after_stop_ms_max: int = setting("brokerShutdownTimeoutMs", 60_000, dynamic="broker", below_zero=0)
     """How long a stopping broker hands its bundles over one after the other."""
-    unloads_per_second_max: int = setting("magnetarDrainUnloadsPerSecond", 100, ours=True)
+    unloads_per_second_max: int = setting("magnetarDrainUnloadsPerSecond", 100, ours=True, low=1, high=1_000_000)
     """How fast bundles leave a broker that drains or stops, so that their clients'
     lookups do not come to the others all at once."""
 
@@ -60,7 +64,7 @@ class LoadSettings:
     """The leader writes what all brokers do to `pulsar/system/load-history`, for
     planning (`magnetar.broker.load.history` says what that costs). Brokers that are processes of their own do unless
     told otherwise; in a standalone nobody expects the topic."""
-    history_interval_seconds: int = setting("loadBalancerHistoryIntervalSeconds", 5 * 60, ours=True)
+    history_interval_seconds: int = setting("loadBalancerHistoryIntervalSeconds", 5 * 60, ours=True, low=1)
     """Seconds between two records of the load history."""
     history_retention_seconds: int = setting("loadBalancerHistoryRetentionMinutes", 30 * 24 * 3600, ours=True)
     """How long the history is kept at least, in minutes; four weeks show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +13,50 @@ from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.process.control_settings import CONTROL_NAMES
+from magnetar.process.missing_features import MissingFeature
 
 UNLISTED: Final = ("enableBrokerTopicListWatcher", "tokenAllowedClockSkewSeconds", "tokenPublicAlg")
 """The first is of later versions than the list is made from; the others are read by Pulsar's providers themselves."""
 
 STORE_NAMES: Final = ("metadataStoreSessionTimeoutMillis", "zookeeperServers")
 """Pulsar's names of settings that `magnetar.process` reads itself."""
+
+_ON: Final = ("true", "yes", "on")
+
+MISSING: Final[Mapping[str, MissingFeature]] = {
+    "additionalServlets": MissingFeature("further servlets"),
+    "bookkeeperClientAuthenticationPlugin": MissingFeature("authentication at bookies"),
+    "bookkeeperTLSClientAuthentication": MissingFeature("client certificates for bookies"),
+    "brokerEntryMetadataInterceptors": MissingFeature("index and time of the broker on entries"),
+    "brokerInterceptors": MissingFeature("interceptors"),
+    "clientLibraryVersionCheckEnabled": MissingFeature("check of clients' versions"),
+    "clusterMigrationCheckDurationSeconds": MissingFeature("migration to another cluster"),
+    "configurationMetadataSyncEventTopic": MissingFeature("exchange of configuration metadata by a topic"),
+    "enableNonPersistentTopics": MissingFeature("way to switch non-persistent topics off", _ON),
+    "enablePackagesManagement": MissingFeature("packages"),
+    "enablePersistentTopics": MissingFeature("way to switch persistent topics off", _ON),
+    "entryFilterNames": MissingFeature("entry filters"),
+    "functionsWorkerEnabled": MissingFeature("functions, sources and sinks"),
+    "httpRequestsLimitEnabled": MissingFeature("limit of HTTP requests per second"),
+    "isAllowAutoUpdateSchemaEnabled": MissingFeature(
+        "way to forbid by the broker's settings that producers change schemas", _ON
+    ),
+    "managedLedgerOffloadDriver": MissingFeature("tiered storage: nothing is offloaded"),
+    "messagingProtocols": MissingFeature("other protocols beside Pulsar's own"),
+    "metadataSyncEventTopic": MissingFeature("exchange of metadata by a topic"),
+    "resourceUsageTransportClassName": MissingFeature("resource groups that hold over several brokers"),
+    "schemaRegistryStorageClassName": MissingFeature(
+        "storage of schemas but BookKeeper", ("bookkeeperschemastoragefactory",)
+    ),
+    "strictBookieAffinityEnabled": MissingFeature("strict affinity of namespaces to bookies"),
+    "subscriptionKeySharedEnable": MissingFeature(
+        "effect of it: subscriptionTypesEnabled says which types there are", _ON
+    ),
+    "topicFactoryClassName": MissingFeature("topics of another class"),
+    "transactionCoordinatorEnabled": MissingFeature("transactions"),
+    "webSocketServiceEnabled": MissingFeature("WebSocket"),
+}
+"""Settings that ask for features which are not there. Those that have an effect by now are not told of."""
 
 SETTINGS: Final = Catalogue(
     Path(__file__).with_name("upstream_settings.txt"),
@@ -27,6 +66,7 @@ SETTINGS: Final = Catalogue(
     TcpBookieSettings,
     BalanceSettings,
     unlisted=UNLISTED,
+    ignored=Path(__file__).with_name("ignored_settings.txt"),
     read_apart=(*CONTROL_NAMES, *STORE_NAMES),
 )
 
@@ -34,3 +74,13 @@ SETTINGS: Final = Catalogue(
 def known_names() -> frozenset[str]:
     """Every name that a `broker.conf` may hold."""
     return SETTINGS.names
+
+
+def ignored_names() -> Mapping[str, str]:
+    """Names that a `broker.conf` of another version may hold, and why they are passed over."""
+    return SETTINGS.ignored
+
+
+def missing_features() -> Mapping[str, MissingFeature]:
+    """What some settings ask for in vain."""
+    return MISSING

@@ -43,75 +43,91 @@ class PolicySettings:
     """A broker's defaults of policies, under Pulsar's own names (`ServiceConfiguration`). For limits of numbers and
     rates 0 is none. Rates without a unit in their names are in bytes."""
 
-    retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0)
-    retention_megabytes: int = setting("defaultRetentionSizeInMB", 0)
-    message_ttl_seconds: int = setting("ttlDurationDefaultInSeconds", 0)
-    message_expiry_check_seconds: float = setting("messageExpiryCheckIntervalInMinutes", 300)
+    retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0, below_zero=-1)
+    retention_megabytes: int = setting("defaultRetentionSizeInMB", 0, below_zero=-1)
+    message_ttl_seconds: int = setting("ttlDurationDefaultInSeconds", 0, below_zero=0)
+    message_expiry_check_seconds: float = setting("messageExpiryCheckIntervalInMinutes", 300, low=60)
     backlog_quota_check: bool = setting("backlogQuotaCheckEnabled", True)
-    backlog_quota_check_seconds: float = setting("backlogQuotaCheckIntervalInSeconds", 60)
-    backlog_quota_bytes: int = setting("backlogQuotaDefaultLimitBytes", -1)
-    backlog_quota_age_seconds: int = setting("backlogQuotaDefaultLimitSecond", -1, unit="seconds")
+    backlog_quota_check_seconds: float = setting("backlogQuotaCheckIntervalInSeconds", 60, low=1)
+    backlog_quota_bytes: int = setting("backlogQuotaDefaultLimitBytes", -1, below_zero=-1)
+    backlog_quota_age_seconds: int = setting("backlogQuotaDefaultLimitSecond", -1, unit="seconds", below_zero=-1)
     backlog_quota_policy: BacklogQuotaPolicy = setting("backlogQuotaDefaultRetentionPolicy", BacklogQuotaPolicy.HOLD)
     backlog_quota_age_precise: bool = setting("preciseTimeBasedBacklogQuotaCheck", False)
-    subscription_expiration_minutes: int = setting("subscriptionExpirationTimeMinutes", 0)
-    subscription_expiry_check_seconds: float = setting("subscriptionExpiryCheckIntervalInMinutes", 300)
+    subscription_expiration_minutes: int = setting("subscriptionExpirationTimeMinutes", 0, below_zero=0)
+    subscription_expiry_check_seconds: float = setting("subscriptionExpiryCheckIntervalInMinutes", 300, low=60)
 
     delete_inactive_topics: bool = setting("brokerDeleteInactiveTopicsEnabled", True, dynamic="broker")
-    delete_inactive_topics_check_seconds: int = setting("brokerDeleteInactiveTopicsFrequencySeconds", 60)
+    delete_inactive_topics_check_seconds: int = setting(
+        "brokerDeleteInactiveTopicsFrequencySeconds", 60, low=1, dynamic="broker"
+    )
     delete_inactive_topics_mode: InactiveTopicDeleteMode = setting(
         "brokerDeleteInactiveTopicsMode", InactiveTopicDeleteMode.NO_SUBSCRIPTIONS, dynamic="broker"
     )
     delete_inactive_topics_after_seconds: int | None = setting(
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None, dynamic="broker"
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None, dynamic="broker", below_zero=0
     )
     """Seconds without use after which a topic is deleted; None: as long as the time between checks."""
-    delete_inactive_partitioned_metadata: bool = setting("brokerDeleteInactivePartitionedTopicMetadataEnabled", False)
+    delete_inactive_partitioned_metadata: bool = setting(
+        "brokerDeleteInactivePartitionedTopicMetadataEnabled", False, dynamic="broker"
+    )
 
-    producers_per_topic_max: int = setting("maxProducersPerTopic", 0)
-    same_address_producers_max: int = setting("maxSameAddressProducersPerTopic", 0)
-    consumers_per_topic_max: int = setting("maxConsumersPerTopic", 0)
-    same_address_consumers_max: int = setting("maxSameAddressConsumersPerTopic", 0)
-    consumers_per_subscription_max: int = setting("maxConsumersPerSubscription", 0)
-    subscriptions_per_topic_max: int = setting("maxSubscriptionsPerTopic", 0)
-    topics_per_namespace_max: int = setting("maxTopicsPerNamespace", 0, dynamic="broker")
-    partitions_per_topic_max: int = setting("maxNumPartitionsPerPartitionedTopic", 0, dynamic="broker")
-    connections_max: int = setting("brokerMaxConnections", 50_000)
+    producers_per_topic_max: int = setting("maxProducersPerTopic", 0, below_zero=0)
+    same_address_producers_max: int = setting("maxSameAddressProducersPerTopic", 0, below_zero=0)
+    consumers_per_topic_max: int = setting("maxConsumersPerTopic", 0, below_zero=0)
+    same_address_consumers_max: int = setting("maxSameAddressConsumersPerTopic", 0, below_zero=0)
+    consumers_per_subscription_max: int = setting("maxConsumersPerSubscription", 0, below_zero=0)
+    subscriptions_per_topic_max: int = setting("maxSubscriptionsPerTopic", 0, below_zero=0)
+    topics_per_namespace_max: int = setting("maxTopicsPerNamespace", 0, dynamic="broker", below_zero=0)
+    partitions_per_topic_max: int = setting("maxNumPartitionsPerPartitionedTopic", 0, dynamic="broker", below_zero=0)
+    connections_max: int = setting("brokerMaxConnections", 50_000, below_zero=0)
     """Five times what a broker was measured with. Pulsar has no limit by default."""
-    connections_per_address_max: int = setting("brokerMaxConnectionsPerIp", 20_000)
+    connections_per_address_max: int = setting("brokerMaxConnectionsPerIp", 20_000, below_zero=0)
     """Twice what a proxy of Pulsar takes, which is one address for all of its clients; an address has 28 000 ports for
     one broker. Pulsar has no limit by default."""
-    unacked_messages_per_broker_max: int = setting("maxUnackedMessagesPerBroker", 0)
-    unacked_share_when_broker_blocked: float = setting("maxUnackedMessagesPerSubscriptionOnBrokerBlocked", 0.16)
+    unacked_messages_per_broker_max: int = setting("maxUnackedMessagesPerBroker", 0, below_zero=0)
+    unacked_share_when_broker_blocked: float = setting(
+        "maxUnackedMessagesPerSubscriptionOnBrokerBlocked", 0.16, low=0, high=1
+    )
     """Subscriptions that hold more than this share of the broker's limit are stopped while it is reached."""
 
-    publish_messages_per_topic: int = setting("maxPublishRatePerTopicInMessages", 0, dynamic="broker")
-    publish_per_topic_bytes: int = setting("maxPublishRatePerTopicInBytes", 0, dynamic="broker")
-    publish_messages: int = setting("brokerPublisherThrottlingMaxMessageRate", 0, dynamic="broker")
+    publish_messages_per_topic: int = setting("maxPublishRatePerTopicInMessages", 0, dynamic="broker", below_zero=0)
+    publish_per_topic_bytes: int = setting("maxPublishRatePerTopicInBytes", 0, dynamic="broker", below_zero=0)
+    publish_messages: int = setting("brokerPublisherThrottlingMaxMessageRate", 0, dynamic="broker", below_zero=0)
     """Messages per second that all producers of the broker together may publish; 0 is no limit."""
-    publish_bytes: int = setting("brokerPublisherThrottlingMaxByteRate", 0, dynamic="broker")
-    publish_buffer_bytes_max: int = setting("maxMessagePublishBufferSizeInMB", 512 * MIB)
+    publish_bytes: int = setting("brokerPublisherThrottlingMaxByteRate", 0, dynamic="broker", below_zero=0)
+    publish_buffer_bytes_max: int = setting(
+        "maxMessagePublishBufferSizeInMB", 512 * MIB, below_zero=0, dynamic="broker"
+    )
     """Unacknowledged publishes of all connections before those that publish are read no further; room for thirty
     connections that use up their own part. Apache's is half of the direct memory."""
 
-    dispatch_messages: int = setting("dispatchThrottlingRateInMsg", 0, dynamic="broker")
+    dispatch_messages: int = setting("dispatchThrottlingRateInMsg", 0, dynamic="broker", below_zero=0)
     """Messages per second that the broker may send to all its consumers together; 0 is no limit."""
-    dispatch_bytes: int = setting("dispatchThrottlingRateInByte", 0, dynamic="broker")
-    dispatch_messages_per_topic: int = setting("dispatchThrottlingRatePerTopicInMsg", 0, dynamic="broker")
-    dispatch_per_topic_bytes: int = setting("dispatchThrottlingRatePerTopicInByte", 0, dynamic="broker")
-    dispatch_messages_per_subscription: int = setting("dispatchThrottlingRatePerSubscriptionInMsg", 0, dynamic="broker")
-    dispatch_per_subscription_bytes: int = setting("dispatchThrottlingRatePerSubscriptionInByte", 0, dynamic="broker")
-    dispatch_messages_per_replicator: int = setting("dispatchThrottlingRatePerReplicatorInMsg", 0, dynamic="broker")
-    dispatch_per_replicator_bytes: int = setting("dispatchThrottlingRatePerReplicatorInByte", 0, dynamic="broker")
+    dispatch_bytes: int = setting("dispatchThrottlingRateInByte", 0, dynamic="broker", below_zero=0)
+    dispatch_messages_per_topic: int = setting("dispatchThrottlingRatePerTopicInMsg", 0, dynamic="broker", below_zero=0)
+    dispatch_per_topic_bytes: int = setting("dispatchThrottlingRatePerTopicInByte", 0, dynamic="broker", below_zero=0)
+    dispatch_messages_per_subscription: int = setting(
+        "dispatchThrottlingRatePerSubscriptionInMsg", 0, dynamic="broker", below_zero=0
+    )
+    dispatch_per_subscription_bytes: int = setting(
+        "dispatchThrottlingRatePerSubscriptionInByte", 0, dynamic="broker", below_zero=0
+    )
+    dispatch_messages_per_replicator: int = setting(
+        "dispatchThrottlingRatePerReplicatorInMsg", 0, dynamic="broker", below_zero=0
+    )
+    dispatch_per_replicator_bytes: int = setting(
+        "dispatchThrottlingRatePerReplicatorInByte", 0, dynamic="broker", below_zero=0
+    )
     dispatch_relative_to_publish_rate: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate", False, dynamic="broker"
     )
-    dispatch_counts_batches: bool = setting("dispatchThrottlingOnBatchMessageEnabled", False)
+    dispatch_counts_batches: bool = setting("dispatchThrottlingOnBatchMessageEnabled", False, dynamic="broker")
     """A batch takes one message off a dispatch rate, not as many as it has."""
-    dispatch_limits_caught_up: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", True)
+    dispatch_limits_caught_up: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", True, dynamic="broker")
     """Whether dispatch rates also hold for subscriptions without a backlog worth the name."""
-    subscribes_per_consumer: int = setting("subscribeThrottlingRatePerConsumer", 0, dynamic="broker")
+    subscribes_per_consumer: int = setting("subscribeThrottlingRatePerConsumer", 0, dynamic="broker", below_zero=0)
     subscribe_period_seconds: int = setting(
-        "subscribeRatePeriodPerConsumerInSecond", 30, unit="seconds", dynamic="broker"
+        "subscribeRatePeriodPerConsumerInSecond", 30, unit="seconds", dynamic="broker", low=1
     )
 
     encryption_required: bool = setting("encryptionRequireOnProducer", False)
@@ -121,28 +137,30 @@ class PolicySettings:
     schema_validation_enforced: bool = setting("isSchemaValidationEnforced", False)
     schema_compatibility: Strategy = setting("schemaCompatibilityStrategy", Strategy.FULL)
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True)
-    delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000)
+    delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000, low=1)
     deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", False)
-    delay_ms_max: int = setting("delayedDeliveryMaxDelayInMillis", 0)
-    delay_clamped_ms: int = setting("delayedDeliveryClampDelayInMillis", 0, ours=True)
+    delay_ms_max: int = setting("delayedDeliveryMaxDelayInMillis", 0, below_zero=0)
+    delay_clamped_ms: int = setting("delayedDeliveryClampDelayInMillis", 0, ours=True, below_zero=0)
     """Messages with longer delays are delivered after this one; 0 is no such limit. Ours: Pulsar only refuses."""
     deduplication: bool = setting("brokerDeduplicationEnabled", False)
     deduplication_producers_max: int = setting("brokerDeduplicationMaxNumberOfProducers", 10_000)
-    deduplication_snapshot_check_seconds: float = setting("brokerDeduplicationSnapshotFrequencyInSeconds", 120)
-    deduplication_snapshot_seconds: int = setting("brokerDeduplicationSnapshotIntervalSeconds", 120)
-    deduplication_snapshot_entries: int = setting("brokerDeduplicationEntriesInterval", 1_000)
-    deduplication_forget_seconds: int = setting("brokerDeduplicationProducerInactivityTimeoutMinutes", 360 * 60)
-    compaction_threshold_bytes: int = setting("brokerServiceCompactionThresholdInBytes", 0)
-    compaction_check_seconds: float = setting("brokerServiceCompactionMonitorIntervalInSeconds", 60)
+    deduplication_snapshot_check_seconds: float = setting(
+        "brokerDeduplicationSnapshotFrequencyInSeconds", 120, below_zero=0
+    )
+    deduplication_snapshot_seconds: int = setting("brokerDeduplicationSnapshotIntervalSeconds", 120, below_zero=0)
+    deduplication_snapshot_entries: int = setting("brokerDeduplicationEntriesInterval", 1_000, low=1)
+    deduplication_forget_seconds: int = setting("brokerDeduplicationProducerInactivityTimeoutMinutes", 360 * 60, low=60)
+    compaction_threshold_bytes: int = setting("brokerServiceCompactionThresholdInBytes", 0, below_zero=0)
+    compaction_check_seconds: float = setting("brokerServiceCompactionMonitorIntervalInSeconds", 60, low=1)
     """How often thresholds are looked at."""
-    compaction_read_seconds_max: float = setting("brokerServiceCompactionPhaseOneLoopTimeInSeconds", 30)
+    compaction_read_seconds_max: float = setting("brokerServiceCompactionPhaseOneLoopTimeInSeconds", 30, low=1)
     """How long a compaction waits for one read; then it fails."""
     compaction_keeps_null_keys: bool = setting("topicCompactionRetainNullKey", False)
     """Messages without a key are kept, all of them."""
     compaction_order: CompactionOrder = setting(
         "compactionServiceFactoryClassName", CompactionOrder.PUBLISHED, read=class_named(CompactionOrder)
     )
-    compaction_keys_max: int = setting("topicCompactionMaxKeys", 4_000_000, ours=True)
+    compaction_keys_max: int = setting("topicCompactionMaxKeys", 4_000_000, ours=True, low=1)
     """Keys of one topic that a compaction remembers: some 250 bytes each. With more it fails, and the broker lives."""
 
     @property

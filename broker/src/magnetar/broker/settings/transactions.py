@@ -1,19 +1,33 @@
-"""What an operator may set of transactions, under Pulsar's own meanings (`ServiceConfiguration`)."""
+"""What an operator may set about transactions, under Pulsar's names (`ServiceConfiguration`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.core.limits import MIB
 from magnetar.core.setting import check_ranges, setting
 
+REQUESTS_AT_ONCE_MIN: Final = 100
+"""Apache's coordinators have at least so many requests under way, whatever is set."""
+
+INTEGER_MAX: Final = (1 << 31) - 1
+"""The largest Java int: these settings are ints at Apache's brokers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Whether there are transactions, and how their records and the state of topics are written."""
+    """Transactions of one broker: whether there are any, bounds of its coordinators, and how records are written."""
 
     enabled: bool = setting("transactionCoordinatorEnabled", False)
-    """Whether clients may use transactions."""
+    """Whether clients may use transactions: coordinators run, topics and subscriptions take part."""
+    open_per_coordinator_max: int = setting("maxActiveTransactionsPerCoordinator", 0, low=0, high=INTEGER_MAX)
+    """Transactions of one coordinator that are not over; 0 is no limit."""
+    requests_at_once_max: int = setting("transactionBufferClientMaxConcurrentRequests", 1_000, low=1, high=INTEGER_MAX)
+    """Requests by which topics and subscriptions hear of an end that may be without an answer; at least
+    `REQUESTS_AT_ONCE_MIN`."""
+    request_timeout_ms: int = setting("transactionBufferClientOperationTimeoutInMills", 3_000, low=1, high=INTEGER_MAX)
+    """Milliseconds until such a request without an answer is sent again."""
     snapshot_changes_max: int = setting("transactionBufferSnapshotMaxTransactionCount", 1_000, low=1)
     """So often may the last readable position of a topic change before a snapshot of its transactions is due."""
     snapshot_interval_ms: int = setting("transactionBufferSnapshotMinTimeInMillis", 5_000, low=1)
@@ -32,3 +46,8 @@ class TransactionSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    @property
+    def requests_max(self) -> int:
+        """How many requests a coordinator may have under way."""
+        return max(REQUESTS_AT_ONCE_MIN, self.requests_at_once_max)

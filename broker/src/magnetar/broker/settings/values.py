@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.load import SWITCHES, LoadSettings
@@ -16,10 +16,12 @@ from magnetar.core.settings_file import GivenSettings, parse_value, unit_factor
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
 
+T = TypeVar("T")
 
-def changed(settings: BrokerSettings, texts: Mapping[str, object], where: str) -> BrokerSettings:
+
+def changed(settings: T, texts: Mapping[str, object], where: str) -> T:
     """The settings with those replaced that have a text, under Pulsar's names. `SettingError` tells `where`."""
-    given = GivenSettings([row.name for row in rows_of(BrokerSettings)])
+    given = GivenSettings([name for row in rows_of(type(settings)) for name in row.names])
     for name, value in texts.items():
         given.add(name, str(value), where)
     return given.build(settings)

@@ -105,7 +105,7 @@ class DelayBucket:
         return found if found >= 0 else BUCKET_MS
 
     def next_known(self, offset: int) -> int:
-        """What `next_occupied` is, as far as is known: the time of a look while not all are chained."""
+        """The first millisecond from an offset on that may have entries, while not all are chained."""
         if self._chained == len(self._offsets):
             return self.next_occupied(offset)
         return max(offset, self.first_offset)

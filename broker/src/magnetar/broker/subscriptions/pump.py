@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
@@ -155,6 +156,8 @@ class Pump:
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
         self._settings = settings
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.round_robin_messages_max = settings.round_robin_messages_max
         if limiters != self._limiters:
             for limiter in self._limiters:
                 limiter.forget(self.run)
@@ -337,15 +340,10 @@ class Pump:
 
     def _visible(self, entries: list[Entry]) -> list[Entry]:
         """Those before the oldest open transaction; the others are read when it has ended."""
-        visibility = self.visibility
-        if visibility is None or not entries:
+        if self.visibility is None or not entries or not self.visibility.hides(entries[-1].position):
             return entries
-        hidden_from = visibility.hidden_from
-        last = entries[-1]
-        if (last.ledger_id, last.entry_id) < hidden_from:
-            return entries
-        self._cursor.skip_to(hidden_from)
-        return [entry for entry in entries if (entry.ledger_id, entry.entry_id) < hidden_from]
+        self._cursor.skip_to(self.visibility.hidden_from)
+        return self.visibility.cut(entries)
 
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns the bytes."""

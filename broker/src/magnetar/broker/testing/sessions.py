@@ -17,6 +17,7 @@ from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import MemoryBookies
@@ -28,6 +29,9 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 PATIENCE_SECONDS: Final = 120.0
 """How long an answer may take before the test fails; never reached when all is well."""
+
+COORDINATORS: Final = 4
+"""Transaction coordinators of a broker that is set up with transactions."""
 
 BODIES: Final = {number: field for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items() if number > 1}
 """The body of each command stands at the field number that equals its type."""
@@ -311,6 +315,8 @@ class MemoryBroker:
         await initialize_cluster_metadata(
             Resources(self.store), settings.cluster_name, cluster_data(settings.service_url, settings.web_service_url)
         )
+        if settings.transactions.enabled:
+            await initialize_coordinators(Resources(self.store), COORDINATORS)
         parts = BrokerParts(self.store, self.ledgers, clock, self._ledger_settings, balance_settings=self._balance)
         self.broker = await start_broker(settings, parts)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.topics.deduplication import Deduplication
     from magnetar.broker.topics.producer import PublishBatch
-    from magnetar.broker.transactions.buffer import TransactionBuffer
+    from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 
 Refusal = tuple[ServerError | None, str]
 """Why a message is not stored; no code: because it is already."""

@@ -18,7 +18,7 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
-from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger
+from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger, is_pending_ack_log
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -27,15 +27,14 @@ from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
-from magnetar.broker.transactions.buffer import TransactionBuffer
-from magnetar.broker.transactions.pending_log import PendingAckLogs
-from magnetar.broker.transactions.pending_topic import TopicPendingAcks
-from magnetar.broker.transactions.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.topic_parts import TopicParts
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.coordination import NameGenerator
 from magnetar.metadata.store import MetadataStore, VersionConflict
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -50,6 +49,9 @@ CREATING: Final = "creating"
 
 CLOSING_LOOK_SECONDS: Final = 0.005
 """How often who wants to close a topic looks whether it is closed that another is closing."""
+
+CACHE_STEP_BYTES: Final = 16 * MIB
+"""Of entries that leave the cache in one turn of the event loop when it is made smaller."""
 
 SCHEMAS_LEFT_MAX: Final = 1_000
 """Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
@@ -92,18 +94,12 @@ class BrokerService:
             self.namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
-        transactions = settings.transactions
-        self._pending_ack_logs = (
-            PendingAckLogs(ledgers=ledgers, settings=transactions, runtime=self._runtime)
-            if transactions.enabled
-            else None
-        )
+        self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
         self.upkeep = Upkeep(self, call_later)
         self._compactions = CompactionWorld(
             clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._snapshots: SnapshotStore | None = None
         self._producer_names: NameGenerator | None = None
         self._schemas_left: dict[str, None] = {}
         """Topics that are deleted, and whose schemas could not be."""
@@ -120,19 +116,25 @@ class BrokerService:
 
     def use_settings(self, settings: BrokerSettings) -> None:
         """Go on with other settings, of which only those differ that may change while a broker runs."""
-        self.settings = settings
+        before, self.settings = self.settings, settings
         self.lookup.use_settings(settings)
         self.limits.use_settings(settings.policies)
+        self.upkeep.use_settings(settings.policies)
+        if settings.managed_ledger_cache_bytes_max != before.managed_ledger_cache_bytes_max:
+            self.spawn(self._resize_cache())
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
 
-    def use_snapshots(self, snapshots: SnapshotStore) -> None:
-        """Topics take transactional messages; before any is loaded."""
-        self._snapshots = snapshots
+    def use_ledger_settings(self, settings: ManagedLedgerSettings) -> None:
+        """Use other settings of managed ledgers from now on, also in topics that are loaded."""
+        self.ledgers.settings = settings
+        self.policies.use_broker(BrokerLevel(self.settings, settings))
 
-    async def close_snapshots(self) -> None:
-        """Before the broker's own client is closed."""
-        if self._snapshots is not None:
-            await self._snapshots.close()
+    async def _resize_cache(self) -> None:
+        """In steps: letting go of a large cache's entries takes its time."""
+        cache = self.ledgers.cache
+        while cache.size_bytes_max != (wanted := self.settings.managed_ledger_cache_bytes_max):
+            cache.resize(max(wanted, min(cache.size_bytes, cache.size_bytes_max) - CACHE_STEP_BYTES))
+            await asyncio.sleep(0)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the service waits for it when it closes, and logs what fails."""
@@ -177,6 +179,8 @@ class BrokerService:
                 # Whoever began this load may not have wanted the topic to be made.
                 if not create or error.code != ServerError.TOPIC_NOT_FOUND or loading.get_name() == CREATING:
                     raise
+                # A load that has just ended raises at once, and is forgotten only in the loop's next turn.
+                await asyncio.sleep(0)
 
     async def _take_bundle(self, name: TopicName) -> None:
         """Returns when this broker owns a topic's bundle: when nobody did and it is this one's turn."""
@@ -223,7 +227,9 @@ class BrokerService:
             await topic.close()
             raise self._not_served(name)
         # They may have changed while it was opened, when nobody could tell the topic.
-        topic.follow(self.policies.of(name))
+        policies = self.policies.of(name)
+        topic.follow(policies)
+        self.upkeep.unreplicated.look(name, policies)
         self.topics[str(name)] = owned.topics[str(name)] = topic
         if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
             self.compaction(topic).settle_later()
@@ -247,11 +253,7 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
         # Again from memory: what it is opened with may be outdated by now.
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
-        if self._snapshots is not None and not belongs_to_brokers(name):
-            settings = self.settings.transactions
-            topic.use_buffer(TransactionBuffer(name, ledger, self._snapshots, self._runtime, settings))
-        if self._pending_ack_logs is not None and not topic.of_broker:
-            topic.pending_acks = TopicPendingAcks(name, ledger, self._pending_ack_logs)
+        self.transactions.equip(topic)
         try:
             await topic.prepare()
         except BaseException:
@@ -329,12 +331,6 @@ class BrokerService:
         if str(name) in self.topics:
             return True
         return name.domain == "persistent" and await self.ledgers.exists(name.persistence_name)
-
-    async def existing(self, name: TopicName) -> list[TopicName]:
-        """The topic, or its partitions if it is partitioned; none when it does not exist."""
-        if count := await self.resources.partitions(name):
-            return [name.partition(index) for index in range(count)]
-        return [name] if await self.exists(name) else []
 
     def partitions_now(self, name: TopicName) -> int | None:
         """How many partitions a topic has, 0 when it is not partitioned, from memory alone; None: ask `partitions`."""
@@ -440,7 +436,7 @@ class BrokerService:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Remove a topic with its messages, subscriptions and (when it is not a partition) schema."""
         loaded = await self._settled(name)
-        if is_bare_ledger(name) and await self.exists(name):
+        if is_pending_ack_log(name) and await self.exists(name):
             # Left over by a deletion that was cut short; its namespace can only be deleted without it.
             await self.ledgers.delete(name.persistence_name)
             return

@@ -91,6 +91,11 @@ class Sweeper(Generic[Item]):
         job.due_seconds = self._clock.monotonic_seconds() + job.interval_seconds
         self.jobs.append(job)
 
+    def retime(self, job: Job[Item], interval_seconds: float) -> None:
+        """Run a job each such interval from now on, at the latest one from now."""
+        job.interval_seconds = interval_seconds
+        job.due_seconds = min(job.due_seconds, self._clock.monotonic_seconds() + interval_seconds)
+
     def start(self) -> None:
         """Begin to run the jobs."""
         self._stopped = False

@@ -27,6 +27,7 @@ from magnetar.broker.topics.deduplication import Deduplication, DeduplicationSwi
 from magnetar.broker.topics.limits import (
     SubscribeLimiter,
     check_consumer,
+    check_durability,
     check_subscription_type,
     subscribe_limiter_for,
 )
@@ -35,10 +36,9 @@ from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.topic_base import TopicBase
-from magnetar.broker.transactions.buffer import TransactionBuffer
-from magnetar.broker.transactions.held_appends import HeldAppends
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffers.held_appends import HeldAppends
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
-from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
@@ -56,6 +56,18 @@ _OPEN: Final = LoadedTopicState.OPEN
 
 RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
 """Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
+
+NO_NODE_NAMES: Final = (".", "..")
+"""What no cursor's node can be called: in paths of a metadata store these are steps."""
+
+
+def check_durable_subscription(name: str) -> None:
+    """Raises PulsarError for a name that no cursor of a client can have. PRODUCER_BUSY is what Apache's broker calls
+    every error about names."""
+    if name.startswith(RESERVED_SUBSCRIPTIONS):
+        raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+    if name in NO_NODE_NAMES:
+        raise PulsarError(ServerError.PRODUCER_BUSY, f"No subscription can be called {name!r}")
 
 
 class PersistentTopic(TopicBase):
@@ -121,11 +133,6 @@ class PersistentTopic(TopicBase):
         if self.compacts_by_itself:
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
             await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
-
-    @property
-    def clock(self) -> Clock:
-        """What time it is."""
-        return self._clock
 
     @property
     def number_of_entries(self) -> int:
@@ -206,12 +213,6 @@ class PersistentTopic(TopicBase):
         for subscription in self.subscriptions.values():
             subscription.entries_available()
 
-    def disconnect_producers(self) -> None:
-        """Have those that publish look the topic up again."""
-        for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-            self.remove_producer(producer)
-
     async def check_producer(self, producer: Producer) -> None:
         """Raises PulsarError when policies keep a producer out: limits, encryption, a backlog that is too large."""
         if not self.of_broker:
@@ -250,6 +251,7 @@ class PersistentTopic(TopicBase):
         self, name: str, start: Position, properties: dict[str, str] | None = None
     ) -> Subscription:
         """A durable subscription; the existing one when there is one."""
+        check_durable_subscription(name)
         self._refuse_when_closing()
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
@@ -270,11 +272,8 @@ class PersistentTopic(TopicBase):
             self._subscribe_limiter.check(consumer)
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
-        if subscription is not None and subscription.cursor.durable != consumer.durable:
-            present = "Durable" if subscription.cursor.durable else "NonDurable"
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists."
-            )
+        if subscription is not None:
+            check_durability(subscription.cursor.durable, consumer)
         if not self.of_broker:
             settings = self._runtime.limits.settings
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction.threshold import over_threshold
 from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
+from magnetar.broker.policies.unreplicated import Unreplicated
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.sweep import Job, Sweeper, Work
 from magnetar.broker.topics.topic import PersistentTopic
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.topic import Topic
     from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
@@ -26,6 +28,8 @@ logger: Final = logging.getLogger(__name__)
 
 RATE_UPDATE_SECONDS: Final = 10.0
 """How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
+
+INACTIVE_TOPICS: Final = "inactive topics"
 
 UNACKED_CHECK_SECONDS: Final = 3.0
 """How often what all consumers hold is added up, if there is a limit; what comes on top between two looks is bounded by
@@ -66,6 +70,7 @@ class Upkeep:
     def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         self._service = service
         self._settings = service.settings.policies
+        self.unreplicated = Unreplicated()
         self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._changed: set[NamespaceName] = set()
@@ -82,6 +87,13 @@ class Upkeep:
         """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
         self._partitioned = partitioned
 
+    def use_settings(self, settings: PolicySettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self._settings = settings
+        for job in self._sweeper.jobs:
+            if job.name == INACTIVE_TOPICS:
+                self._sweeper.retime(job, settings.delete_inactive_topics_check_seconds)
+
     def start(self) -> None:
         """Begin the periodic work on topics: rates, expiry, inactive topics, deduplication, backlog quotas."""
         settings = self._settings
@@ -93,7 +105,7 @@ class Upkeep:
                 settings.subscription_expiry_check_seconds,
                 _persistent(expiry.check_subscriptions),
             ),
-            Job("inactive topics", settings.delete_inactive_topics_check_seconds, self._check_activity),
+            Job(INACTIVE_TOPICS, settings.delete_inactive_topics_check_seconds, self._check_activity),
             Job("compaction", settings.compaction_check_seconds, _persistent(self._compact)),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
         ]
@@ -126,7 +138,7 @@ class Upkeep:
     def _policies_changed(self, namespace: NamespaceName, topic: TopicName | None) -> None:
         loaded = self._service.topics
         if topic is not None and (one := loaded.get(str(topic))) is not None:
-            one.follow(self._service.policies.of(topic))
+            self._follow(one)
         elif len(loaded) <= TOPICS_AT_ONCE:
             self._applying = {namespace}
             for one in list(loaded.values()):
@@ -140,8 +152,13 @@ class Upkeep:
         # A sweep may have begun before the last change: it takes what is new along, and another one follows.
         namespace = topic.name.namespace_name
         if namespace in self._applying or namespace in self._changed:
-            topic.follow(self._service.policies.of(topic.name))
+            self._follow(topic)
         return None
+
+    def _follow(self, topic: Topic) -> None:
+        policies = self._service.policies.of(topic.name)
+        topic.follow(policies)
+        self.unreplicated.look(topic.name, policies)
 
     def _applied(self) -> None:
         if not self._apply.queued:

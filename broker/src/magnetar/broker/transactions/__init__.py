@@ -1,1 +1,1 @@
-"""Transactions: coordinators, what topics hold back until these end them, acknowledgements that do not count before."""
+"""Transactions: their coordinators, and what topics and subscriptions do for them."""

@@ -182,7 +182,8 @@ def list_under_replicated(
     """List the ledgers that are marked as lacking replicas, and who repairs them.
 
     [dim]Example:[/]
-      magnetar autorecovery list-under-replicated --missing-replica 10.0.0.5:3181 --json
+      magnetar autorecovery list-under-replicated \\
+        --missing-replica 10.0.0.5:3181 --json
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.autorecovery import marked_ledgers

@@ -71,7 +71,8 @@ def simple_test(
     """Test the cluster: write a ledger, read it back, delete it.
 
     [dim]Example:[/]
-      magnetar bookie simple-test -m zk:localhost:2181 --ensemble 3 --write-quorum 3 --ack-quorum 2
+      magnetar bookie simple-test -m zk:localhost:2181 \\
+        --ensemble 3 --write-quorum 3 --ack-quorum 2
     """
     from magnetar.bookie.operating.sanity import check
     from magnetar.ledger.api import LedgerOptions

@@ -36,6 +36,8 @@ CertificateOption = Annotated[
 KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Its key.", rich_help_panel="Connection")]
 
 
+PORT_MAX: Final = 65_535
+"""The largest port there is; gRPC would take a larger one for the rest of a division."""
 PROBLEMS_NAMED_MAX: Final = 5
 """In the table; JSON has all that the bookie tells."""
 
@@ -45,8 +47,8 @@ def _control(address: str, token: str, tls: ControlClientTls | None) -> BookieCo
     from magnetar.core.errors import SettingError
 
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise SettingError(f"{address!r} is no HOST:PORT")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port[:6]) <= PORT_MAX:
+        raise SettingError(f"{address!r} is no HOST:PORT, such as 10.0.0.5:3182")
     return BookieControl.to(address, token=token, tls=tls)
 
 
@@ -134,7 +136,7 @@ class Switch(enum.StrEnum):
 
 def read_only(
     control: ControlArgument,
-    position: Annotated[Switch, typer.Argument(help="on: take no writes; off: take them again.")],
+    position: Annotated[Switch, typer.Argument(metavar="on|off", help="on: take no writes; off: take them again.")],
     token: TokenOption = "",
     authority: AuthorityOption = None,
     certificate: CertificateOption = None,

@@ -91,16 +91,15 @@ def read_journal(
 
     [dim]Examples:[/]
       magnetar bookie read-journal /data/journal/current/19a2c3d4e5f.txn
-      magnetar bookie read-journal --conf bookkeeper.conf 19a2c3d4e5f --ledger 12 --format hex
+      magnetar bookie read-journal --conf bookkeeper.conf 19a2c3d4e5f \\
+        --ledger 12 --format hex
     """
     from magnetar.cli.commands.running import guarded
     from magnetar.cli.tools.bookie_files import find_file
     from magnetar.cli.tools.journal_reading import JournalReading
 
     with guarded():
-        path = Path(file)
-        if not path.is_file():
-            path = find_file(file, bookie_folders(conf, journal, None).journal_files())
+        path = find_file(file, lambda: bookie_folders(conf, journal, None).journal_files())
         reading = JournalReading(path, start)
         rows = _journal_rows(reading, ledger, entry, body_format)
         _show_entries(rows, as_json)
@@ -174,9 +173,7 @@ def read_entry_log(
 
     damaged: list[str] = []
     with guarded():
-        path = Path(file)
-        if not path.is_file():
-            path = find_file(file, bookie_folders(conf, None, ledgers).entry_logs())
+        path = find_file(file, lambda: bookie_folders(conf, None, ledgers).entry_logs())
         with EntryLogReading(path) as log:
             if ledgers_map:
                 _show_map(log, as_json)

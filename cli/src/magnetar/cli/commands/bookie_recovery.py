@@ -50,7 +50,8 @@ def recover(
 
     [dim]Examples:[/]
       magnetar bookie recover 10.0.0.5:3181 --dry-run
-      magnetar bookie recover 10.0.0.5:3181 10.0.0.6:3181 --yes --bytes-per-second 50000000
+      magnetar bookie recover 10.0.0.5:3181 10.0.0.6:3181 --yes \\
+        --bytes-per-second 50000000
     """
     from magnetar.cli.commands.running import complete
     from magnetar.cli.tools.recovery import RecoveryRequest
@@ -127,26 +128,30 @@ def decommission(
     """
     from magnetar.bookie.operations import BookieDrainStep
     from magnetar.cli.commands.running import complete
+    from magnetar.cli.tools.bookies import read_cookie
     from magnetar.cli.tools.recovery import decommission as run
     from magnetar.cli.tools.recovery import open_drain
 
     if not (yes or cancel):
         typer.confirm(f"Take {bookie_id} out of the cluster for good?", abort=True)
 
-    async def work(cluster: ClusterAccess) -> BookieDrainState:
+    async def work(cluster: ClusterAccess) -> tuple[BookieDrainState, bool]:
+        known = await read_cookie(cluster.store, bookie_id) is not None
         async with open_drain(cluster, bookie_id, rate) as drain:
             if cancel:
                 await drain.cancel()
-                return drain.progress()
+                return drain.progress(), known
             await drain.start(remove_cookie=not keep_cookie)
             with progress(f"ledgers moved off {bookie_id}") as report:
-                return await run(drain, lambda now: report(*drain_report(now)), seconds_max)
+                return await run(drain, lambda now: report(*drain_report(now)), seconds_max), known
 
-    state = complete(with_cluster(work, conf, metadata_store))
+    state, known = complete(with_cluster(work, conf, metadata_store))
     if cancel:
         note(f"{bookie_id} stays")
         return
     show_drain(state, as_json=as_json)
+    if not (known or state.ledgers_total):
+        warn(f"the cluster knows no bookie {bookie_id}: no cookie and no ledger names it; `list-bookies --all` has all")
     if state.step is not BookieDrainStep.DONE:
         raise typer.Exit(EXIT_FAILED)
 

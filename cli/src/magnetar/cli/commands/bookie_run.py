@@ -58,7 +58,8 @@ def run(
 
     [dim]Examples:[/]
       magnetar bookie run --conf conf/bookkeeper.conf
-      magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 --journal /fast/j --ledgers /big/l
+      magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 \\
+        --journal /fast/j --ledgers /big/l
     """
     from magnetar.bookie.process.bookie import bookie_service
 

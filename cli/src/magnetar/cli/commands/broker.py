@@ -68,7 +68,8 @@ def run(
 
     [dim]Examples:[/]
       magnetar broker run --conf conf/broker.conf
-      magnetar broker run -m zk:localhost:2181 --cluster test --set managedLedgerDefaultEnsembleSize=3
+      magnetar broker run -m zk:localhost:2181 --cluster test \\
+        --set managedLedgerDefaultEnsembleSize=3
     """
     from magnetar.broker.process import BROKER_SERVICE
 

@@ -78,7 +78,8 @@ def split(
 
     [dim]Examples:[/]
       magnetar broker split public/default/0x40000000_0x80000000
-      magnetar broker split public/default/0x40000000_0x80000000 -a topic_count_equally_divide --unload
+      magnetar broker split public/default/0x40000000_0x80000000 \\
+        -a topic_count_equally_divide --unload
     """
     from magnetar.cli.commands.running import complete, guarded
     from magnetar.cli.tools.brokers import SplitOptions, bundle_named

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from magnetar.cli.commands.lazy import command_group
 
 application = command_group()
 
+ADDRESSES: Final = "Addresses, for other clusters"
+STORES: Final = "Where the metadata is"
+BOOKIES: Final = "Bookies of another cluster"
+SIZES: Final = "What is made at first"
+"""Panels of the help page. In one panel the longest names would be cut at 80 columns."""
 
-ClusterOption = Annotated[str, typer.Option("--cluster", "-c", help="The cluster's name.")]
+ClusterOption = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster's name.")]
 MetadataStoreOption = Annotated[
-    str, typer.Option("--metadata-store", "-m", "-md", metavar="URL", help="Such as zk:host:2181,host:2181/chroot.")
+    str,
+    typer.Option(
+        "--metadata-store",
+        "-m",
+        "-md",
+        metavar="URL",
+        rich_help_panel=STORES,
+        help="Such as zk:host:2181/chroot.",
+    ),
 ]
 WebServiceUrlOption = Annotated[
-    str, typer.Option("--web-service-url", "-uw", help="Where admin tools of other clusters reach this one.")
+    str,
+    typer.Option(
+        "--web-service-url",
+        "-uw",
+        metavar="URL",
+        rich_help_panel=ADDRESSES,
+        help="Where admin tools of other clusters reach this one.",
+    ),
 ]
 BrokerServiceUrlOption = Annotated[
-    str | None, typer.Option("--broker-service-url", "-ub", help="Where clients of other clusters reach this one.")
+    str | None,
+    typer.Option(
+        "--broker-service-url",
+        "-ub",
+        metavar="URL",
+        rich_help_panel=ADDRESSES,
+        help="Where clients of other clusters reach this one.",
+    ),
 ]
 ConfigurationStoreOption = Annotated[
     str | None,
@@ -26,29 +53,57 @@ ConfigurationStoreOption = Annotated[
         "--configuration-metadata-store",
         "-cms",
         metavar="URL",
+        rich_help_panel=STORES,
         help="Where the clusters of an instance keep what they share; without it, in the metadata store.",
     ),
 ]
 BookkeeperUriOption = Annotated[
     str | None,
-    typer.Option("--existing-bk-metadata-service-uri", metavar="URL", help="Use the bookies that are there."),
+    typer.Option(
+        "--existing-bk-metadata-service-uri",
+        metavar="URL",
+        rich_help_panel=BOOKIES,
+        help="Use the bookies that are there.",
+    ),
 ]
-WebServiceUrlTlsOption = Annotated[str | None, typer.Option("--web-service-url-tls", "-tw", help="The same by TLS.")]
+WebServiceUrlTlsOption = Annotated[
+    str | None,
+    typer.Option("--web-service-url-tls", "-tw", metavar="URL", rich_help_panel=ADDRESSES, help="The same by TLS."),
+]
 BrokerServiceUrlTlsOption = Annotated[
-    str | None, typer.Option("--broker-service-url-tls", "-tb", help="The same by TLS.")
+    str | None,
+    typer.Option("--broker-service-url-tls", "-tb", metavar="URL", rich_help_panel=ADDRESSES, help="The same by TLS."),
 ]
 ProxyUrlOption = Annotated[
-    str | None, typer.Option("--proxy-url", "-pp", help="The proxy that others have to go through.")
+    str | None,
+    typer.Option(
+        "--proxy-url", "-pp", metavar="URL", rich_help_panel=ADDRESSES, help="The proxy that others have to go through."
+    ),
 ]
-ProxyProtocolOption = Annotated[str | None, typer.Option("--proxy-protocol", "-pr", help="How: SNI.")]
+ProxyProtocolOption = Annotated[
+    str | None, typer.Option("--proxy-protocol", "-pr", metavar="NAME", rich_help_panel=ADDRESSES, help="How: SNI.")
+]
 NamespaceBundlesOption = Annotated[
     int,
-    typer.Option("--default-namespace-bundle-number", "-nb", min=1, max=4_096, help="Bundles of public/default."),
+    typer.Option(
+        "--default-namespace-bundle-number",
+        "-nb",
+        metavar="N",
+        rich_help_panel=SIZES,
+        min=1,
+        max=4_096,
+        help="Bundles of public/default.",
+    ),
 ]
 TransactionCoordinatorsOption = Annotated[
     int,
     typer.Option(
-        "--initial-num-transaction-coordinators", min=1, max=10_000, help="Partitions of the coordinators' topic."
+        "--initial-num-transaction-coordinators",
+        metavar="N",
+        rich_help_panel=SIZES,
+        min=1,
+        max=10_000,
+        help="Partitions of the coordinators' topic.",
     ),
 ]
 
@@ -74,9 +129,15 @@ def init_metadata(
     away.
     Exit code: 0 done, 1 failed, 2 wrong options or settings.
 
-    [dim]Example:[/]
-      magnetar init-metadata --cluster test --metadata-store zk:localhost:2181 \\\\
-        --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
+    [dim]Examples:[/]
+      magnetar init-metadata --cluster test --metadata-store zk:localhost:2181 \\
+        --web-service-url http://broker:8080 \\
+        --broker-service-url pulsar://broker:6650
+      magnetar init-metadata --cluster east \\
+        --metadata-store zk:localhost:2181/east \\
+        --configuration-metadata-store zk:localhost:2181/instance \\
+        --existing-bk-metadata-service-uri zk:localhost:2181 \\
+        --web-service-url http://east:8080
     """
     from magnetar.broker.resources import CLUSTER_DEFAULTS
     from magnetar.cli.commands.running import complete

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -47,11 +49,23 @@ class LazyGroup(TyperGroup):
         """The command of this name, loaded; None when there is none."""
         found = self.deferred.get(cmd_name)
         if found is None or cmd_name in self.commands:
-            return super().get_command(ctx, cmd_name)
+            known = super().get_command(ctx, cmd_name)
+            if isinstance(known, TyperCommand | TyperGroup):
+                _rejoin_help(known)
+            return known
         command = typer.main.get_command(importlib.import_module(found.module).application)
         assert isinstance(command, TyperCommand | TyperGroup)
         command.name = cmd_name
+        _rejoin_help(command)
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names. Of a word that is none the error names those that are like it."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names:
+            alike = " or ".join(repr(name) for name in difflib.get_close_matches(args[0], names))
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {alike}?" if alike else ""))
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. Without any, the help page is shown, which typer expects rich to have printed."""
@@ -74,3 +88,25 @@ class LazyGroup(TyperGroup):
         rows += [(name, found.help) for name, found in self.deferred.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _rejoin_help(command: TyperCommand | TyperGroup) -> None:
+    if command.help:
+        command.help = rejoined(command.help)
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            assert isinstance(each, TyperCommand | TyperGroup)
+            _rejoin_help(each)
+
+
+def rejoined(text: str) -> str:
+    """A docstring whose sentences run on over line ends, so that a terminal of any width breaks them by itself.
+
+    A line that ends a sentence stays one, and so do indented lines: examples."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(text).splitlines():
+        if lines and lines[-1] and line and not line.startswith(" ") and lines[-1][-1] not in ".:]":
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return "\n".join(lines)

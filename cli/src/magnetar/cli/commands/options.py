@@ -87,6 +87,17 @@ BookieConfOption = Annotated[
     _conf_option("bookkeeper.conf", "bookies", "BOOKIE_CONF", "PULSAR_BOOKKEEPER_CONF"),
 ]
 BrokerConfOption = Annotated[Path | None, _conf_option("broker.conf", "brokers", "PULSAR_BROKER_CONF")]
+StandaloneConfOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="FILE",
+        envvar=["PULSAR_STANDALONE_CONF"],
+        help="A standalone.conf or broker.conf, as Apache's read it; a bookie's settings too.",
+        rich_help_panel="Settings",
+    ),
+]
 ProxyConfOption = Annotated[Path | None, _conf_option("proxy.conf", "proxies", "PULSAR_PROXY_CONF")]
 
 
@@ -136,14 +147,14 @@ def bookie_given(
     conf: Path | None, journal: list[Path] | None = None, ledgers: list[Path] | None = None
 ) -> GivenSettings:
     """A bookie's settings for a tool. `SettingError`."""
-    from magnetar.bookie.setting_names import known_names
+    from magnetar.bookie.setting_names import ignored_names, known_names
     from magnetar.process.service import SettingSources
 
     options = settings_given(
         journalDirectories=("--journal", journal or None), ledgerDirectories=("--ledgers", ledgers or None)
     )
     sources = SettingSources(file=conf, environment=environment(), assignments=[], options=options)
-    return sources.read(known_names())
+    return sources.read(known_names(), ignored_names())
 
 
 def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[Path] | None) -> BookieFolders:
@@ -158,6 +169,11 @@ def bookie_folders(conf: Path | None, journal: list[Path] | None, ledgers: list[
         ledgers=settings.ledger_directories,
         indexes=settings.index_directories or settings.ledger_directories,
     )
+
+
+def prefixed_environment() -> dict[str, str]:
+    """Those variables that are meant for settings and nothing else, by Pulsar's prefix."""
+    return {name: value for name, value in os.environ.items() if name.startswith("PULSAR_PREFIX_")}
 
 
 def environment() -> dict[str, str]:

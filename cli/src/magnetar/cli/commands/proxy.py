@@ -67,7 +67,8 @@ def run(
 
     [dim]Examples:[/]
       magnetar proxy run --conf conf/proxy.conf
-      magnetar proxy run -m zk:localhost:2181 --port 6650 --set maxConcurrentInboundConnections=20000
+      magnetar proxy run -m zk:localhost:2181 --port 6650 \\
+        --set maxConcurrentInboundConnections=20000
     """
     from magnetar.proxy.process import PROXY_SERVICE
 

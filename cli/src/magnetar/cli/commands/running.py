@@ -14,7 +14,7 @@ import typer
 import uvloop
 from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
 from magnetar.bookie.operations import OperationRefused
-from magnetar.cli.tools.errors import CookieConflict, SmokeTestFailed
+from magnetar.cli.tools.errors import CookieConflict, SmokeTestFailed, UnreadableFile
 from magnetar.control.errors import ControlRefused, ControlUnavailable
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
@@ -34,6 +34,8 @@ _REFUSED: Final = {
     503: "Try again in a moment: it moves, or the metadata store does not answer.",
 }
 """What to do when the admin API answers with this status."""
+_UNKNOWN_NAME: Final = ("Topic", "Namespace", "Tenant")
+"""What a 404 begins with that is not about a broker."""
 
 _REMEDIES: Final[dict[type[MagnetarError], str]] = {
     LedgerNotFound: "`magnetar bookie list-ledgers` names those that are there.",
@@ -43,6 +45,7 @@ _REMEDIES: Final[dict[type[MagnetarError], str]] = {
     ControlRefused: "Nothing was changed.",
     CookieConflict: "Nothing was changed.",
     AdminUnreachable: "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy.",
+    UnreadableFile: "Name a file of the kind that this command reads: `magnetar bookie list-files` lists a bookie's.",
     ControlUnavailable: "Check the address: it is the bookie's control port, not the one of its clients.",
 }
 """What to do about errors whose text says enough of what happened."""
@@ -85,7 +88,7 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     if isinstance(error, StoreUnavailable):
         return f"The metadata store does not answer: {error}", "Check --metadata-store, and that the servers run."
     if isinstance(error, AdminRefused):
-        return str(error), _REFUSED.get(error.status, "Nothing was changed.")
+        return str(error), _after_refusal(error)
     if isinstance(error, SmokeTestFailed):
         return str(error), error.remedy
     for kind, remedy in _REMEDIES.items():
@@ -94,3 +97,9 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     if isinstance(error, Unavailable):
         return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
     return f"{type(error).__name__}: {error}", "Run again with MAGNETAR_LOG=debug for more."
+
+
+def _after_refusal(error: AdminRefused) -> str:
+    if error.status == 404 and str(error).startswith(_UNKNOWN_NAME):
+        return "Check the name: TENANT/NAMESPACE, TENANT/NAMESPACE/RANGE, or persistent://TENANT/NAMESPACE/TOPIC."
+    return _REFUSED.get(error.status, "Nothing was changed.")

@@ -65,7 +65,7 @@ def smoke_test(
 
     [dim]Examples:[/]
       magnetar smoke-test pulsar://localhost:6650
-      magnetar smoke-test pulsar+ssl://pulsar:6651 --trust-certificates ca.crt \\\\
+      magnetar smoke-test pulsar+ssl://pulsar:6651 --trust-certificates ca.crt \\
         --auth-plugin token --auth-params file:///client.token
     """
     from magnetar.cli.commands.output import to_json

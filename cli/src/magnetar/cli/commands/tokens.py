@@ -74,7 +74,8 @@ def create(
     """Make a token. It is good for ever unless told otherwise.
 
     [dim]Example:[/]
-      magnetar tokens create --secret-key file:///path/secret.key --subject orders --expiry-time 30d
+      magnetar tokens create --secret-key file:///path/secret.key \\
+        --subject orders --expiry-time 30d
     """
     from magnetar.auth.token_making import sign_with_private, sign_with_secret
     from magnetar.cli.commands.running import guarded

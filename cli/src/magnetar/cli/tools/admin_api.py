@@ -134,8 +134,8 @@ def _client(access: AdminAccess, url: str) -> AdminClient:
     tls = url.startswith("https:")
     if not access.plugin and not tls:
         return AdminClient(LIMITS)
-    from magnetar.broker.peers.access import PeerAccess
     from magnetar.broker.settings.access import PeerSettings
+    from magnetar.cli.tools.credentials import shown_by
     from magnetar.net.tls import TlsSettings
 
     settings = TlsSettings(
@@ -145,7 +145,7 @@ def _client(access: AdminAccess, url: str) -> AdminClient:
         allow_insecure=access.allow_insecure,
         verify_host_name=access.verify_host_name,
     )
-    shown = PeerAccess(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=settings))
+    shown = shown_by(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=settings))
     return AdminClient(LIMITS, shown.credentials, shown.tls)
 
 

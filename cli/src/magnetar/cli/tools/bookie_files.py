@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,11 +60,16 @@ def _numbered(folder: Path, number: object) -> list[Path]:
     return [current(folder) / name for _, name in sorted((at, name) for at, name in found if at is not None)]
 
 
-def find_file(given: str, candidates: Sequence[Path]) -> Path:
-    """A file that was given as a path, a name, or the id in the name. `SettingError` when there is none, or several."""
+def find_file(given: str, files: Callable[[], Sequence[Path]]) -> Path:
+    """A file that was given as a path, a name, or the id in the name; only for the last two the bookie's `files` are
+    looked at. `SettingError` when there is none, or several."""
     path = Path(given)
     if path.is_file():
         return path
+    try:
+        candidates = files()
+    except SettingError as error:
+        raise SettingError(f"no file {given}; and as for one of a bookie with this name: {error}") from None
     fitting = [candidate for candidate in candidates if given.lower() in (candidate.name.lower(), candidate.stem)]
     if len(fitting) != 1:
         what = "there are several" if fitting else "there is none"

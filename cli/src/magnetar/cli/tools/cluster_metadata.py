@@ -9,16 +9,24 @@ from typing import Final
 from magnetar.bookie.cookie import instance_id
 from magnetar.bookie.registration import LAYOUT, LAYOUT_PATH, READ_ONLY_PATH
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.errors import SettingError
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import is_valid_name_part
 from magnetar.metadata.factory import open_store
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.urls import store_url
 
-COORDINATORS_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Its partitions are the transaction coordinators."""
 GLOBAL_CLUSTER: Final = "global"
 """Stands for all clusters in old namespaces; Apache's tools expect it."""
+
+
+_SCHEMES: Final = {
+    "serviceUrl": "http://",
+    "serviceUrlTls": "https://",
+    "brokerServiceUrl": "pulsar://",
+    "brokerServiceUrlTls": "pulsar+ssl://",
+}
+"""What addresses begin with (Apache: ClusterDataImpl.checkPropertiesIfPresent)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,7 @@ class StoreUrls:
 
 async def prepare_cluster(stores: StoreUrls, cluster: NewCluster) -> str:
     """Make every node that is missing; returns the bookies' instance id. `SettingError`, `StoreUnavailable`."""
+    check_cluster(stores, cluster)
     async with contextlib.AsyncExitStack() as opened:
 
         async def opening(url: str) -> MetadataStore:
@@ -65,13 +74,9 @@ async def prepare_cluster(stores: StoreUrls, cluster: NewCluster) -> str:
         resources = Resources(store, configuration)
         await initialize_cluster_metadata(resources, cluster.name, cluster.data, cluster.namespace_bundles)
         documents = resources.documents
-        topic = resources.partitioned_topic_path(TopicName.parse(COORDINATORS_TOPIC))
-        for path, document in (
-            (Resources.cluster_path(GLOBAL_CLUSTER), {}),
-            (topic, {"partitions": cluster.transaction_coordinators}),
-        ):
-            if not await documents.exists(path):
-                await documents.create(path, document)
+        if not await documents.exists(Resources.cluster_path(GLOBAL_CLUSTER)):
+            await documents.create(Resources.cluster_path(GLOBAL_CLUSTER), {})
+        await initialize_coordinators(resources, cluster.transaction_coordinators)
         return await instance_id(bookkeeper)
 
 
@@ -82,3 +87,16 @@ async def prepare_ledgers(store: MetadataStore) -> None:
         with contextlib.suppress(VersionConflict):
             if not await store.exists(path):
                 await store.put(path, value, MUST_NOT_EXIST)
+
+
+def check_cluster(stores: StoreUrls, cluster: NewCluster) -> None:
+    """Before anything is made. `SettingError`."""
+    if not is_valid_name_part(cluster.name):
+        raise SettingError(f"--cluster {cluster.name!r}: a name has letters, digits and - = : . _ alone")
+    for url in (stores.metadata, stores.configuration, stores.bookkeeper):
+        if url is not None and store_url(url).startswith("memory:"):
+            raise SettingError(f"{url} ends with this command: name a store that lasts, such as zk:localhost:2181")
+    for name, scheme in _SCHEMES.items():
+        url = str(cluster.data.get(name) or "")
+        if url and not url.startswith(scheme):
+            raise SettingError(f"{url!r} must begin with {scheme}: it is the cluster's {name}")

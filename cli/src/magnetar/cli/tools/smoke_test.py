@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.peers.access import PeerAccess
 from magnetar.broker.settings.access import PeerSettings
+from magnetar.cli.tools.credentials import shown_by
 from magnetar.cli.tools.errors import SmokeTestFailed
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
@@ -88,7 +88,7 @@ async def open_client(access: ServiceAccess, clock: Clock, timeout_seconds: floa
     files = TlsSettings(
         trust_certificates_file=access.trust_certificates_file, verify_host_name=access.verify_host_name
     )
-    peer = PeerAccess(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=files))
+    peer = shown_by(PeerSettings(plugin=access.plugin, parameters=access.parameters, tls_enabled=tls, tls=files))
     settings = ClientSettings(
         connect_timeout_seconds=min(10.0, timeout_seconds),
         operation_timeout_seconds=timeout_seconds,

@@ -48,7 +48,7 @@ class TcpBookieSettings:
     """Times of the connection to a bookie."""
 
     connect_timeout_seconds: float = 10.0
-    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0)
+    add_timeout_seconds: float = setting("bookkeeperClientTimeoutInSeconds", 30.0, low=1)
     """After this long without an answer an add is answered UNREACHABLE."""
     read_timeout_seconds: float = 30.0
     backoff_seconds_min: float = 0.1

@@ -163,7 +163,8 @@ class CursorStorage:
         """From the timer: write if the rate allows; whether there is nothing left to look after."""
         if not self.dirty or self.state is not _OPEN or self._appends.state is ManagedLedgerState.FENCED:
             return True
-        if not self._busy and now_seconds - self._last_write_seconds >= 1.0 / self._appends.settings.mark_delete_rate:
+        rate = self._appends.settings.mark_delete_rate
+        if not self._busy and (rate <= 0 or now_seconds - self._last_write_seconds >= 1.0 / rate):
             self._write()
         return not self.dirty
 

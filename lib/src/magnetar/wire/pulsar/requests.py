@@ -291,3 +291,38 @@ def close_consumer(request_id: int, consumer_id: int) -> bytes:
 def unsubscribe(request_id: int, consumer_id: int) -> bytes:
     """The subscription is to be deleted."""
     return frame_of(pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id))
+
+
+def end_txn_on_partition(
+    request_id: int, txnid: tuple[int, int], topic: str, action: pb.TxnAction, low_water_mark: int
+) -> bytes:
+    """END_TXN_ON_PARTITION: a coordinator tells the owner of a topic how a transaction (most, least bits) ends; the
+    mark is the last id before the oldest transaction that is not over, -1 where that is the first one."""
+    command = pb.CommandEndTxnOnPartition(
+        request_id=request_id,
+        txnid_most_bits=txnid[0],
+        txnid_least_bits=txnid[1],
+        topic=topic,
+        txn_action=action,
+        txnid_least_bits_of_low_watermark=unsigned64(low_water_mark),
+    )
+    return frame_of(command)
+
+
+def end_txn_on_subscription(
+    request_id: int,
+    txnid: tuple[int, int],
+    subscription: tuple[str, str],
+    action: pb.TxnAction,
+    low_water_mark: int,
+) -> bytes:
+    """END_TXN_ON_SUBSCRIPTION, for (topic, subscription); otherwise as `end_txn_on_partition`."""
+    command = pb.CommandEndTxnOnSubscription(
+        request_id=request_id,
+        txnid_most_bits=txnid[0],
+        txnid_least_bits=txnid[1],
+        subscription=pb.Subscription(topic=subscription[0], subscription=subscription[1]),
+        txn_action=action,
+        txnid_least_bits_of_low_watermark=unsigned64(low_water_mark),
+    )
+    return frame_of(command)

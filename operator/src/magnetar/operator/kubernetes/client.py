@@ -13,6 +13,7 @@ import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.stream.ws_client import WsApiClient
 from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.operator.kubernetes.connections import ApiServerConnections
 from magnetar.operator.kubernetes.errors import Answer, NotFound, Refused, ServerUnavailable, failure
 from magnetar.operator.kubernetes.kinds import KINDS, Manifest, path
 from magnetar.operator.kubernetes.login import AUTHORIZATION, LOGIN_ERRORS, Login
@@ -22,6 +23,8 @@ CALL_SECONDS_MAX: Final = 15.0
 CONNECT_SECONDS_MAX: Final = 10.0
 LIST_PAGE: Final = 500
 """Objects of one answer, as kubectl asks."""
+LIST_PAGES_MAX: Final = 10_000
+"""Five million objects of one kind: no API server holds so many, so it is asked in a circle."""
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -64,15 +67,17 @@ class KubernetesClient:
         self._asked = asked
         self.failure_of = failure_of
         try:
-            self._api = ApiClient(login.configuration)
+            self._connections = ApiServerConnections(login.configuration)
         except OSError as error:
             raise SettingError(f"the certificates for the Kubernetes API server cannot be used: {error}") from None
         self._sockets: WsApiClient | None = None
         """For websockets, with the same connections."""
+        self._renewing = asyncio.Lock()
+        self._renewals = 0
 
     async def close(self) -> None:
         """Let the connections go."""
-        await self._api.close()
+        await self._connections.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """An object, as it is now; None if it is not there."""
@@ -85,15 +90,20 @@ class KubernetesClient:
         """All objects of a kind, page by page; None: of all namespaces. `NotFound` for a kind that there is not."""
         found: list_[Manifest] = []
         parameters = {"limit": str(LIST_PAGE)} | ({"labelSelector": selector} if selector else {})
-        while True:
+        # Lists have these once, and nobody who takes an object out of one expects it to be without.
+        named = {"apiVersion": KINDS[kind].api_version, "kind": kind}
+        seen: set[str] = set()
+        while len(seen) < LIST_PAGES_MAX:
             page = await self.ask("list", kind, path(kind, namespace), query=parameters)
-            # Lists have these once, and nobody who takes an object out of one expects it to be without.
-            named = {"apiVersion": KINDS[kind].api_version, "kind": kind}
-            found += [trimmed(named | item) for item in page.get("items") or []]
-            rest = (page.get("metadata") or {}).get("continue")
+            items, rest = _page(f"list {kind}", page)
+            found += [trimmed(named | item) for item in items]
             if not rest:
                 return found
+            if rest in seen:
+                raise ServerUnavailable(f"list {kind}: the API server gives the same page again and again")
+            seen.add(rest)
             parameters["continue"] = rest
+        raise ServerUnavailable(f"list {kind}: there is no end after {LIST_PAGES_MAX} pages")
 
     async def ask(
         self,
@@ -135,9 +145,9 @@ class KubernetesClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request and its answer, which is no error and is still to be read. None: it may be silent for ever."""
 
-        async def send() -> aiohttp.ClientResponse:
+        async def send(api: ApiClient) -> aiohttp.ClientResponse:
             headers = {"Content-Type": content_type, "Accept": JSON}
-            _, url, headers, sent, _ = await self._api.param_serialize(
+            _, url, headers, sent, _ = await api.param_serialize(
                 method,
                 where,
                 query_params=list((query or {}).items()),
@@ -146,17 +156,19 @@ class KubernetesClient:
                 auth_settings=(AUTHORIZATION,),
             )
             timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS_MAX, sock_read=silent_seconds_max)
-            answer = await self._api.call_api(method, url, headers, sent, _request_timeout=timeout)
+            answer = await api.call_api(method, url, headers, sent, _request_timeout=timeout)
             found: aiohttp.ClientResponse = answer.response
             return found
 
-        response = await send()
-        if response.status == _UNAUTHORIZED:
-            # The token may have been renewed meanwhile.
-            response.release()
-            await self.login.renew()
-            response = await send()
-        async with response:
+        async with contextlib.AsyncExitStack() as stack:
+            renewals = self._renewals
+            response = await send(await stack.enter_async_context(self._connections.used()))
+            if response.status == _UNAUTHORIZED:
+                # The token or the certificate may have been renewed meanwhile.
+                response.release()
+                await self._renew(renewals)
+                response = await send(await stack.enter_async_context(self._connections.used()))
+            await stack.enter_async_context(response)
             if response.method != method:
                 # A redirect made a question of it, whose answer would pass for a change that is made.
                 raise Refused(f"{call}: the API server's address only leads to {response.url.origin()}")
@@ -165,6 +177,14 @@ class KubernetesClient:
                 raise self.failure_of(call, Answer(response.status, await response.read(), retry_after))
             yield response
 
+    async def _renew(self, renewals: int) -> None:
+        """The credentials are not taken, after so many renewals. Of several calls that hear it one renews them."""
+        async with self._renewing:
+            if renewals == self._renewals:
+                await self.login.renew()
+                await self._connections.renew()
+                self._renewals += 1
+
     @contextlib.asynccontextmanager
     async def websocket(
         self, where: str, query: Mapping[str, str], protocol: str
@@ -172,17 +192,18 @@ class KubernetesClient:
         """A connection by Kubernetes' streaming protocol."""
         if self._sockets is None:
             self._sockets = WsApiClient(self.login.configuration)
-            self._sockets.rest_client = self._api.rest_client
-        _, url, headers, _, _ = await self._sockets.param_serialize(
-            "GET",
-            where,
-            query_params=list(query.items()),
-            header_params={"sec-websocket-protocol": protocol},
-            auth_settings=(AUTHORIZATION,),
-        )
-        opening = await self._sockets.request("GET", url, headers=headers, _preload_content=False)
-        async with opening as socket:
-            yield socket
+        async with self._connections.used() as api:
+            _, url, headers, _, _ = await self._sockets.param_serialize(
+                "GET",
+                where,
+                query_params=list(query.items()),
+                header_params={"sec-websocket-protocol": protocol},
+                auth_settings=(AUTHORIZATION,),
+            )
+            self._sockets.rest_client = api.rest_client
+            opening = await self._sockets.request("GET", url, headers=headers, _preload_content=False)
+            async with opening as socket:
+                yield socket
 
 
 @contextlib.contextmanager
@@ -199,6 +220,14 @@ def wire_errors(call: str) -> Iterator[None]:
 
 list_ = list
 """The type, where a method has its name."""
+
+
+def _page(call: str, page: Manifest) -> tuple[Sequence[Manifest], str]:
+    """The objects of one page, and what leads to the next one, if there is one."""
+    items, metadata = page.get("items") or [], page.get("metadata") or {}
+    if isinstance(items, list) and all(isinstance(item, dict) for item in items) and isinstance(metadata, dict):
+        return items, str(metadata.get("continue") or "")
+    raise ServerUnavailable(f"{call}: no answer of a Kubernetes API server: a list of something else")
 
 
 def trimmed(manifest: Manifest) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -89,7 +89,7 @@ def failure(call: str, answer: Answer) -> MagnetarError:
         return NotFound(text)
     if code == 409:
         return AlreadyExists(text) if status.get("reason") == "AlreadyExists" else Conflict(text)
-    causes = (status.get("details") or {}).get("causes") or []
+    causes = _causes(status)
     if code == 422 and any(cause.get("field") == "metadata.uid" for cause in causes):
         # How patches of an object that was made anew fail: its uid cannot be changed.
         return Conflict(text)
@@ -112,6 +112,13 @@ def _status(content: bytes) -> Mapping[str, Any]:
     except msgspec.DecodeError:
         return {}
     return found
+
+
+def _causes(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """None of an answer that has the member by chance: a proxy's."""
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
 
 def _retry_after(text: str) -> float:

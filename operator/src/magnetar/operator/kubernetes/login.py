@@ -109,7 +109,7 @@ async def _load(configuration: Configuration, files: str, context: str | None) -
     )
     # The package only logs that a program which is to give credentials has failed.
     wants_program = "exec" in (loader._user or ())  # noqa: SLF001
-    if wants_program and not (hasattr(loader, "token") or configuration.cert_file):
+    if wants_program and not (hasattr(loader, "token") or getattr(loader, "cert_file", None)):
         raise ConfigException("the program that its user names gives no credentials")
     if token := configuration.api_key.get(AUTHORIZATION):
         # Files end with a newline, which no header may have.

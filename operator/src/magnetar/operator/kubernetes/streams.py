@@ -116,6 +116,8 @@ class _ForwardStream:
                 if self._socket.close_code == aiohttp.WSCloseCode.ABNORMAL_CLOSURE:
                     raise _broken("it ended without a word")
                 return b""
+            if not message.data:
+                continue
             channel, data = message.data[0], message.data[1:]
             if not self._begun.get(channel, True):
                 self._begun[channel] = True

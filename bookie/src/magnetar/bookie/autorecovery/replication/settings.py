@@ -21,7 +21,7 @@ class ReplicationSettings:
     """What one batch read asks for; bounds the memory of one read together with the frame size."""
     outstanding_bytes_max: int = 4 * MIB
     """Bytes of one ledger that were sent to the new bookies and not confirmed yet."""
-    bytes_per_second: int = setting("replicationRateByBytes", 0)
+    bytes_per_second: int = setting("replicationRateByBytes", 0, below_zero=0)
     """All copies of this process together; 0: no limit."""
     ledgers_at_a_time: int = 4
     """Ledgers that are copied at once; each may have its outstanding bytes twice in memory."""

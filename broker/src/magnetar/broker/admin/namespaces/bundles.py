@@ -28,6 +28,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
 )
 from magnetar.broker.admin.web.shapes import body_of, list_of, long
+from magnetar.broker.bundles.moves import BundleNotOwned
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.slices import TimeSlice, in_slices
@@ -87,8 +88,13 @@ class BundleMoveHandlers(Handlers):
         if destination is not None and self._context.load.leading:
             # Apache's owners send such a request to the leader, which then places the bundle accordingly.
             self._context.load.set_affinity(bundle, destination)
-        if await require_bundle_owner(self._context, request, bundle, take=False):
-            await self._context.moves.unload(bundle, destination=destination)
+        if await require_bundle_owner(self._context, request, bundle, take=False, unloading=True):
+            try:
+                # Whoever asks for the same meanwhile waits for the same end.
+                await self._context.moves.unload(bundle, destination=destination)
+            except BundleNotOwned:
+                if bundle in self._context.ownership.owned():
+                    raise
         return no_content()
 
     async def split(self, request: web.Request) -> web.Response:

@@ -42,14 +42,11 @@ from magnetar.broker.policies.catalogue import POLICIES
 from magnetar.broker.policies.policy import PolicyKind
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.resources import Document, Resources, bundles_document, new_policies
+from magnetar.broker.settings.broker import BUNDLES_MAX
 from magnetar.core.topic_name import FULL_RANGE, NamespaceName, is_valid_name_part
 from magnetar.metadata.store import VersionConflict
 
 BASE: Final = "/admin/v2/namespaces"
-
-BUNDLES_MAX: Final = 4096
-"""More ranges than any namespace of a cluster of this size needs; each costs a metadata node. Apache has no limit, and
-hangs with what does not fit into its metadata store."""
 
 MODES: Final = {"PERSISTENT": ("persistent",), "NON_PERSISTENT": ("non-persistent",)}
 BOTH: Final = ("persistent", "non-persistent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from aiohttp import web
@@ -22,12 +23,19 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.seek import last_message_id
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import LedgerError
 from magnetar.managed.entry import Entry
+from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.metadata import broker_entry_metadata
+
+logger: Final = logging.getLogger(__name__)
+
+OWN_SUBSCRIPTIONS: Final = ("pulsar.", "__")
+"""How the names of the brokers' own subscriptions begin."""
 
 EXAMINE_REFUSED: Final = (
     "Examine messages on a partitioned topic is not allowed, please try examine message on specific topic partition"
@@ -82,13 +90,25 @@ class MessageHandlers(HandlersOfTopics):
         if number < 1:
             raise AdminError(BAD_REQUEST, "Messages are counted from 1")
         topic = await self._one(request, "Peek messages on a partitioned topic is not allowed")
-        subscription = topic.subscriptions.get(subscription_name(request))
-        if subscription is None:
-            raise AdminError(NOT_FOUND, f"Subscription {subscription_name(request)} not found for topic {topic.name}")
+        subscription = await self._subscription(topic, subscription_name(request))
         if number > subscription.cursor.backlog_entries:
             raise AdminError(NOT_FOUND, "Message not found")
         position = subscription.cursor.unacknowledged_at(number)
         return message_response(await self._read(topic, position, "Message not found"), topic)
+
+    @staticmethod
+    async def _subscription(topic: PersistentTopic, name: str) -> Subscription:
+        """Apache makes one that is not there, at the beginning (`PersistentTopicsBase.getSubscriptionReference`).
+        404 where it cannot be made, and for the names of brokers' own ones."""
+        found = topic.subscriptions.get(name)
+        if found is not None:
+            return found
+        try:
+            if not name.startswith(OWN_SUBSCRIPTIONS):
+                return await topic.create_subscription(name, EARLIEST)
+        except PulsarError:
+            logger.info("%s: no subscription %s is made to peek into", topic.name, name)
+        raise AdminError(NOT_FOUND, f"Subscription {name} not found for topic {topic.name}")
 
     @takes("authoritative")
     async def last_message_id(self, request: web.Request) -> web.Response:

@@ -10,14 +10,12 @@ from magnetar.broker.admin.topics.access import HandlersOfTopics
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import (
-    BAD_REQUEST,
     CONFLICT,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     PRECONDITION_FAILED,
     UNPROCESSABLE,
     AdminError,
-    body_integer,
     body_json,
     body_object,
     flag,
@@ -25,7 +23,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members, map_of, text
+from magnetar.broker.admin.web.shapes import check_members, integer, map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
@@ -89,9 +87,7 @@ class PartitionHandlers(HandlersOfTopics):
             raise AdminError(PRECONDITION_FAILED, "Partitioned Topic Name should not contain '-partition-'")
         body = await body_json(request)
         document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
-        count, properties = document.get("partitions"), document.get("properties")
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise AdminError(BAD_REQUEST, "The body must be a whole number")
+        count, properties = integer(document.get("partitions")), document.get("properties")
         if count <= 0:
             raise AdminError(NOT_ACCEPTABLE, "Number of partitions should be more than 0")
         self._check_count(count)
@@ -108,7 +104,7 @@ class PartitionHandlers(HandlersOfTopics):
         """Add partitions; the body is the new count. Subscriptions appear on the new ones."""
         name = topic_of(request)
         await self._access.policies(name.namespace_name)
-        count = await body_integer(request)
+        count = integer(await body_json(request))
         self._check_count(count)
         try:
             await self._partitioned.grow(name, count)

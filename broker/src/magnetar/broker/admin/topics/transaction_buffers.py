@@ -15,7 +15,7 @@ from magnetar.broker.admin.web.responses import NOT_FOUND, UNAVAILABLE, AdminErr
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.peers.large_json import decoded_in_turns
 from magnetar.broker.topics.partitioned_topics import admin_path
-from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.core.ids import unsigned64
 from magnetar.core.topic_name import PERSISTENT, TopicName
 

@@ -95,8 +95,14 @@ PUBLIC
   GET /status.html /metrics /metrics/
 OPEN
   GET /openapi.json /docs /admin/v2/clusters /admin/v2/brokers/ready /admin/v2/brokers/version
+  GET /admin/v3/transactions/coordinators /admin/v3/transactions/coordinatorStats
+  GET /admin/v3/transactions/coordinatorInternalStats/{{coordinatorId}}
+  GET /admin/v3/transactions/transactionMetadata/{{mostSigBits}}/{{leastSigBits}}
+  GET /admin/v3/transactions/slowTransactions/{{timeout}}
 SUPER_USER
   * /admin/v2/bookies/all /admin/v2/bookies/racks-info /admin/v2/bookies/racks-info/{{bookie}}
+  POST /admin/v3/transactions/abortTransaction/{{mostSigBits}}/{{leastSigBits}}
+  POST /admin/v3/transactions/transactionCoordinator/replicas
   * /admin/v2/resource-quotas /admin/v2/resource-quotas/{{tenant}}/{{namespace}}/{{bundle}}
   * /admin/v2/resourcegroups /admin/v2/resourcegroups/{{group}}
   GET /admin/v2/broker-stats/topics /admin/v2/broker-stats/destinations /admin/v2/broker-stats/metrics

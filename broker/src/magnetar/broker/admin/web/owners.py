@@ -81,14 +81,19 @@ async def bundle_in(context: BrokerContext, namespace: NamespaceName, range_text
 
 
 async def require_bundle_owner(
-    context: BrokerContext, request: web.Request, bundle: BundleName, *, take: bool = True
+    context: BrokerContext, request: web.Request, bundle: BundleName, *, take: bool = True, unloading: bool = False
 ) -> bool:
-    """True when this broker owns the bundle; with `take` it (or whom the leader chooses) takes what nobody owns.
+    """True when this broker owns the bundle; with `take` it (or whom the leader chooses) takes what nobody owns. With
+    `unloading` also one that its owner is about to let go of.
 
     False, only without `take`, when nobody owns it. Raises the redirect to whoever does, and as
     `require_topic_owner`."""
-    if not take and await context.ownership.owner(bundle) is None:
+    owner = await context.ownership.owner(bundle)
+    if owner is None and not take:
         return False
+    if unloading and owner is not None and owner.disabled and (not owner.ours or context.moves.unloading(bundle)):
+        _require_here(context, request, owner.answer)
+        return True
     try:
         answer = await context.lookup.find_bundle(
             bundle, authoritative=is_authoritative(request), decide=AUTHORITATIVE in request.query

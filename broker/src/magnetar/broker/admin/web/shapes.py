@@ -6,6 +6,8 @@ missing the defaults of their class. Kinds are functions from what was decoded t
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +20,8 @@ INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 MEMBERS_MAX: Final = 20_000
 """Of a list, or an object with free names, such as properties: each is looked at in one turn of the event loop."""
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 TRUE_TEXTS: Final = ("true", "True", "TRUE")
 FALSE_TEXTS: Final = ("false", "False", "FALSE")
@@ -32,10 +36,9 @@ class BadValue(AdminError):
 
 def _whole(value: Any, largest: int) -> int:
     if isinstance(value, str):
-        try:
-            value = int(value.strip() or "0")
-        except ValueError:
-            raise BadValue(f"{value!r} is not a whole number") from None
+        if not _WHOLE.fullmatch(written := value.strip() or "0"):
+            raise BadValue(f"{value!r} is not a whole number")
+        value = int(written)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadValue(f"{value!r} is not a whole number")
     if not -largest - 1 <= value <= largest:
@@ -54,11 +57,14 @@ def long(value: Any) -> int:
 
 
 def number(value: Any) -> float:
-    """A Java `double`."""
+    """A Java `double`, but for those that are no number, and those that have no end."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         raise BadValue(f"{value!r} is not a number") from None
+    if not math.isfinite(found):
+        raise BadValue(f"{value!r} is not a number")
+    return found
 
 
 def boolean(value: Any) -> bool:

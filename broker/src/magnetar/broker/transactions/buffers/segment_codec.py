@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
-from magnetar.broker.transactions.snapshot_codec import END_OF_ARRAY, PRESENT, Snapshot, number, text
+from magnetar.broker.transactions.buffers.snapshot_codec import END_OF_ARRAY, PRESENT, Snapshot, number, text
 from magnetar.core.ids import Position, signed64
 
 

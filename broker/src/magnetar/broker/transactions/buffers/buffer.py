@@ -20,10 +20,10 @@ from magnetar.broker.slices import TimeSlice
 from magnetar.broker.states import BUFFER_TRANSITIONS, BufferState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.visibility import TransactionBits, Visibility
-from magnetar.broker.transactions.buffer_table import TransactionTable
-from magnetar.broker.transactions.markers import ABORT_MARKER, COMMIT_MARKER, end_marker
-from magnetar.broker.transactions.snapshot_codec import Snapshot
-from magnetar.broker.transactions.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.buffers.buffer_table import BufferTable
+from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER, end_marker
+from magnetar.broker.transactions.buffers.snapshot_codec import Snapshot
+from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
 from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -116,7 +116,7 @@ class TransactionBuffer:
         settings: TransactionSettings,
     ) -> None:
         self.state = BufferState.NONE
-        self.table = TransactionTable()
+        self.table = BufferTable()
         self.visibility = Visibility(self.table.aborted)
         self.entries = VisibleEntries(self)
         """What a compaction of the topic may see."""

@@ -12,7 +12,7 @@ from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.core.ids import Position
 
 
-class TransactionTable:
+class BufferTable:
     """Transactions that are open, those that were aborted, and what their coordinators have forgotten."""
 
     __slots__ = ("aborted", "aborted_count", "committed_count", "low_water_marks", "open")

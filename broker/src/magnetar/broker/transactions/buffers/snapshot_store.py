@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from magnetar.broker.transactions.snapshot_codec import Aborted, Snapshot
+from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapshot
 from magnetar.core.topic_name import TopicName
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from magnetar.broker.transactions.snapshot_codec import BadSnapshot, is_like, parse_schema, registered_schema
-from magnetar.broker.transactions.snapshot_topic import SnapshotParts, SnapshotTopic
+from magnetar.broker.transactions.buffers.snapshot_codec import BadSnapshot, is_like, parse_schema, registered_schema
+from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts, SnapshotTopic
 from magnetar.client.message import Message
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.avro import AvroDecoder

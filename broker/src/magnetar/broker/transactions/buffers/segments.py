@@ -13,7 +13,7 @@ from typing import Final
 
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.visibility import TransactionBits
-from magnetar.broker.transactions.segment_codec import (
+from magnetar.broker.transactions.buffers.segment_codec import (
     SegmentPlace,
     SnapshotSegment,
     bits_block,
@@ -22,7 +22,7 @@ from magnetar.broker.transactions.segment_codec import (
     segment_capacity,
     segment_key,
 )
-from magnetar.broker.transactions.snapshot_codec import (
+from magnetar.broker.transactions.buffers.snapshot_codec import (
     INDEXES,
     SEGMENT,
     Aborted,
@@ -30,9 +30,9 @@ from magnetar.broker.transactions.snapshot_codec import (
     RecordReading,
     Snapshot,
 )
-from magnetar.broker.transactions.snapshot_topic import SnapshotParts
-from magnetar.broker.transactions.snapshot_topics import SnapshotTopics
-from magnetar.broker.transactions.snapshots import AT_ONCE, SingleSnapshots
+from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
+from magnetar.broker.transactions.buffers.snapshot_topics import SnapshotTopics
+from magnetar.broker.transactions.buffers.snapshots import AT_ONCE, SingleSnapshots
 from magnetar.client.message import Message
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position, unsigned64

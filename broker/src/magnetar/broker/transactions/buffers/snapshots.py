@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.transactions.snapshot_codec import (
+from magnetar.broker.transactions.buffers.snapshot_codec import (
     SINGLE,
     Aborted,
     Snapshot,
@@ -15,8 +15,8 @@ from magnetar.broker.transactions.snapshot_codec import (
     decode_other,
     encode_snapshot,
 )
-from magnetar.broker.transactions.snapshot_topic import SnapshotParts
-from magnetar.broker.transactions.snapshot_topics import SnapshotTopics
+from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
+from magnetar.broker.transactions.buffers.snapshot_topics import SnapshotTopics
 from magnetar.core.topic_name import TopicName
 
 SNAPSHOT_TOPIC: Final = "__transaction_buffer_snapshot"

@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 @cache
 def schema_text(kind: str) -> bytes:
     """A schema as it is registered."""
-    return files("magnetar.broker.transactions").joinpath(f"{kind}.avsc").read_bytes().rstrip(b"\n")
+    return files("magnetar.broker.transactions.buffers").joinpath(f"{kind}.avsc").read_bytes().rstrip(b"\n")
 
 
 def is_like(kind: str, text_of_schema: bytes) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from magnetar.broker.subscriptions.entry_reader import Spawn
-from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.core.errors import MagnetarError
 
 Batch = TypeVar("Batch")
