@@ -9,11 +9,7 @@ from typing import Any
 LISTED = Path(__file__).parent / "admin_routes.txt"
 """Verb and path of each endpoint of Apache's brokers (functions, sources, sinks and the worker's left out)."""
 
-NO_COORDINATORS = "there are no transaction coordinators yet"
-
 NOT_SERVED = {
-    "/admin/v3/transactions/transactionBuffer": "topics take no part in transactions yet",
-    "/admin/v3/transactions/transactionInBuffer": "topics take no part in transactions yet",
     "/admin/v3/packages": "there are no packages yet",
     "/admin/v2/metadata/migration": "the metadata store cannot be changed while brokers run",
     "/topics": "publishing over HTTP is not there yet",

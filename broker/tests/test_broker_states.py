@@ -10,6 +10,7 @@ import pytest
 from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.states import (
+    BUFFER_TRANSITIONS,
     BUNDLE_TRANSITIONS,
     COMPACTION_TRANSITIONS,
     CONSUMER_TRANSITIONS,
@@ -20,6 +21,7 @@ from magnetar.broker.states import (
     SUBSCRIPTION_TRANSITIONS,
     TOPIC_TRANSITIONS,
     TRANSACTION_TRANSITIONS,
+    BufferState,
     BundleState,
     CompactionState,
     ConsumerState,
@@ -104,6 +106,18 @@ from broker.tests.subscription_stage import StagedConnection
             {"INITIALIZING": "READY CLOSED", "READY": "CLOSED", "CLOSED": "CLOSED"},
         ),
         (BUNDLE_TRANSITIONS, BundleState, {"ACTIVE": "UNLOADING IN_DOUBT", "IN_DOUBT": "ACTIVE", "UNLOADING": ""}),
+        (
+            BUFFER_TRANSITIONS,
+            BufferState,
+            {
+                "NONE": "INITIALIZING CLOSE",
+                "INITIALIZING": "NO_SNAPSHOT READY CLOSE",
+                "NO_SNAPSHOT": "FIRST_SNAPSHOTTING CLOSE",
+                "FIRST_SNAPSHOTTING": "READY NO_SNAPSHOT CLOSE",
+                "READY": "CLOSE",
+                "CLOSE": "CLOSE",
+            },
+        ),
         (
             COMPACTION_TRANSITIONS,
             CompactionState,

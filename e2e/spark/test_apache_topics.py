@@ -15,9 +15,9 @@ from e2e.cluster import admin
 from e2e.interchange import parts
 from e2e.interchange.cluster import Cluster
 from e2e.interchange.parts import BrokerPart
+from e2e.interchange.topic_driver import VALUE, Read, TopicDriver
 from e2e.processes import wait_for
 from e2e.spark.running import Spark
-from e2e.spark.topic_driver import VALUE, Read, TopicDriver
 
 TOPICS = Path(__file__).parent / "programs" / "topics.py"
 NAMESPACE = "public/default"

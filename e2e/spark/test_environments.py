@@ -12,8 +12,8 @@ from typing import Any
 import pyspark
 import pytest
 
+from e2e.interchange.topic_driver import VALUE
 from e2e.spark.running import Spark
-from e2e.spark.topic_driver import VALUE
 from e2e.spark.workers import SparkWorkers
 
 TOPICS = Path(__file__).parent / "programs" / "topics.py"

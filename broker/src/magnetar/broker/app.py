@@ -44,6 +44,7 @@ from magnetar.broker.transactions.api import CoordinatorService
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import Clock
 from magnetar.core.limits import MIB
+from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -156,6 +157,7 @@ class RunningBroker:
         await _in_any_case(self._topic_policies.close())
         if context.coordinators is not None:
             await _in_any_case(context.coordinators.close())
+        await _in_any_case(context.service.transactions.close())
         await _in_any_case(context.client.close())
         await _in_any_case(self._hand_over())
         await _in_any_case(self._admin.close())
@@ -228,6 +230,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         managed = _ledger_factory(settings, parts)
         started.push_async_callback(managed.close)
         context, topic_policies = _assemble(settings, parts, managed)
+        _use_transactions(context.service, context.client)
         contexts.append(context)
         started.pop_all()
     running = RunningBroker(context, topic_policies, managed, ports, admin)
@@ -332,6 +335,27 @@ def _assemble(
     service.policies.use_topic_policies(topic_policies)
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     return context, topic_policies
+
+
+def _use_transactions(service: BrokerService, client: InternalClient) -> None:
+    """Topics with transaction buffers; a broker without transactions does not load what keeps these."""
+    settings = service.settings.transactions
+    if not settings.enabled:
+        return
+    from magnetar.broker.transactions.buffers.segments import SegmentedSnapshots
+    from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
+    from magnetar.broker.transactions.buffers.snapshots import SingleSnapshots
+
+    async def existing(name: TopicName) -> list[TopicName]:
+        if count := await service.resources.partitions(name):
+            return [name.partition(index) for index in range(count)]
+        return [name] if await service.exists(name) else []
+
+    call_later = asyncio.get_running_loop().call_later
+    parts = SnapshotParts(client=client.get, existing=existing, spawn=service.spawn, call_later=call_later)
+    segmented = settings.segmented_snapshots
+    kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
+    service.transactions.use_snapshots(kept)
 
 
 def _dynamic_settings(

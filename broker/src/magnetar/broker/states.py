@@ -164,6 +164,36 @@ BUNDLE_TRANSITIONS: Final = Transitions(
 )
 
 
+class BufferState(enum.Enum):
+    """How a topic's transaction buffer stands; the values are what statistics show
+    (Pulsar: `TopicTransactionBufferState`)."""
+
+    NONE = "None"
+    INITIALIZING = "Initializing"
+    """It learns what its former owner knew."""
+    NO_SNAPSHOT = "NoSnapshot"
+    """No transaction has written to the topic yet."""
+    FIRST_SNAPSHOTTING = "FirstSnapshotting"
+    """The first transactional messages wait until a snapshot says that there may be such."""
+    READY = "Ready"
+    CLOSE = "Close"
+
+
+BUFFER_TRANSITIONS: Final = Transitions(
+    "a transaction buffer",
+    {
+        BufferState.NONE: {BufferState.INITIALIZING, BufferState.CLOSE},
+        BufferState.INITIALIZING: {BufferState.NO_SNAPSHOT, BufferState.READY, BufferState.CLOSE},
+        BufferState.NO_SNAPSHOT: {BufferState.FIRST_SNAPSHOTTING, BufferState.CLOSE},
+        # A snapshot that cannot be written is tried again with the next transactional message.
+        BufferState.FIRST_SNAPSHOTTING: {BufferState.READY, BufferState.NO_SNAPSHOT, BufferState.CLOSE},
+        BufferState.READY: {BufferState.CLOSE},
+        # Closed with its topic, which may be abandoned after that.
+        BufferState.CLOSE: {BufferState.CLOSE},
+    },
+)
+
+
 class CompactionState(enum.Enum):
     """How the last compaction of a topic went. The names are those of the admin API."""
 

@@ -16,7 +16,7 @@ from magnetar.broker.session.produce import ProducerCommands
 from magnetar.broker.session.schema import SchemaCommands
 from magnetar.broker.session.subscription_ends import SubscriptionEndCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
-from magnetar.broker.session.transactions import TransactionCommands
+from magnetar.broker.session.transaction_ends import TransactionEndCommands
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
 
 
@@ -56,6 +56,6 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(lambda session: session.topic_lists, TopicListCommands.COMMANDS),
     **_of(SchemaCommands, SchemaCommands.COMMANDS),
     **_of(CoordinatorCommands, CoordinatorCommands.COMMANDS),
-    **_of(TransactionCommands, TransactionCommands.COMMANDS),
+    **_of(TransactionEndCommands, TransactionEndCommands.COMMANDS),
     **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }

@@ -86,6 +86,8 @@ class Publishes:
         batch.add(payload, send.sequence_id, send.highest_sequence_id, num_messages)
         if send.is_chunk:
             batch.has_chunks = True
+        if send.txnid_least_bits >= 0 or batch.transactions is not None:
+            batch.in_transaction(send.txnid_most_bits, send.txnid_least_bits)
 
     def flush(self) -> None:
         """Hand what was read to the topics, a batch per producer."""

@@ -28,6 +28,14 @@ class TransactionSettings:
     `REQUESTS_AT_ONCE_MIN`."""
     request_timeout_ms: int = setting("transactionBufferClientOperationTimeoutInMills", 3_000, low=1, high=INTEGER_MAX)
     """Milliseconds until such a request without an answer is sent again."""
+    snapshot_changes_max: int = setting("transactionBufferSnapshotMaxTransactionCount", 1_000, low=1)
+    """So often may the last readable position of a topic change before a snapshot of its transactions is due."""
+    snapshot_interval_ms: int = setting("transactionBufferSnapshotMinTimeInMillis", 5_000, low=1)
+    """When such a snapshot is due in any case, if anything changed."""
+    segmented_snapshots: bool = setting("transactionBufferSegmentedSnapshotEnabled", False)
+    """Whether snapshots list what was aborted lately alone; the rest is in messages that are written once."""
+    segment_bytes: int = setting("transactionBufferSnapshotSegmentSize", 262_144)
+    """The size that Apache's brokers reckon a segment's transactions by."""
     pending_ack_index_lag_min: int = setting("transactionPendingAckLogIndexMinLag", 500, low=1)
     """Records of a log of pending acknowledgements from one point where it may be trimmed to the next."""
     pending_ack_batched: bool = setting("transactionPendingAckBatchedWriteEnabled", False)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.core.hashing import murmur3_32
 from magnetar.wire.pulsar.errors import BadMetadata
-from magnetar.wire.pulsar.metadata import sticky_key
+from magnetar.wire.pulsar.metadata import MessageMetadataView, sticky_key
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
 
@@ -53,12 +55,17 @@ class FilteredEntries:
 
 
 def filter_entries(
-    entries: list[Entry], cursor: BatchesLeft, now_ms: int, slots: Slots | None, delay_ms_max: int = 0
+    entries: list[Entry],
+    cursor: BatchesLeft,
+    now_ms: int,
+    slots: Slots | None,
+    delay_ms_max: int = 0,
+    aborted: Collection[tuple[int, int]] | None = None,
 ) -> FilteredEntries:
     """Sort out which entries go out now; those of which nothing is left count as markers. `slots` is for Key_Shared.
 
     `now_ms` below 0 means that nothing is delayed on this subscription. Longer delays than `delay_ms_max`, if it is
-    not 0, are cut to it."""
+    not 0, are cut to it. Messages of `aborted` transactions (most bits, least bits) count as markers."""
     filtered = FilteredEntries()
     batch = filtered.batch
     for entry in entries:
@@ -69,7 +76,7 @@ def filter_entries(
             filtered.unreadable.append(((entry.ledger_id, entry.entry_id), error))
             filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
-        if metadata.marker_type >= 0:
+        if metadata.marker_type >= 0 or (metadata.txnid_most_bits >= 0 and _is_aborted(metadata, aborted)):
             filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
         if metadata.deliver_at_ms > now_ms >= 0:
@@ -100,6 +107,10 @@ def filter_entries(
             batch.key_hashes.append(slots.slot(sticky_key(metadata)))
         filtered.size_bytes += len(entry.data)
     return filtered
+
+
+def _is_aborted(metadata: MessageMetadataView, aborted: Collection[tuple[int, int]] | None) -> bool:
+    return aborted is not None and (metadata.txnid_most_bits, metadata.txnid_least_bits) in aborted
 
 
 def within_batch(ack_set: list[int], message_count: int) -> list[int]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.entry_batch import Dispatcher, EntryBatch
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.clock import TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
@@ -95,6 +96,7 @@ class Pump:
         "reader",
         "redelivery_counts",
         "stopped",
+        "visibility",
     )
 
     def __init__(
@@ -112,6 +114,8 @@ class Pump:
         self.hidden: dict[Position, int] | None = None
         """What open transactions have acknowledged: not sent, and not acknowledged either."""
         self.stopped = False
+        self.visibility: Visibility | None = None
+        """What the topic's transactions hide; None: nothing."""
         self.redelivery_counts = RedeliveryCounts()
         self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
         self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due, delays)
@@ -275,7 +279,7 @@ class Pump:
                     self.reader.replay(positions)
                     return False
             room = min(room, self._headroom())
-            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing:
+            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing or self._hidden():
                 return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)
@@ -285,6 +289,7 @@ class Pump:
             if not entries:
                 self._caught_up()
                 return False
+            entries = self._visible(entries)
             size_bytes += self._dispatch(dispatcher, entries, replayed=False)
             reads += 1
         return True
@@ -292,7 +297,7 @@ class Pump:
     def entries_read(self, entries: list[Entry]) -> None:
         """EntryReader: read ahead."""
         if self._dispatcher is not None:
-            self._dispatch(self._dispatcher, entries, replayed=False)
+            self._dispatch(self._dispatcher, self._visible(entries), replayed=False)
 
     def entries_replayed(self, entries: list[Entry]) -> None:
         """EntryReader: read again."""
@@ -329,6 +334,17 @@ class Pump:
         self._next_turn = None
         self.run()
 
+    def _hidden(self) -> bool:
+        """Whether all that could be read comes after the beginning of an open transaction."""
+        return self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from
+
+    def _visible(self, entries: list[Entry]) -> list[Entry]:
+        """Those before the oldest open transaction; the others are read when it has ended."""
+        if self.visibility is None or not entries or not self.visibility.hides(entries[-1].position):
+            return entries
+        self._cursor.skip_to(self.visibility.hidden_from)
+        return self.visibility.cut(entries)
+
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns the bytes."""
         batches: BatchesLeft = self._cursor
@@ -340,7 +356,14 @@ class Pump:
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
         delays_at_ms = self.delayed.passed_ms(now_ms) if shared and self._delays else NOT_DELAYED
-        filtered = filter_entries(entries, batches, delays_at_ms, slots, self._runtime.limits.settings.delay_clamped_ms)
+        filtered = filter_entries(
+            entries,
+            batches,
+            delays_at_ms,
+            slots,
+            self._runtime.limits.settings.delay_clamped_ms,
+            None if self.visibility is None else self.visibility.aborted,
+        )
         for (ledger_id, entry_id), error in filtered.unreadable:
             logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if filtered.markers:

@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.totals import SubscriptionTotals
 
 
@@ -72,6 +74,22 @@ def consumer_statistics(consumer: Consumer, key_shared: KeySharedDispatcher | No
         "drainingHashesClearedTotal": 0,
         "drainingHashesUnackedMessages": sum(consumer.pending.per_hash.get(one, 0) for one in draining),
         "drainingHashes": [],
+    }
+
+
+def stored_statistics(
+    cursor: SubscriptionCursor, key_shared: KeySharedDispatcher | None, active: Consumer | None
+) -> dict[str, Any]:
+    """What a subscription has that is stored, and what only one of its types has; `active` is who receives."""
+    failover = active is not None and active.identity.subscription_type is SubscriptionType.FAILOVER
+    sticky = key_shared is not None and key_shared.sticky
+    return {
+        "activeConsumerName": active.name if active is not None and failover else None,
+        "isDurable": cursor.durable,
+        "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
+        "keySharedMode": ("STICKY" if sticky else "AUTO_SPLIT") if key_shared is not None else None,
+        "nonContiguousDeletedMessagesRanges": cursor.individual_ranges,
+        "subscriptionProperties": dict(cursor.cursor_properties),
     }
 
 

@@ -16,7 +16,7 @@ from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import followed_by, reset_subscription, wait_until_idle
-from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
+from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics, stored_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
@@ -58,6 +59,7 @@ class Subscription:
         "topic_name",
         "totals",
         "type",
+        "visibility",
     )
 
     def __init__(
@@ -79,6 +81,8 @@ class Subscription:
         self.totals = SubscriptionTotals()
         self.last_active_seconds = runtime.clock.monotonic_seconds()
         """When it last had a consumer, or was loaded."""
+        self.visibility: Visibility | None = None
+        """What the topic's transactions hide; set before the first consumer. None: nothing."""
         self.hidden: dict[Position, int] | None = None
         """The messages that open transactions have acknowledged, as bits of each entry; -1 is all of it."""
         self._runtime = runtime
@@ -442,30 +446,19 @@ class Subscription:
 
     def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
         """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
-        key_shared = self.key_shared
-        active = self.active_consumer
-        statistics = dispatch_statistics(self.consumers, self.totals, key_shared, with_consumers=with_consumers)
-        statistics.update(
-            {
-                "type": self.type.display_name if self.type is not None else "None",
-                "msgBacklog": self.backlog,
-                "backlogSize": backlog_bytes,
-                "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
-                "blockedSubscriptionOnUnackedMsgs": self.blocked,
-                "msgDelayed": self.delayed_entries,
-                "msgInReplay": self.waiting_entries,
-                "unackedMessages": self.unacked_messages,
-                "activeConsumerName": (
-                    active.name if active is not None and self.type is SubscriptionType.FAILOVER else None
-                ),
-                "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
-                "isDurable": self.durable,
-                "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
-                "keySharedMode": ("STICKY" if key_shared.sticky else "AUTO_SPLIT") if key_shared is not None else None,
-                "nonContiguousDeletedMessagesRanges": self.cursor.individual_ranges,
-                "subscriptionProperties": dict(self.cursor.cursor_properties),
-            }
-        )
+        statistics = dispatch_statistics(self.consumers, self.totals, self.key_shared, with_consumers=with_consumers)
+        statistics |= {
+            **stored_statistics(self.cursor, self.key_shared, self.active_consumer),
+            "type": self.type.display_name if self.type is not None else "None",
+            "msgBacklog": self.backlog,
+            "backlogSize": backlog_bytes,
+            "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
+            "blockedSubscriptionOnUnackedMsgs": self.blocked,
+            "msgDelayed": self.delayed_entries,
+            "msgInReplay": self.waiting_entries,
+            "unackedMessages": self.unacked_messages,
+            "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
+        }
         return statistics
 
     def _made_pump(self) -> Pump:
@@ -479,6 +472,7 @@ class Subscription:
             pump.follow(self._settings, self._limiters, delays=self._delays)
             pump.hide(self.hidden)
             pump.stopped = self.state is not SubscriptionState.OPEN
+            pump.visibility = self.visibility
         return pump
 
     def _become(self, state: SubscriptionState) -> None:

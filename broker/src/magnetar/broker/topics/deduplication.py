@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -19,11 +20,13 @@ from magnetar.wire.pulsar.metadata import skim
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings.policies import PolicySettings
+    from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
     from magnetar.broker.topics.producer import PublishBatch
     from magnetar.core.clock import Clock
-    from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
+    from magnetar.core.topic_name import TopicName
     from magnetar.managed.cursors.cursor import Cursor
     from magnetar.managed.entry import Entry
     from magnetar.managed.managed_ledger import ManagedLedger
@@ -94,6 +97,8 @@ class Deduplication:
             return
         if metadata.num_chunks > 1 and metadata.chunk_id != metadata.num_chunks - 1:
             return
+        if metadata.marker_type >= 0:
+            return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1, unsigned.
         name = metadata.producer_name
         highest = max(metadata.sequence_id, metadata.highest_sequence_id)
         if name not in self.stored:
@@ -179,6 +184,71 @@ class Deduplication:
     def _persisted(self, error: MagnetarError | None) -> None:
         if error is not None:
             logger.warning("%s: no deduplication snapshot now, the next one may be: %s", self._ledger.name, error)
+
+
+class DeduplicatedTopic(Protocol):
+    """A topic whose policies switch deduplication on and off."""
+
+    deduplication: Deduplication | None
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def policies(self) -> EffectivePolicies: ...
+    @property
+    def closing(self) -> bool: ...
+
+
+class DeduplicationSwitch:
+    """Has the deduplication of one topic be as its policies say; one switch at a time."""
+
+    __slots__ = ("_runtime", "_switching", "_topic")
+
+    def __init__(self, topic: DeduplicatedTopic, runtime: SubscriptionRuntime) -> None:
+        self._topic = topic
+        self._runtime = runtime
+        self._switching = False
+
+    async def follow(self) -> None:
+        """Switch it until policies say nothing else. Raises what the ledger raises."""
+        if self._switching:
+            return
+        self._switching = True
+        topic = self._topic
+        try:
+            while not topic.closing and self._differs:
+                if topic.policies.deduplication:
+                    settings = self._runtime.limits.settings
+                    topic.deduplication = await open_deduplication(topic.ledger, settings, self._runtime.clock)
+                else:
+                    topic.deduplication = None
+                    await topic.ledger.delete_cursor(CURSOR_NAME)
+        finally:
+            self._switching = False
+
+    def maintain(self) -> None:
+        """Called now and then, and when policies change."""
+        topic = self._topic
+        if self._differs:
+            self._runtime.spawn(self._follow_later())
+        elif topic.deduplication is not None:
+            topic.deduplication.maintain(topic.policies.deduplication_snapshot_seconds)
+
+    @property
+    def _differs(self) -> bool:
+        """Whether it is not as policies say."""
+        if self._topic.policies.deduplication:
+            return self._topic.deduplication is None
+        return self._topic.deduplication is not None or CURSOR_NAME in self._topic.ledger.cursors
+
+    async def _follow_later(self) -> None:
+        try:
+            await self.follow()
+        except MagnetarError as error:
+            # The periodic check tries again.
+            logger.warning("deduplication of %s is not switched now: %s", self._topic.name, error)
 
 
 async def open_deduplication(ledger: ManagedLedger, settings: PolicySettings, clock: Clock) -> Deduplication:

@@ -95,6 +95,20 @@ def check_consumer(
         raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit")
 
 
+def check_durability(durable: bool, consumer: Consumer) -> None:
+    """Raises PulsarError(NOT_ALLOWED_ERROR) for a consumer that wants a subscription otherwise than it is."""
+    if durable != consumer.durable:
+        present = "Durable" if durable else "NonDurable"
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists.")
+
+
+def subscribe_limiter_for(rate: Rate | None, former: SubscribeLimiter | None, clock: Clock) -> SubscribeLimiter | None:
+    """The limiter of a rate: the former one while that stays; None for no limit."""
+    if rate is None or not rate.limited:
+        return None
+    return former if former is not None and former.rate == rate else SubscribeLimiter(rate, clock)
+
+
 class SubscribeLimiter:
     """How often each consumer (address, name and id) may subscribe to one topic."""
 

@@ -1,6 +1,7 @@
-"""Policies that look at published messages one by one: sizes, delays, encryption, duplicates.
+"""What looks at published messages one by one: sizes, delays, encryption, duplicates, transactions.
 
-Only topics with such a policy come here. What is not stored is answered in its turn among the receipts of the rest.
+Only topics with such a policy come here, and transactional messages. What is not stored is answered in its turn among
+the receipts of the rest.
 (Pulsar: `PersistentTopic.publishMessage`, `Producer.checkAndStartPublish`)
 """
 
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.topics.deduplication import Deduplication
     from magnetar.broker.topics.producer import PublishBatch
+    from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 
 Refusal = tuple[ServerError | None, str]
 """Why a message is not stored; no code: because it is already."""
 
 ALREADY_STORED: Final[Refusal] = (None, "")
+
+NO_BUFFER: Final = "Transaction buffer disable!"
+"""To transactional messages for topics without a buffer: in Apache's words, for which clients may look."""
 
 
 def publish_checked(
@@ -30,12 +35,15 @@ def publish_checked(
     policies: EffectivePolicies,
     topic_name: str,
     deduplication: Deduplication | None,
+    buffer: TransactionBuffer | None,
     append: Callable[[PublishBatch], None],
 ) -> None:
     """Append what may be stored and answer the rest. The order of the batch is kept."""
     refusals = _refusals(batch, policies)
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals)
+    if batch.transactions is not None:
+        _add_ended(batch.transactions, buffer, refusals)
     if not refusals:
         append(batch)
         return
@@ -97,6 +105,18 @@ def _add_duplicates(
             refusals[index] = ALREADY_STORED
         elif status is DuplicateStatus.UNKNOWN:
             refusals[index] = (ServerError.PERSISTENCE_ERROR, unknown)
+
+
+def _add_ended(
+    transactions: list[tuple[int, int] | None], buffer: TransactionBuffer | None, refusals: dict[int, Refusal]
+) -> None:
+    """After the duplicates: what is stored has its receipt, also when its transaction has ended since."""
+    for index, transaction in enumerate(transactions):
+        if transaction is None or index in refusals:
+            continue
+        text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
+        if text:
+            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
 
 
 def _messages_in(payload: bytes) -> int:

@@ -66,8 +66,8 @@ class NonPersistentTopic(TopicBase):
         """Hand a batch to the subscriptions; receipts carry no real position."""
         if self.closing:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self.policies.checks_messages:
-            publish_checked(batch, self.policies, str(self.name), None, self._publish)
+        elif self.policies.checks_messages or batch.transactions is not None:
+            publish_checked(batch, self.policies, str(self.name), None, None, self._publish)
         else:
             self._publish(batch)
 

@@ -48,6 +48,7 @@ class PublishBatch:
         "producer",
         "sequence_ids",
         "size_bytes",
+        "transactions",
     )
 
     def __init__(self, producer: Producer) -> None:
@@ -59,6 +60,8 @@ class PublishBatch:
         self.size_bytes = 0
         self.has_chunks = False
         """Whether any SEND says that it is a part of a larger message."""
+        self.transactions: list[tuple[int, int] | None] | None = None
+        """The transaction of each SEND, None for one without; None when none has one."""
 
     def part(self, start: int, end: int, message_count: int) -> PublishBatch:
         """The SENDs from the one to before the other, which hold so many messages."""
@@ -69,6 +72,8 @@ class PublishBatch:
         part.message_count = message_count
         part.size_bytes = sum(map(len, part.payloads))
         part.has_chunks = self.has_chunks
+        if self.transactions is not None:
+            part.transactions = self.transactions[start:end]
         return part
 
     def add(self, payload: bytes, sequence_id: int, highest_sequence_id: int, message_count: int) -> None:
@@ -78,6 +83,12 @@ class PublishBatch:
         self.highest_sequence_ids.append(highest_sequence_id)
         self.message_count += message_count
         self.size_bytes += len(payload)
+
+    def in_transaction(self, most_bits: int, least_bits: int) -> None:
+        """The SEND that was added last is of this transaction; below 0 of none. Called for each that follows, too."""
+        if self.transactions is None:
+            self.transactions = [None] * (len(self.payloads) - 1)
+        self.transactions.append((most_bits, least_bits) if most_bits >= 0 and least_bits >= 0 else None)
 
 
 class HeldAnswer:

@@ -15,6 +15,7 @@ from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position, signed64
 from magnetar.core.limits import ACK_SET_WORDS_MAX
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
+from magnetar.wire.pulsar.metadata import MessageMetadataView
 
 
 def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
@@ -61,11 +62,12 @@ async def position_of_time(topic: PersistentTopic, publish_time_ms: int, *, comp
 async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:
     """The last message that a consumer can be given and its index in its batch (-1: not a batch).
 
-    An empty topic answers -1:-1. Markers are the broker's own and are stepped over, and so is what nobody can read:
+    An empty topic answers -1:-1. Markers are the broker's own and are stepped over, as is what was aborted (what may
+    still be is not there yet), and what nobody can read:
     who waits for the last message would wait for ever. For who reads a compacted topic
     (`compacted`), and when nothing else is left, it may be one that only compaction kept
     (Pulsar: `ServerCnx.handleLastMessageIdFromCompactionService`)."""
-    position = topic.ledger.last_confirmed
+    position = topic.max_read_position
     compaction = compaction_of(topic.ledger)
     if compacted and compaction is not None and position <= compaction.horizon:
         return await _last_compacted(topic, compaction)
@@ -76,12 +78,16 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
             metadata = entry.metadata()
         except BadMetadata:
             metadata = None
-        if metadata is not None and metadata.marker_type < 0:
+        if metadata is not None and metadata.marker_type < 0 and not _is_aborted(topic, metadata):
             return position, metadata.num_messages - 1 if metadata.is_batch else -1
         position = topic.ledger.ledgers.previous_position(position)
         if turn.over:  # Entries in the cache come without waiting.
             await turn.pause()
     return (EARLIEST, -1) if compaction is None else await _last_compacted(topic, compaction)
+
+
+def _is_aborted(topic: PersistentTopic, metadata: MessageMetadataView) -> bool:
+    return topic.buffer is not None and topic.buffer.hides((metadata.txnid_most_bits, metadata.txnid_least_bits))
 
 
 async def _last_compacted(topic: PersistentTopic, compaction: Compaction) -> tuple[Position, int]:

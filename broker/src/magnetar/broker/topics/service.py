@@ -27,8 +27,7 @@ from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
-from magnetar.broker.transactions.pending_log import PendingAckLogs
-from magnetar.broker.transactions.pending_topic import TopicPendingAcks
+from magnetar.broker.transactions.topic_parts import TopicParts
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
@@ -95,12 +94,7 @@ class BrokerService:
             self.namespaces_in_use,
         )
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
-        transactions = settings.transactions
-        self._pending_ack_logs = (
-            PendingAckLogs(ledgers=ledgers, settings=transactions, runtime=self._runtime)
-            if transactions.enabled
-            else None
-        )
+        self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
         self.upkeep = Upkeep(self, call_later)
         self._compactions = CompactionWorld(
             clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
@@ -259,8 +253,7 @@ class BrokerService:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
         # Again from memory: what it is opened with may be outdated by now.
         topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
-        if self._pending_ack_logs is not None and not topic.of_broker:
-            topic.pending_acks = TopicPendingAcks(name, ledger, self._pending_ack_logs)
+        self.transactions.equip(topic)
         try:
             await topic.prepare()
         except BaseException:

@@ -23,19 +23,22 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
 from magnetar.broker.topics.compacted_views import follow_view, open_compaction_cursor_quietly, reader_cursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
-from magnetar.broker.topics.deduplication import Deduplication, open_deduplication
+from magnetar.broker.topics.deduplication import Deduplication, DeduplicationSwitch
 from magnetar.broker.topics.limits import (
     SubscribeLimiter,
     check_consumer,
+    check_durability,
     check_subscription_type,
+    subscribe_limiter_for,
 )
 from magnetar.broker.topics.message_checks import publish_checked
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.topic_base import TopicBase
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffers.held_appends import HeldAppends
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
-from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
@@ -72,13 +75,15 @@ class PersistentTopic(TopicBase):
 
     __slots__ = (
         "_checks_messages",
-        "_deduplication_changes",
+        "_deduplication_switch",
         "_delayed",
         "_dispatch_limiter",
+        "_held",
         "_on_lost",
         "_spawn",
         "_subscribe_limiter",
         "_subscribing",
+        "buffer",
         "compaction",
         "deduplication",
         "ledger",
@@ -98,6 +103,9 @@ class PersistentTopic(TopicBase):
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
+        self.buffer: TransactionBuffer | None = None
+        """None: no transaction may write to it."""
+        self._held: HeldAppends[PublishBatch] | None = None
         self.pending_acks: TopicPendingAcks | None = None
         """What transactions have acknowledged; None where there are none."""
         self.compaction: TopicCompaction | None = None
@@ -106,7 +114,7 @@ class PersistentTopic(TopicBase):
         self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
-        self._deduplication_changes = False
+        self._deduplication_switch = DeduplicationSwitch(self, runtime)
         self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
@@ -119,15 +127,12 @@ class PersistentTopic(TopicBase):
 
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
-        await self._follow_deduplication()
+        await self._deduplication_switch.follow()
+        if self.buffer is not None:
+            await self.buffer.recover()
         if self.compacts_by_itself:
             # It keeps the ledgers: readers alone would let all be deleted when the topic is loaded again.
             await self.create_subscription(COMPACTION_CURSOR, EARLIEST)
-
-    @property
-    def clock(self) -> Clock:
-        """What time it is."""
-        return self._clock
 
     @property
     def number_of_entries(self) -> int:
@@ -138,12 +143,16 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self._checks_messages:
-            publish_checked(batch, self.policies, str(self.name), self.deduplication, self._append)
+        elif self._checks_messages or batch.transactions is not None:
+            publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
-            self.ledger.appends.append(batch.payloads, self._appended, batch)
+            self._append(batch)
 
     def _append(self, batch: PublishBatch) -> None:
+        if self._held is None or not self._held.take(batch, transactional=batch.transactions is not None):
+            self._append_now(batch)
+
+    def _append_now(self, batch: PublishBatch) -> None:
         self.ledger.appends.append(batch.payloads, self._appended, batch)
 
     def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
@@ -154,17 +163,25 @@ class PersistentTopic(TopicBase):
             if self.deduplication is not None:
                 last_entry_id = first_entry_id + len(context.payloads) - 1
                 self.deduplication.batch_stored(context, (ledger_id, last_entry_id))
+            if self.buffer is not None:
+                if context.transactions is None:
+                    self.buffer.published()
+                else:
+                    self.buffer.stored(context.transactions, ledger_id, first_entry_id)
             context.producer.stored(context, ledger_id, first_entry_id)
         else:
-            self._append_failed(error, context)
+            self._append_failed(context, error)
 
-    def _append_failed(self, error: MagnetarError, batch: PublishBatch) -> None:
+    def _append_failed(self, batch: PublishBatch, error: MagnetarError) -> None:
         if self.deduplication is not None:
             self.deduplication.append_failed()
         if isinstance(error, ManagedLedgerTerminated):
             batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
             return
         batch.producer.dropped(batch, error)
+        self._storing_failed(error)
+
+    def _storing_failed(self, error: MagnetarError) -> None:
         if self.closing:
             return
         if isinstance(error, ManagedLedgerFenced):
@@ -176,16 +193,25 @@ class PersistentTopic(TopicBase):
         self.disconnect_producers()
         self.ledger.appends.ready_to_create_ledger()
 
+    # --- transactions
+
+    def use_buffer(self, buffer: TransactionBuffer) -> None:
+        """Transactions may write to it; before `prepare`."""
+        self.buffer = buffer
+        self._held = HeldAppends(buffer, self._spawn, self._append_now, self._append_failed, self._storing_failed)
+        buffer.on_failure = self._storing_failed
+        for subscription in self.subscriptions.values():
+            subscription.visibility = buffer.visibility
+
+    @property
+    def max_read_position(self) -> Position:
+        """Everything up to here may be sent to consumers."""
+        return self.ledger.last_confirmed if self.buffer is None else self.buffer.max_read_position
+
     def _entries_available(self) -> None:
         self.last_publish_ms = self._clock.now_ms()
         for subscription in self.subscriptions.values():
             subscription.entries_available()
-
-    def disconnect_producers(self) -> None:
-        """Have those that publish look the topic up again."""
-        for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-            self.remove_producer(producer)
 
     async def check_producer(self, producer: Producer) -> None:
         """Raises PulsarError when policies keep a producer out: limits, encryption, a backlog that is too large."""
@@ -246,11 +272,8 @@ class PersistentTopic(TopicBase):
             self._subscribe_limiter.check(consumer)
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
-        if subscription is not None and subscription.cursor.durable != consumer.durable:
-            present = "Durable" if subscription.cursor.durable else "NonDurable"
-            raise PulsarError(
-                ServerError.NOT_ALLOWED_ERROR, f"{present} subscription with the same name already exists."
-            )
+        if subscription is not None:
+            check_durability(subscription.cursor.durable, consumer)
         if not self.of_broker:
             settings = self._runtime.limits.settings
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
@@ -274,7 +297,7 @@ class PersistentTopic(TopicBase):
     @property
     def visible_entries(self) -> TopicEntries:
         """What of the topic a compaction may see."""
-        return StoredEntries(self.ledger)
+        return StoredEntries(self.ledger) if self.buffer is None else self.buffer.entries
 
     @property
     def compacts_by_itself(self) -> bool:
@@ -369,6 +392,7 @@ class PersistentTopic(TopicBase):
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
+        self._close_buffer()
         await self._end_compaction()
         await self.admission.drain()
         self._disconnect()
@@ -379,6 +403,7 @@ class PersistentTopic(TopicBase):
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
+        self._close_buffer()
         await self._end_compaction()
         self._disconnect()
         if self.pending_acks is None:
@@ -390,24 +415,23 @@ class PersistentTopic(TopicBase):
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
+        self._close_buffer()
         await self._end_compaction()
         self._disconnect()
         try:
             if self.pending_acks is not None:
-                await self._delete_pending_acks(self.pending_acks)
+                await self.pending_acks.delete_with_topic(self.subscriptions.values())
             await self.ledger.delete()
         except ManagedLedgerFenced as error:
             self._on_lost(self, error)
             raise
+        if self.buffer is not None:
+            # Not before: without a snapshot, whatever is left of the topic would count as committed.
+            await self.buffer.forget()
 
-    async def _delete_pending_acks(self, pending_acks: TopicPendingAcks) -> None:
-        try:
-            await self.ledger.check_owner()
-            await pending_acks.delete_all([one.name for one in self.subscriptions.values() if one.durable])
-        except BaseException:
-            # The topic stays: whoever comes next loads it again.
-            await asyncio.shield(self.ledger.close())
-            raise
+    def _close_buffer(self) -> None:
+        if self._held is not None:
+            self._held.close(MagnetarError("the topic is closing"))
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
@@ -440,47 +464,12 @@ class PersistentTopic(TopicBase):
         self._dispatch_limiter = limiter_for(
             policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
         )
-        if self.of_broker or not policies.subscribe_rate.limited:
-            self._subscribe_limiter = None
-        elif self._subscribe_limiter is None or self._subscribe_limiter.rate != policies.subscribe_rate:
-            self._subscribe_limiter = SubscribeLimiter(policies.subscribe_rate, clock)
-
-    async def _follow_deduplication(self) -> None:
-        """Switch it as policies say; one switch at a time, until they say nothing else."""
-        if self._deduplication_changes:
-            return
-        self._deduplication_changes = True
-        try:
-            while not self.closing and self._deduplication_differs:
-                if self.policies.deduplication:
-                    settings = self._runtime.limits.settings
-                    self.deduplication = await open_deduplication(self.ledger, settings, self._clock)
-                else:
-                    self.deduplication = None
-                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
-        finally:
-            self._deduplication_changes = False
-
-    @property
-    def _deduplication_differs(self) -> bool:
-        """Whether it is not as policies say."""
-        if self.policies.deduplication:
-            return self.deduplication is None
-        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
+        rate = None if self.of_broker else policies.subscribe_rate
+        self._subscribe_limiter = subscribe_limiter_for(rate, self._subscribe_limiter, clock)
 
     def maintain_deduplication(self) -> None:
         """Called now and then, and when policies change."""
-        if self._deduplication_differs:
-            self._spawn(self._switch_deduplication())
-        elif self.deduplication is not None:
-            self.deduplication.maintain(self.policies.deduplication_snapshot_seconds)
-
-    async def _switch_deduplication(self) -> None:
-        try:
-            await self._follow_deduplication()
-        except MagnetarError as error:
-            # The periodic check tries again.
-            logger.warning("deduplication of %s is not switched now: %s", self.name, error)
+        self._deduplication_switch.maintain()
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
@@ -500,6 +489,8 @@ class PersistentTopic(TopicBase):
 
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch, self._delayed)
+        if self.buffer is not None:
+            subscription.visibility = self.buffer.visibility
         subscription.follow(self.policies, self._dispatch_limiter)
         return subscription
 

@@ -13,6 +13,7 @@ from magnetar.broker.topics.limits import check_new_subscription, check_producer
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import ProducerAdmission
 from magnetar.broker.topics.producers import Producers
+from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -59,6 +60,11 @@ class TopicBase:
         self._clock = clock
 
     @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self._clock
+
+    @property
     def closing(self) -> bool:
         """Whether it is on its way out: it takes nothing more."""
         return self.state is not LoadedTopicState.OPEN
@@ -72,6 +78,12 @@ class TopicBase:
     def producers(self) -> Producers:
         """Who publishes."""
         return self.admission.producers
+
+    def disconnect_producers(self) -> None:
+        """Have those that publish look the topic up again."""
+        for producer in list(self.producers.by_name.values()):
+            producer.disconnect()
+            self.remove_producer(producer)
 
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""

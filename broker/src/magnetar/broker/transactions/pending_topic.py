@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from magnetar.broker.dispatch.consumer import Consumer
@@ -66,6 +66,16 @@ class TopicPendingAcks:
         if handle is not None:
             await handle.abandon()
         await self._logs.ledgers.delete(log_name(self._name, name))
+
+    async def delete_with_topic(self, subscriptions: Iterable[Subscription]) -> None:
+        """Remove what is stored of the subscriptions of a topic that is about to go, unless another broker has it."""
+        try:
+            await self._ledger.check_owner()
+            await self.delete_all([one.name for one in subscriptions if one.durable])
+        except BaseException:
+            # The topic stays: whoever comes next loads it again.
+            await asyncio.shield(self._ledger.close())
+            raise
 
     async def delete_all(self, names: Sequence[str]) -> None:
         """Remove what is stored of all these subscriptions."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.web.responses import TOO_LARGE, AdminError
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import signed64
 from magnetar.core.limits import MIB
 from magnetar.managed.entry import Entry
@@ -68,8 +69,8 @@ BYTES: Final = {
 }
 
 
-def message_response(entry: Entry) -> web.Response:
-    """A message as Apache answers it."""
+def message_response(entry: Entry, topic: PersistentTopic) -> web.Response:
+    """A message of this topic as Apache answers it; also one that consumers do not get, which it says."""
     metadata = full_metadata(entry.data)
     _, start = metadata_bounds(entry.data)
     # What is encrypted was compressed before: only who has the key can unpack it.
@@ -82,7 +83,10 @@ def message_response(entry: Entry) -> web.Response:
     all_there = len(metadata.properties) <= PROPERTIES_MAX
     headers["PROPERTY"] = json.dumps(properties, separators=(",", ":")) if all_there else TOO_LONG
     headers["Is-Encrypted"] = str(bool(metadata.encryption_keys)).lower()
-    headers["txn-uncommitted"] = "false"
+    if topic.buffer is not None and metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        aborted = topic.buffer.hides((metadata.txnid_most_bits, metadata.txnid_least_bits))
+        headers["txn-aborted"] = text_of(aborted)
+    headers["txn-uncommitted"] = text_of(entry.position > topic.max_read_position)
     for field, header in TIMES.items():
         if metadata.HasField(field):
             headers[header] = short_time(getattr(metadata, field))

@@ -70,7 +70,7 @@ class MessageHandlers(HandlersOfTopics):
         """One message by its id."""
         position = (path_integer(request, "ledger"), path_integer(request, "entry"))
         topic = await self._one(request, "GetMessageById is not allowed on partitioned-topic")
-        return message_response(await self._read(topic, position, "Message id not found"))
+        return message_response(await self._read(topic, position, "Message id not found"), topic)
 
     @takes("initialPosition", "messagePosition", "authoritative")
     async def examine(self, request: web.Request) -> web.Response:
@@ -81,7 +81,7 @@ class MessageHandlers(HandlersOfTopics):
             raise AdminError(PRECONDITION_FAILED, "Could not examine messages due to the total message is zero")
         number = min(max(query_integer(request, "messagePosition", 1), 1), count)
         index = number - 1 if request.query.get("initialPosition") == "earliest" else count - number
-        return message_response(await topic.ledger.read_entry(topic.ledger.ledgers.entry_at(index)))
+        return message_response(await topic.ledger.read_entry(topic.ledger.ledgers.entry_at(index)), topic)
 
     @takes("authoritative")
     async def peek(self, request: web.Request) -> web.Response:
@@ -94,7 +94,7 @@ class MessageHandlers(HandlersOfTopics):
         if number > subscription.cursor.backlog_entries:
             raise AdminError(NOT_FOUND, "Message not found")
         position = subscription.cursor.unacknowledged_at(number)
-        return message_response(await self._read(topic, position, "Message not found"))
+        return message_response(await self._read(topic, position, "Message not found"), topic)
 
     @staticmethod
     async def _subscription(topic: PersistentTopic, name: str) -> Subscription:

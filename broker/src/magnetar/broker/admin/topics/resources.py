@@ -14,6 +14,7 @@ from magnetar.broker.admin.topics import (
     subscription_positions,
     subscriptions,
     topics,
+    transaction_buffers,
 )
 from magnetar.broker.admin.topics import partitions as topic_partitions
 from magnetar.broker.admin.topics import permissions as topic_permissions
@@ -36,6 +37,7 @@ RESOURCES: Final = (
     topic_policies,
     topic_policies_special,
     schemas,
+    transaction_buffers,
     pending_acks,
 )
 

@@ -146,6 +146,10 @@ def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
     stats["earliestMsgPublishTimeInBacklogs"] = min((time_ms for time_ms in times if time_ms > 0), default=0)
     for name in ("nonContiguousDeletedMessagesRanges", "delayedMessageIndexSizeInBytes"):
         stats[name] = sum(one[name] for one in subscriptions)
+    if topic.buffer is not None:
+        table = topic.buffer.table
+        stats["ongoingTxnCount"] = len(table.open)
+        stats["abortedTxnCount"], stats["committedTxnCount"] = table.aborted_count, table.committed_count
 
 
 class PositionedCursor(Protocol):

@@ -87,6 +87,7 @@ _TOPIC_RIGHTS: Final = {
 
 _OF_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _OF_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+_OF_BUFFER: Final = "/admin/v3/transactions/{}/{{tenant}}/{{namespace}}/{{topic}}"
 _OF_PENDING_ACKS: Final = "/admin/v3/transactions/{}/{{tenant}}/{{namespace}}/{{topic}}/{{subscription}}"
 
 _ONE_BY_ONE: Final = f"""
@@ -241,6 +242,8 @@ TOPIC PRODUCE
 TOPIC GET_STATS
   GET {_OF_TOPIC}/stats {_OF_TOPIC}/internalStats {_OF_TOPIC}/partitioned-stats
   GET {_OF_TOPIC}/partitioned-internalStats {_OF_TOPIC}/internal-info
+  GET {_OF_BUFFER.format("transactionBufferStats")} {_OF_BUFFER.format("transactionBufferInternalStats")}
+  GET {_OF_BUFFER.format("transactionInBufferStats")}/{{mostSigBits}}/{{leastSigBits}}
   GET {_OF_PENDING_ACKS.format("pendingAckStats")} {_OF_PENDING_ACKS.format("pendingAckInternalStats")}
   GET {_OF_PENDING_ACKS.format("positionStatsInPendingAck")}/{{ledger}}/{{entry}}
   GET {_OF_PENDING_ACKS.format("transactionInPendingAckStats")}/{{mostSigBits}}/{{leastSigBits}}

@@ -1,0 +1,81 @@
+"""END_TXN_ON_PARTITION: a coordinator, on whichever broker, ends a transaction on a topic of this one.
+
+Facts: transactions-dedup-compaction 1.5; Pulsar `ServerCnx.handleEndTxnOnPartition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from magnetar.broker.server_errors import server_error_of
+from magnetar.broker.session.lookup_questions import parse_topic
+from magnetar.broker.topics.message_checks import NO_BUFFER
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import NOT_ENABLED
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import signed64
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX, frame_of
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.api import ControlCommand, Session
+
+NOT_FOUND: Final = "The transaction is not found, or its coordinator has no right to end it."
+
+
+class TransactionEndCommands:
+    """What coordinators ask of the topics of this broker."""
+
+    COMMANDS: ClassVar[dict[int, ControlCommand[TransactionEndCommands]]] = {
+        pb.BaseCommand.END_TXN_ON_PARTITION: lambda self, command: self._end(command.endTxnOnPartition),
+    }
+    """What this group answers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session: Session = session
+
+    def _end(self, request: pb.CommandEndTxnOnPartition) -> Coroutine[Any, Any, None] | None:
+        if not self._session.context.settings.transactions.enabled:
+            self._answer(request, ServerError.NOT_ALLOWED_ERROR, NOT_ENABLED)
+            return None
+        return self._end_and_answer(request)
+
+    async def _end_and_answer(self, request: pb.CommandEndTxnOnPartition) -> None:
+        try:
+            await self._end_on_topic(request)
+        except MagnetarError as error:
+            self._answer(request, server_error_of(error), str(error))
+            return
+        self._answer(request, None, "")
+
+    async def _end_on_topic(self, request: pb.CommandEndTxnOnPartition) -> None:
+        session = self._session
+        if not session.is_super_user:
+            raise PulsarError(ServerError.TRANSACTION_NOT_FOUND, NOT_FOUND)
+        name = parse_topic(request.topic)
+        try:
+            topic = await session.context.service.topic(name, create=False)
+        except PulsarError as error:
+            if error.code == ServerError.TOPIC_NOT_FOUND:
+                return  # It was deleted, and with it what the transaction has written.
+            raise
+        if not isinstance(topic, PersistentTopic) or topic.buffer is None:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, NO_BUFFER)
+        await topic.buffer.end(
+            (request.txnid_most_bits, request.txnid_least_bits),
+            commit=request.txn_action == pb.COMMIT,
+            # -1 while the coordinator's first transaction is open.
+            low_water_mark=signed64(request.txnid_least_bits_of_low_watermark),
+        )
+
+    def _answer(self, request: pb.CommandEndTxnOnPartition, code: ServerError | None, message: str) -> None:
+        answer = pb.CommandEndTxnOnPartitionResponse(
+            request_id=request.request_id,
+            txnid_least_bits=request.txnid_least_bits,
+            txnid_most_bits=request.txnid_most_bits,
+        )
+        if code is not None:
+            answer.error, answer.message = cast(pb.ServerError, int(code)), message[:TEXT_CHARACTERS_MAX]
+        self._session.write(frame_of(answer))

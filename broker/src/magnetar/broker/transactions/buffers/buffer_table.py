@@ -1,0 +1,88 @@
+"""What one topic knows of the transactions that have written to it. Pure.
+
+Facts: transactions-dedup-compaction 1.6; Pulsar `TopicTransactionBuffer`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from magnetar.broker.subscriptions.visibility import TransactionBits
+from magnetar.core.ids import Position
+
+
+class BufferTable:
+    """Transactions that are open, those that were aborted, and what their coordinators have forgotten."""
+
+    __slots__ = ("aborted", "aborted_count", "committed_count", "low_water_marks", "open")
+
+    def __init__(self) -> None:
+        # Ordered ones: of a plain dict whose oldest keys go, finding the next oldest takes longer each time.
+        self.open: OrderedDict[TransactionBits, Position] = OrderedDict()
+        """The first message of each, oldest first."""
+        self.aborted: OrderedDict[TransactionBits, Position] = OrderedDict()
+        """Where the abort marker of each is, oldest first; forgotten with the marker's ledger."""
+        self.low_water_marks: dict[int, int] = {}
+        """Of each coordinator that was heard of: the highest number up to which it knows none any more."""
+        self.committed_count = 0
+        self.aborted_count = 0
+
+    def stored(self, transaction: TransactionBits, position: Position) -> bool:
+        """A message of it is stored. True when that is its first one."""
+        if transaction in self.open or transaction in self.aborted:
+            return False
+        self.open[transaction] = position
+        return True
+
+    def committed(self, transaction: TransactionBits) -> None:
+        """Its marker is stored: its messages count."""
+        self.open.pop(transaction, None)
+
+    def abort(self, transaction: TransactionBits, marker: Position) -> None:
+        """Its marker is stored: its messages never count. The newest marker counts: messages may have come after an
+        older one."""
+        self.open.pop(transaction, None)
+        self.aborted[transaction] = marker
+        self.aborted.move_to_end(transaction)
+
+    @property
+    def first_open(self) -> Position | None:
+        """The first message of the oldest open transaction."""
+        return next(iter(self.open.values()), None)
+
+    # --- what coordinators have forgotten
+
+    def raise_low_water_mark(self, coordinator: int, mark: int) -> None:
+        """A coordinator knows no transaction up to this one, -1: none is forgotten. An older mark changes nothing."""
+        known = self.low_water_marks.get(coordinator)
+        if known is None or mark > known:
+            self.low_water_marks[coordinator] = mark
+
+    def is_over(self, transaction: TransactionBits) -> bool:
+        """Whether its coordinator knows it no more: nothing of it may be stored."""
+        coordinator, number = transaction
+        return number <= self.low_water_marks.get(coordinator, -1)
+
+    @property
+    def lost(self) -> TransactionBits | None:
+        """The oldest open transaction if its coordinator has forgotten it: nobody else will end it."""
+        oldest = next(iter(self.open), None)
+        return oldest if oldest is not None and self.is_over(oldest) else None
+
+    # --- aborted ones whose messages are gone
+
+    def forget_before(self, first_ledger_id: int, count_max: int) -> list[TransactionBits]:
+        """Forget, and return, aborted transactions whose markers are in ledgers before this one, the topic's first."""
+        forgotten: list[TransactionBits] = []
+        while self.aborted and len(forgotten) < count_max:
+            transaction, marker = next(iter(self.aborted.items()))
+            if marker[0] >= first_ledger_id:
+                break
+            del self.aborted[transaction]
+            forgotten.append(transaction)
+        return forgotten
+
+    def restore(self, aborted: Sequence[tuple[TransactionBits, Position]]) -> None:
+        """As a snapshot has them; in the order of the markers."""
+        self.aborted.update(aborted)

@@ -1,0 +1,60 @@
+"""What topics need to take part in transactions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
+from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.pending_log import PendingAckLogs
+from magnetar.broker.transactions.pending_topic import TopicPendingAcks
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.managed_ledger import ManagedLedger
+
+
+class PartakingTopic(Protocol):
+    """A topic before it is loaded."""
+
+    pending_acks: TopicPendingAcks | None
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def of_broker(self) -> bool: ...
+
+    def use_buffer(self, buffer: TransactionBuffer) -> None: ...
+
+
+class TopicParts:
+    """One for a broker. Topics of brokers take no part, and none does where transactions are off."""
+
+    def __init__(
+        self, ledgers: ManagedLedgerFactory, settings: TransactionSettings, runtime: SubscriptionRuntime
+    ) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime)
+        self._snapshots: SnapshotStore | None = None
+
+    def use_snapshots(self, snapshots: SnapshotStore) -> None:
+        """Topics take transactional messages; before any is loaded."""
+        self._snapshots = snapshots
+
+    def equip(self, topic: PartakingTopic) -> None:
+        """Before the topic is prepared."""
+        if not self._settings.enabled or topic.of_broker:
+            return
+        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs)
+        if self._snapshots is not None:
+            buffer = TransactionBuffer(topic.name, topic.ledger, self._snapshots, self._runtime, self._settings)
+            topic.use_buffer(buffer)
+
+    async def close(self) -> None:
+        """Read and write no snapshots any more; before the broker's own client is closed."""
+        if self._snapshots is not None:
+            await self._snapshots.close()
