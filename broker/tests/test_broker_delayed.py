@@ -229,6 +229,25 @@ def test_a_clock_that_is_put_back_delivers_nothing_early() -> None:
     assert delayed.take_due(clock.now_ms()) == [((1, 1), 0)]
 
 
+def test_an_entry_that_is_due_before_what_was_looked_at_is_found() -> None:
+    """The clock was put back after it had gone far ahead, and nobody has looked since."""
+    timers = Timers()
+    clock = JumpingClock(timers)
+    fired: list[int] = []
+    delayed = DelayedEntries(clock, timers.call_later, lambda: fired.append(clock.now_ms()), TopicDelays())
+    start_ms = clock.now_ms()
+    clock.ahead_ms = 3 * BUCKET_MS
+    delayed.passed_ms(clock.now_ms())
+    delayed.add(start_ms + 4 * BUCKET_MS, (1, 1), 0)
+    delayed.arm(clock.now_ms())
+    clock.ahead_ms = 0
+    delayed.add(start_ms + 10, (1, 2), 0)
+    delayed.arm(clock.now_ms())
+    timers.advance(10)
+    assert fired == [start_ms + 10]
+    assert delayed.take_due(clock.now_ms()) == [((1, 2), 0)]
+
+
 def test_what_is_due_now_does_not_overtake_what_was_due_before() -> None:
     """A part of what was due is still to be taken out: an entry that is read meanwhile comes behind it."""
     timers, delayed = staged_delays(AT_ONCE_MAX + 1)

@@ -360,7 +360,7 @@ def test_policies_that_change_while_others_are_applied_to_very_many_topics_hold_
         for number in range(TOPICS_AT_ONCE)
     }
     listeners: list[Any] = []
-    policies = SimpleNamespace(watch=listeners.append, of=lambda _: None)
+    policies = SimpleNamespace(watch=listeners.append, of=lambda _: SimpleNamespace(remote_clusters=()))
     service: Any = SimpleNamespace(
         settings=BrokerSettings(), clock=timers, policies=policies, topics=topics, spawn=lambda work: work.close()
     )

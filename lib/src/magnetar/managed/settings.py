@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.setting import check_ranges, setting
 from magnetar.wire.bookkeeper.entry import DIGEST_BYTES
 
+ENSEMBLE_SIZE_MAX: Final = 1_000
+"""Bookies of one ledger: more than any cluster has."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ManagedLedgerSettings:
     """May be changed while the managed ledger is open; each check reads the value of the moment."""
 
-    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1, low=1, high=1_000)
+    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 1, low=1, high=ENSEMBLE_SIZE_MAX)
     """Bookies that the entries of a ledger are spread over (the ensemble)."""
-    write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1, low=1, high=1_000)
+    write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 1, low=1, high=ENSEMBLE_SIZE_MAX)
     """Bookies that each entry is written to (the write quorum)."""
-    ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1, low=1, high=1_000)
+    ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 1, low=1, high=ENSEMBLE_SIZE_MAX)
     """Bookies that must have an entry on disk before it is confirmed (the ack quorum)."""
     digest_type: str = setting("managedLedgerDigestType", "CRC32C", words={name: name for name in DIGEST_BYTES})
     password: bytes = setting("managedLedgerPassword", b"")

@@ -30,7 +30,7 @@ from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
     from magnetar.broker.settings.broker import BrokerSettings
-    from magnetar.managed.settings import ManagedLedgerSettings
+    from magnetar.managed.settings import ENSEMBLE_SIZE_MAX, ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)
 
@@ -203,7 +203,7 @@ def _ledger_settings(
     ensemble = _number(persistence, "bookkeeperEnsemble", 0) or base.ensemble_size
     write_quorum = _number(persistence, "bookkeeperWriteQuorum", 0) or base.write_quorum
     ack_quorum = _number(persistence, "bookkeeperAckQuorum", 0) or base.ack_quorum
-    if not ensemble >= write_quorum >= ack_quorum >= 1:
+    if not ENSEMBLE_SIZE_MAX >= ensemble >= write_quorum >= ack_quorum >= 1:
         ensemble, write_quorum, ack_quorum = base.ensemble_size, base.write_quorum, base.ack_quorum
     mark_delete_rate = persistence.get("managedLedgerMaxMarkDeleteRate")
     if not isinstance(mark_delete_rate, int | float) or not 0 <= mark_delete_rate <= NUMBER_MAX:

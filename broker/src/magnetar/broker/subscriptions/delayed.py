@@ -85,10 +85,13 @@ class DelayedEntries:
         return (self._key << BUCKET_BITS) + self._offset - 1
 
     def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
-        """Keep an entry that is due after `passed_ms` until its time; call `arm` when all of a batch are added.
+        """Keep an entry until its time; call `arm` when all of a batch are added.
 
         `key_hash`: the Murmur3 hash of its key, 31 bits."""
         if self._waiting.add(position):
+            if self._hurried_from == NO_LOOK and deliver_at_ms < (self._key << BUCKET_BITS) + self._offset:
+                # The clock was put back: this time was looked at already.
+                self._stand(deliver_at_ms)
             index = self._delays.opened()
             index.stand_at(self, self._key)
             index.add(deliver_at_ms, position, key_hash)

@@ -355,7 +355,9 @@ class Pump:
         shared = dispatcher.type.acknowledges_individually
         slots = self._key_shared.selector if self._key_shared is not None else None
         now_ms = self._runtime.clock.now_ms()
-        delays_at_ms = self.delayed.passed_ms(now_ms) if shared and self._delays else NOT_DELAYED
+        delays_at_ms = NOT_DELAYED
+        if shared and self._delays:
+            delays_at_ms = now_ms if replayed else self.delayed.passed_ms(now_ms)
         filtered = filter_entries(
             entries,
             batches,
