@@ -27,10 +27,10 @@ from magnetar.broker.policies.policy import RATES, Policy, PolicyKind
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
+from magnetar.managed.settings import ENSEMBLE_SIZE_MAX, ManagedLedgerSettings
 
 if TYPE_CHECKING:
     from magnetar.broker.settings.broker import BrokerSettings
-    from magnetar.managed.settings import ENSEMBLE_SIZE_MAX, ManagedLedgerSettings
 
 Member = TypeVar("Member", bound=Enum)
 
