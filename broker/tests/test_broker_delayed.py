@@ -202,6 +202,7 @@ def test_subscriptions_of_a_topic_wait_each_for_itself(steps: list[tuple[str, in
         else:
             subscription.delayed.clear()
             subscription.waiting.clear()
+        timers.advance(0)
         for each in subscriptions:
             each.check()
     timers.advance(2_000_000)

@@ -80,7 +80,7 @@ class DelayedEntries:
     def passed_ms(self, now_ms: int) -> int:
         """The time up to which entries are delivered at once; what is due later has to be added. It is now, or earlier
         while entries that are due by now wait to be taken out: later ones must not overtake them."""
-        if not self._waiting.count:
+        if not self._waiting.count or self._first_ms(now_ms) > now_ms:
             self._stand(now_ms + 1)
         return (self._key << BUCKET_BITS) + self._offset - 1
 
