@@ -204,21 +204,19 @@ class DeduplicatedTopic(Protocol):
 class DeduplicationSwitch:
     """Has the deduplication of one topic be as its policies say; one switch at a time."""
 
-    __slots__ = ("_runtime", "_switching", "_topic")
+    __slots__ = ("_runtime", "_switching")
 
-    def __init__(self, topic: DeduplicatedTopic, runtime: SubscriptionRuntime) -> None:
-        self._topic = topic
+    def __init__(self, runtime: SubscriptionRuntime) -> None:
         self._runtime = runtime
         self._switching = False
 
-    async def follow(self) -> None:
+    async def follow(self, topic: DeduplicatedTopic) -> None:
         """Switch it until policies say nothing else. Raises what the ledger raises."""
         if self._switching:
             return
         self._switching = True
-        topic = self._topic
         try:
-            while not topic.closing and self._differs:
+            while not topic.closing and _differs(topic):
                 if topic.policies.deduplication:
                     settings = self._runtime.limits.settings
                     topic.deduplication = await open_deduplication(topic.ledger, settings, self._runtime.clock)
@@ -228,27 +226,26 @@ class DeduplicationSwitch:
         finally:
             self._switching = False
 
-    def maintain(self) -> None:
+    def maintain(self, topic: DeduplicatedTopic) -> None:
         """Called now and then, and when policies change."""
-        topic = self._topic
-        if self._differs:
-            self._runtime.spawn(self._follow_later())
+        if _differs(topic):
+            self._runtime.spawn(self._follow_later(topic))
         elif topic.deduplication is not None:
             topic.deduplication.maintain(topic.policies.deduplication_snapshot_seconds)
 
-    @property
-    def _differs(self) -> bool:
-        """Whether it is not as policies say."""
-        if self._topic.policies.deduplication:
-            return self._topic.deduplication is None
-        return self._topic.deduplication is not None or CURSOR_NAME in self._topic.ledger.cursors
-
-    async def _follow_later(self) -> None:
+    async def _follow_later(self, topic: DeduplicatedTopic) -> None:
         try:
-            await self.follow()
+            await self.follow(topic)
         except MagnetarError as error:
             # The periodic check tries again.
-            logger.warning("deduplication of %s is not switched now: %s", self._topic.name, error)
+            logger.warning("deduplication of %s is not switched now: %s", topic.name, error)
+
+
+def _differs(topic: DeduplicatedTopic) -> bool:
+    """Whether a topic's deduplication is not as its policies say."""
+    if topic.policies.deduplication:
+        return topic.deduplication is None
+    return topic.deduplication is not None or CURSOR_NAME in topic.ledger.cursors
 
 
 async def open_deduplication(ledger: ManagedLedger, settings: PolicySettings, clock: Clock) -> Deduplication:

@@ -114,7 +114,7 @@ class PersistentTopic(TopicBase):
         self._delayed = TopicDelays()
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
-        self._deduplication_switch = DeduplicationSwitch(self, runtime)
+        self._deduplication_switch = DeduplicationSwitch(runtime)
         self._spawn = runtime.spawn
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
@@ -127,7 +127,7 @@ class PersistentTopic(TopicBase):
 
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
-        await self._deduplication_switch.follow()
+        await self._deduplication_switch.follow(self)
         if self.buffer is not None:
             await self.buffer.recover()
         if self.compacts_by_itself:
@@ -469,7 +469,7 @@ class PersistentTopic(TopicBase):
 
     def maintain_deduplication(self) -> None:
         """Called now and then, and when policies change."""
-        self._deduplication_switch.maintain()
+        self._deduplication_switch.maintain(self)
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
