@@ -48,7 +48,7 @@ class Asked:
         def serve(session: Any, command: pb.BaseCommand) -> None:
             request = getattr(command, field)
             self.requests.append((session.context, request))
-            self.super_users.append(session.access is not None and session.access.super_user)
+            self.super_users.append(session.access is not None and session.access.is_known_super_user)
             if self.silent:
                 return
             answer = kind(request_id=request.request_id)

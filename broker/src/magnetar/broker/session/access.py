@@ -84,7 +84,7 @@ class SessionAccess:
         return "" if principal is None else principal.original or principal.role
 
     @property
-    def super_user(self) -> bool:
+    def is_known_super_user(self) -> bool:
         """Whether the client may do anything; False where rights are not checked."""
         authorizer, principal = self._access.authorizer, self.principal
         return authorizer is not None and principal is not None and authorizer.is_super_user(principal)

@@ -35,7 +35,7 @@ class KnownRights(Protocol):
         ...
 
     @property
-    def super_user(self) -> bool:
+    def is_known_super_user(self) -> bool:
         """Whether it may do anything; False where rights are not checked."""
         ...
 

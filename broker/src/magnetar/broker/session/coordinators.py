@@ -92,7 +92,7 @@ class CoordinatorCommands:
 
     def _asker(self) -> Asker:
         access = self._session.access
-        return NOBODY if access is None else Asker(access.role, access.super_user)
+        return NOBODY if access is None else Asker(access.role, access.is_known_super_user)
 
     async def _answer(self, answer: Any, work: Callable[[Coordinators], Awaitable[None]]) -> None:
         """Do the work, and answer; an error goes into the answer's fields."""
