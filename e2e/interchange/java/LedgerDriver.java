@@ -104,6 +104,9 @@ public final class LedgerDriver {
 
     private String client(Options options) throws Exception {
         ClientConfiguration configuration = new ClientConfiguration();
+        if (!options.text("conf", "").isEmpty()) {
+            configuration.loadConf(java.nio.file.Path.of(options.text("conf")).toUri().toURL());
+        }
         configuration.setMetadataServiceUri(options.text("uri"));
         configuration.setUseV2WireProtocol(options.yes("v2"));
         configuration.setExplictLacInterval((int) options.number("explicitLacMs", 0));

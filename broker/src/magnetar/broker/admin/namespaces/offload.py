@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
+from magnetar.broker.admin.namespaces.offload_scan import scan_answer
 from magnetar.broker.admin.namespaces.policies import ONE
 from magnetar.broker.admin.web.documents import change_policies, policies_of, with_value
 from magnetar.broker.admin.web.handlers import Handlers
@@ -19,6 +20,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import Shape, body_of, integer, long, map_of, required_body, text
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.offload import offload_policy
 from magnetar.broker.resources import Document
 from magnetar.core.limits import MIB
 
@@ -135,10 +137,20 @@ class OffloadHandlers(Handlers):
         await change_policies(self._context, namespace_of(request), change)
         return no_content()
 
-    async def scan(self, request: web.Request) -> web.Response:
-        """What was offloaded: nothing can be until ledgers are."""
-        await policies_of(self._context, namespace_of(request))
-        raise AdminError(NOT_IMPLEMENTED, "This broker offloads no ledgers")
+    async def scan(self, request: web.Request) -> web.StreamResponse:
+        """Every object of the namespace's store, with what the topics' records say of it, as it is found."""
+        namespace = namespace_of(request)
+        policy = offload_policy(self._context.settings.offload, await policies_of(self._context, namespace), {})
+        if policy.store is None:
+            raise AdminError(
+                NOT_IMPLEMENTED, policy.problem or "No offload driver is configured: see managedLedgerOffloadDriver"
+            )
+        service = self._context.service
+        lease = service.ledgers.offloaders.lease(policy.store)
+        try:
+            return await scan_answer(request, lease.offloader, service.store, self._context.settings.cluster_name)
+        finally:
+            await lease.give_back()
 
 
 class LimitHandlers:

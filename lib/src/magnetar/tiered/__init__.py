@@ -1,0 +1,1 @@
+"""Tiered storage: closed ledgers in object stores, in Apache Pulsar's formats; written, read back, found, deleted."""

@@ -1,0 +1,21 @@
+"""What may be offloaded, and how it is described beside its copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from magnetar.core.errors import Misuse
+from magnetar.ledger.api import LedgerReader
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+
+
+def described_as_closed(ledger: LedgerReader, described: LedgerMetadata) -> LedgerMetadata:
+    """The ledger's metadata with the end that its reader knows. `Misuse` for a ledger that is open or empty."""
+    if not ledger.closed or ledger.last_add_confirmed < 0:
+        raise Misuse(f"ledger {ledger.ledger_id} is open or empty: only closed ones with entries are offloaded")
+    return replace(
+        described,
+        state=LedgerState.CLOSED,
+        last_entry_id=ledger.last_add_confirmed,
+        length_bytes=ledger.length_bytes,
+    )
