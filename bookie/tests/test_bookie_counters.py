@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.bookie.counters import BookieCounters, Histogram
+from magnetar.bookie.counters import BookieCounters
+from magnetar.core.histogram import Histogram
 
 ZERO = (0,) * len(Histogram().counts)
 

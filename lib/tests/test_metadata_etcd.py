@@ -8,7 +8,7 @@ import pytest
 from magnetar.core.errors import SettingError
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.etcd import EtcdMetadataStore
-from magnetar.metadata.etcd_client import parse_endpoints
+from magnetar.metadata.etcd_access import parse_endpoints
 from magnetar.metadata.etcd_transactions import after_subtree
 from magnetar.metadata.store import MetadataStore, NodeChange, SessionEvent, StoreUnavailable
 from magnetar.metadata.testing import EtcdServer

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 import pytest
+from magnetar.metadata.etcd_access import read_access
 from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.store import StoreUnavailable
@@ -62,7 +63,8 @@ async def servers() -> AsyncIterator[list[Server]]:
 
 
 def client_of(servers: list[Server]) -> EtcdClient:
-    return EtcdClient([(f"127.0.0.1:{server.port}", False) for server in servers], operation_timeout_ms=2_000)
+    url = "etcd:" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    return EtcdClient(read_access(url), operation_timeout_ms=2_000)
 
 
 @pytest.mark.parametrize("together", [1, 2])

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+from magnetar.metadata.etcd_access import EtcdAccess
 from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.etcd_session import EtcdSession
 from magnetar.metadata.generated import etcd_pb2 as pb
@@ -22,7 +23,7 @@ class ScriptedEtcd(EtcdClient):
     """Gives each watch the answers that are next, then breaks; renews leases as it is told."""
 
     def __init__(self) -> None:
-        super().__init__([], operation_timeout_ms=1_000)
+        super().__init__(EtcdAccess(addresses=(), credentials=()), operation_timeout_ms=1_000)
         self.watches: list[list[pb.WatchResponse]] = []
         self.watched_from: list[int] = []
         self.renew: Callable[[float], Coroutine[Any, Any, int]] = self.renew_at_once

@@ -15,6 +15,7 @@ from magnetar.bookie.settings import DiskSettings, standalone_settings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Unavailable
 from magnetar.ledger.api import LedgerOptions
+from magnetar.ledger.bookie_client.tls_settings import TLS_FACTORY, BookieTlsSettings
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.testing import RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
@@ -23,6 +24,8 @@ from magnetar.managed.paths import cursor_path
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.free_ports import free_port
+from magnetar.net.key_stores import StoreType
+from magnetar.net.testing import TestAuthority
 from magnetar.spark.assembly.compaction import CompactedLedger
 from magnetar.spark.bookies import access as cluster_access
 from magnetar.spark.bookies.access import DirectAccess, TaskAccess, choose, open_direct
@@ -47,11 +50,11 @@ class World:
         self.opened: list[str] = []
         self.refusal: Exception | None = None
 
-    async def start_bookie(self) -> None:
+    async def start_bookie(self, **changes: Any) -> None:
         settings = standalone_settings(self.folder / str(len(self.bookies)))
         disk = DiskSettings(usage_threshold=1.0, usage_low_water=1.0, free_bytes_min=0)
         name = f"bookie-{len(self.bookies)}"  # No address: where it is must be told.
-        settings = dataclasses.replace(settings, port=free_port(), bookie_id=name, serve_tcp=True, disk=disk)
+        settings = dataclasses.replace(settings, port=free_port(), bookie_id=name, serve_tcp=True, disk=disk, **changes)
         self.bookies.append(await start_bookie(settings, self.store, SystemClock()))
 
     async def open_store(self, url: str, **_: object) -> MetadataStore:
@@ -224,6 +227,20 @@ async def test_no_bookie_can_be_reached(world: World, monkeypatch: pytest.Monkey
     with pytest.raises(ClusterUnreachable, match=r"metadata store zk:127\.0\.0\.1:2181 cannot be reached from here"):
         await open_direct(OPTIONS)
     assert time.monotonic() - begin < 30
+
+
+async def test_bookies_that_want_tls_are_read_through_brokers(world: World, tmp_path: Path) -> None:
+    own = TestAuthority(tmp_path).issue("bookie")
+    tls = BookieTlsSettings(
+        provider=TLS_FACTORY,
+        required=True,
+        key_type=StoreType.PEM,
+        key_store=own.key_file,
+        certificate=own.certificate_file,
+    )
+    await world.start_bookie(tls=tls)
+    with pytest.raises(ClusterUnreachable, match=r"bookie-0 serves nobody without TLS .*: readMode=brokers reads"):
+        await open_direct(OPTIONS)
 
 
 async def test_a_store_that_cannot_be_opened(world: World) -> None:

@@ -21,7 +21,7 @@ def spark_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_memory, "_settled", False)
     threshold = gc.get_threshold()
     yield
-    gc.unfreeze()
+    # What was frozen stays so: all that a process has run before would have to be walked again.
     gc.set_threshold(*threshold)
 
 

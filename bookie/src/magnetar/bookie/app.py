@@ -110,8 +110,10 @@ class RunningBookie:
         if settings.serve_tcp:
             # Both protocols' codecs, 20 ms of start-up that a bookie inside a standalone cluster does not need.
             from magnetar.bookie.server.bookie_server import BookieServer
+            from magnetar.bookie.server.protection import read_protection
 
-            self.server = BookieServer(self.bookie, self.parts.directories.usage, clock)
+            protection = read_protection(settings)
+            self.server = BookieServer(self.bookie, self.parts.directories.usage, clock, protection)
             await self.server.start(settings.listen_host, settings.port)
         info = encode_service_info(settings.advertised_host, self.port or settings.port)
         registration = self._registration = BookieRegistration(store, self.bookie_id, info)

@@ -2,69 +2,20 @@
 
 Nothing here is done per entry: a batch of adds, a batch of reads and a journal group are recorded once, with the number
 of entries in them. So counts and bytes are exact; a latency is that of its batch, counted once for each of its entries.
-Latencies go into fixed buckets; quantiles are read out of those, so they are right to about a seventh of their value.
+Latencies go into the buckets of `magnetar.core.histogram`.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Awaitable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from magnetar.core.clock import Clock
+from magnetar.core.histogram import Histogram
 from magnetar.ledger.bookie_client.bookie_connection import AddCallback
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 
-BUCKETS_PER_DECADE: Final = 8
-_FIRST_EXPONENT: Final = -5
-_DECADES: Final = 7
-BUCKET_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(
-    10 ** (_FIRST_EXPONENT + step / BUCKETS_PER_DECADE) for step in range(_DECADES * BUCKETS_PER_DECADE + 1)
-)
-"""Upper ends of the buckets, 10 µs to 100 s; a last bucket takes what is longer."""
-
 Result = TypeVar("Result")
-
-
-class Histogram:
-    """How long something took, or how large it was, in fixed buckets."""
-
-    def __init__(self, unit: float = 1.0) -> None:
-        """`unit` scales the buckets: 1.0 for seconds."""
-        self.counts = [0] * (len(BUCKET_BOUNDS_SECONDS) + 1)
-        self.count = 0
-        self.total = 0.0
-        self.greatest = 0.0
-        """Since somebody has set it back to 0."""
-        self.unit = unit
-
-    def record(self, value: float, count: int = 1) -> None:
-        """`count` events of this value each."""
-        self.counts[bisect_left(BUCKET_BOUNDS_SECONDS, value / self.unit)] += count
-        self.count += count
-        self.total += value * count
-        if value > self.greatest:
-            self.greatest = value
-
-    def quantile(self, share: float, since: Sequence[int], greatest: float) -> float:
-        """The value below which this share (0 to 1) of the events lies that came after `since`, an earlier copy of
-        `counts`, the greatest of which is known; NaN if there were none."""
-        counts = [now - before for now, before in zip(self.counts, since, strict=True)]
-        events = sum(counts)
-        if not events:
-            return math.nan
-        if share >= 1.0:
-            return greatest
-        wanted = share * events
-        below = 0
-        for bucket, count in enumerate(counts):
-            if count and below + count >= wanted:
-                low = BUCKET_BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
-                high = BUCKET_BOUNDS_SECONDS[min(bucket, len(BUCKET_BOUNDS_SECONDS) - 1)]
-                return min((low + (high - low) * (wanted - below) / count) * self.unit, greatest)
-            below += count
-        return greatest
 
 
 class Outcomes:
@@ -133,6 +84,11 @@ class BookieCounters:
         self.adds_rejected = 0
         self.reads_in_progress = 0
         self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP, LimitKind.HANDSHAKES))
+        self.tls_handshakes = 0
+        """TLS handshakes of clients that came to stand."""
+        self.tls_handshakes_failed = 0
+        self.unauthorized_clients = 0
+        """Connections whose requests were refused (EUA), as they had no TLS or a certificate of another role."""
         self.journals = [JournalCounters() for _ in range(journals)]
 
     def timed_add(self, done: AddCallback, entries: int, size_bytes: int, *, recovery: bool) -> AddCallback:

@@ -34,6 +34,7 @@ from magnetar.core.clock import Clock
 from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.net.tls import client_tls
 
 if TYPE_CHECKING:
     from magnetar.control.server import ControlServer
@@ -113,6 +114,7 @@ class RunningNode:
             client_settings=settings.client,
             counters=counters,
             paused=lambda: bookie.mode.read_only,
+            tls=client_tls(settings.bookie.tls.client_tls()),
         )
         daemon = recovery.daemon
         collectors = self._collectors = Collectors(
@@ -136,7 +138,8 @@ class RunningNode:
             daemon=daemon if settings.recovery_enabled else None,
             departures=departures,
         )
-        cluster = ClusterClient(store, recovery.client, recovery.connections, V3Queries(recovery.connections.address))
+        queries = V3Queries(recovery.connections.address, tls=recovery.connections.tls)
+        cluster = ClusterClient(store, recovery.client, recovery.connections, queries)
         self.operations = BookieOperations(
             bookie=local,
             storage=local,

@@ -18,6 +18,7 @@ from typing import Protocol
 from magnetar.bookie.counters import BookieCounters, RecoveryCounters
 from magnetar.bookie.gc.status import CollectionStatus
 from magnetar.core.errors import PeerError
+from magnetar.core.histogram import Histogram
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 
@@ -135,6 +136,8 @@ class StorageMeasures:
     read_cache_entries: int = 0
     read_cache_hits: int = 0
     read_cache_misses: int = 0
+    read_ahead_batches: Histogram = field(default_factory=Histogram)
+    """Entries that one read brought ahead."""
     entry_logs: int = 0
     entry_log_bytes: int = 0
     collected_ledgers: int = 0

@@ -10,6 +10,7 @@ from magnetar.bookie.loss import OnLoss
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, GIB, MIB, PORT_MAX
 from magnetar.core.setting import check_ranges, named, setting
+from magnetar.ledger.bookie_client.tls_settings import BookieTlsSettings
 
 ENTRY_LOG_BYTES_HARD_MAX: Final = 2**31 - 1
 """An entry's place in its log is a signed 32-bit number."""
@@ -132,6 +133,12 @@ class BookieSettings:
     """Whether the bookie is served over TCP; else only `LocalBookieConnection` reaches it."""
     read_only: bool = setting("forceReadOnlyBookie", False)
     """Whether the bookie starts in read-only mode and stays there."""
+    tls: BookieTlsSettings = field(default_factory=BookieTlsSettings)
+    """TLS at the bookie's port, and of the clients in its process."""
+    auth_provider: str = setting("bookieAuthProviderFactoryClass", "")
+    """The class name of what says who is served; empty: everybody is."""
+    authorized_roles: tuple[str, ...] = setting("authorizedRoles", ())
+    """The roles whose certificates are served, where the provider goes by these."""
     heal_from_peers: bool = setting("dataIntegrityChecking", False)
     """A start that finds acknowledged entries damaged or gone goes on in limbo, and fetches them
     from the other bookies. False: it is refused. Ledgers with one replica have no other, and a person may have a copy

@@ -11,7 +11,8 @@ from collections.abc import Collection
 from typing import Final
 
 from magnetar.core.errors import Misuse
-from magnetar.metadata.etcd_client import EtcdClient, parse_endpoints
+from magnetar.metadata.etcd_access import read_access
+from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.etcd_session import EtcdSession
 from magnetar.metadata.etcd_transactions import (
     after_subtree,
@@ -58,7 +59,7 @@ class EtcdMetadataStore(ListenedStore):
 
     def __init__(self, url: str, *, session_timeout_ms: int, operation_timeout_ms: int) -> None:
         super().__init__()
-        self._client = EtcdClient(parse_endpoints(url), operation_timeout_ms)
+        self._client = EtcdClient(read_access(url), operation_timeout_ms)
         self._session = EtcdSession(self._client, session_timeout_ms, self._take_event, self._take_session_event)
         self._closed = False
 
@@ -69,7 +70,8 @@ class EtcdMetadataStore(ListenedStore):
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
     ) -> EtcdMetadataStore:
-        """Begin a session with `etcd:http://h1:2379,http://h2:2379`. `SettingError`, `StoreUnavailable`."""
+        """Begin a session with `etcd:http://h1:2379,http://h2:2379`, with `?config=FILE` as `etcd_access` has it.
+        `SettingError`, `StoreUnavailable`."""
         store = EtcdMetadataStore(url, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms)
         try:
             await store._session.start()

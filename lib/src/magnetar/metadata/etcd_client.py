@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
-from magnetar.core.errors import SettingError
+from magnetar.metadata.etcd_access import EtcdAccess
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.silence_limit import SilenceLimit
 from magnetar.metadata.store import StoreClosed, StoreUnavailable
@@ -63,25 +63,11 @@ class Cancellable(Protocol):
 Answer = TypeVar("Answer", bound=ProtobufMessage)
 
 
-def parse_endpoints(url: str) -> list[tuple[str, bool]]:
-    """(host:port, whether by TLS) of each server of `etcd:http://h1:2379,http://h2:2379`. `SettingError`."""
-    endpoints = []
-    for text in url.removeprefix("etcd:").split(","):
-        scheme, separator, address = text.strip().partition("://")
-        if not separator:
-            scheme, address = "http", text.strip()
-        address = address.rstrip("/")
-        if scheme not in ("http", "https") or not address or "/" in address:
-            raise SettingError(f"metadata URL {url!r}: {text!r} is not like http://host:2379")
-        endpoints.append((address if ":" in address else f"{address}:2379", scheme == "https"))
-    return endpoints
-
-
 class EtcdClient:
     """Channels to the servers of one etcd cluster; one of them is in use."""
 
-    def __init__(self, endpoints: list[tuple[str, bool]], operation_timeout_ms: int) -> None:
-        self._channels = [_channel(address, tls=tls) for address, tls in endpoints]
+    def __init__(self, access: EtcdAccess, operation_timeout_ms: int) -> None:
+        self._channels = access.channels(OPTIONS)
         self._current = 0
         self._timeout_seconds = operation_timeout_ms / 1000
         self._patience = SilenceLimit(self._give_up)
@@ -223,12 +209,6 @@ def _may_repeat(error: grpc.aio.AioRpcError, *, repeatable: bool) -> bool:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return repeatable or any(text in details for text in NOT_SENT)
     return repeatable and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def _channel(address: str, *, tls: bool) -> grpc.aio.Channel:
-    if tls:
-        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), OPTIONS)
-    return grpc.aio.insecure_channel(address, OPTIONS)
 
 
 async def _once(request: pb.LeaseKeepAliveRequest) -> AsyncIterator[pb.LeaseKeepAliveRequest]:

@@ -7,10 +7,11 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.urls import CONFIG_MARK
 
 ACCEPTED_URLS: Final = (
     "memory:, rocksdb:///absolute/directory, rocksdb:relative/directory, zk:h1:2181,h2:2181/chroot, "
-    "etcd:http://h1:2379,http://h2:2379"
+    "etcd:http://h1:2379,http://h2:2379, etcd:https://h1:2379?config=FILE"
 )
 
 
@@ -18,12 +19,17 @@ SCHEMES: Final = ("memory", "rocksdb", "zk", "etcd")
 
 
 def check_url(url: str) -> None:
-    """`SettingError` for a URL that `open_store` would not take for one of any store."""
+    """`SettingError` for a URL that `open_store` would not take for one of any store, or whose files cannot be
+    used."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES or (scheme == "memory") == bool(rest):
         raise _unknown(url)
     if scheme == "rocksdb":
         _directory(url, rest)
+    if scheme == "etcd" and CONFIG_MARK in rest:
+        from magnetar.metadata.etcd_access import read_access
+
+        read_access(url)
 
 
 async def open_store(

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
@@ -217,14 +218,28 @@ class ZookeeperEnsemble:
         raise Unavailable("no server of the ensemble leads")
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdTls:
+    """The files of an etcd server that wants certificates of its clients, and those of a client."""
+
+    certificate_file: Path
+    key_file: Path
+    trust_file: Path
+    client_certificate_file: Path
+    client_key_file: Path
+
+
 class EtcdServer(ServerProcess):
     """One etcd server on free ports of 127.0.0.1."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tls: EtcdTls | None = None) -> None:
+        """With `tls` clients are served by TLS alone, and have to show a certificate."""
         super().__init__()
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.url = f"etcd:http://{self.address}"
+        self._tls = tls
+        self._scheme = "http" if tls is None else "https"
+        self.url = f"etcd:{self._scheme}://{self.address}"
         self._peer_port = free_port()
         self._directory = directory
 
@@ -236,17 +251,26 @@ class EtcdServer(ServerProcess):
     def start(self) -> None:
         """Start etcd and wait until it answers. `Unavailable`."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        client, peer = f"{self._scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         command = ["etcd", "--name", "one", "--data-dir", str(self._directory / "data")]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"one={peer}"]
+        context = None
+        if (tls := self._tls) is not None:
+            command += ["--cert-file", str(tls.certificate_file), "--key-file", str(tls.key_file)]
+            command += ["--client-cert-auth", "--trusted-ca-file", str(tls.trust_file)]
+            context = ssl.create_default_context(cafile=str(tls.trust_file))
+            context.load_cert_chain(tls.client_certificate_file, tls.client_key_file)
         with (self._directory / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline and self._process.poll() is None:
             health = f"{client}/health"
-            with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=1.0) as answer:  # noqa: S310
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(health, timeout=1.0, context=context) as answer,  # noqa: S310
+            ):
                 if b"true" in answer.read():
                     return
             time.sleep(0.05)

@@ -11,6 +11,8 @@ from typing import Final
 from magnetar.core.errors import SettingError
 
 LEDGERS_NAME: Final = "/ledgers"
+CONFIG_MARK: Final = "?config="
+"""Between the servers of etcd and the file that says how they are reached: our own form."""
 STORE_PREFIX: Final = "metadata-store:"
 LEDGER_MANAGERS: Final = ("", "null", "hierarchical")
 """What may stand behind `zk+`: ways to lay out ledgers' metadata that mean the hierarchical one. `longhierarchical`
@@ -28,6 +30,11 @@ def store_url(given: str) -> str:
         raise SettingError(f"metadata service {given!r}: ledgers laid out as {manager!r} cannot be read")
     hosts, slash, root = rest.partition("/")
     return zookeeper_url(hosts, slash + root)
+
+
+def with_config(url: str, file: str | None) -> str:
+    """The URL with the file that says how its store is reached; other stores than etcd have no use for it."""
+    return f"{url}{CONFIG_MARK}{file}" if file and url.startswith("etcd:") and CONFIG_MARK not in url else url
 
 
 def zookeeper_url(hosts: str, ledgers_root: str = LEDGERS_NAME) -> str:

@@ -59,6 +59,8 @@ class ConnectionState(enum.Enum):
     UNWANTED = enum.auto()
     """The connection was closed before it stood; no handler hears of it."""
     OPEN = enum.auto()
+    UPGRADING = enum.auto()
+    """TLS is being put over the connection that stands: what is written waits, and nothing is received."""
     CLOSING = enum.auto()
     """The connection ends once what was written before is sent."""
     CLOSED = enum.auto()
@@ -71,7 +73,8 @@ TRANSITIONS: Final = Transitions(
     {
         ConnectionState.CONNECTING: {ConnectionState.UNWANTED, ConnectionState.OPEN},
         ConnectionState.UNWANTED: {_CLOSED},
-        ConnectionState.OPEN: {ConnectionState.CLOSING, _CLOSED},
+        ConnectionState.OPEN: {ConnectionState.UPGRADING, ConnectionState.CLOSING, _CLOSED},
+        ConnectionState.UPGRADING: {ConnectionState.OPEN, _CLOSED},
         ConnectionState.CLOSING: {_CLOSED},
         _CLOSED: (),
     },
@@ -142,6 +145,8 @@ class Connection(asyncio.Protocol):
         self._make_handler = make_handler
         self._handler: Handler | ReceivingHandler | None = None
         self._transport: asyncio.Transport | None = None
+        self._bare: asyncio.Transport | None = None
+        """The transport below while the connection is upgraded."""
         self._outbox: list[bytes] = []
         self._flush_scheduled = False
         self._pause_reasons: set[str] = set()
@@ -225,6 +230,32 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
         return transport
 
+    def begin_upgrade(self) -> asyncio.Transport:
+        """Give the transport to whoever puts TLS over it (`net/start_tls.py`), what is in the outbox sent. Until
+        `upgraded` what is written waits. `Misuse` when the connection is not open."""
+        transport = self._transport
+        if transport is None or self._state is not ConnectionState.OPEN:
+            raise Misuse(f"the connection with {self.peer_address} is not open and cannot be upgraded")
+        self._flush()
+        self._become(ConnectionState.UPGRADING)
+        self._transport, self._bare = None, transport
+        return transport
+
+    def upgraded(self, transport: asyncio.BaseTransport, make_handler: AnyHandlerFactory | None = None) -> None:
+        """TLS stands: go on over this transport, with another handler if its factory is given. `connection_made` is
+        not called."""
+        self._become(ConnectionState.OPEN)
+        self._bare = None
+        self._transport = secured = cast(asyncio.Transport, transport)
+        if make_handler is not None:
+            self._handler = make_handler(self)
+        secured.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
+        self._narrow = False
+        secured.set_protocol(_BufferedSide(self, self._handler) if _receives(self._handler) else self)
+        if self._pause_reasons:
+            secured.pause_reading()
+        self._flush()
+
     @property
     def socket_addresses(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
         """(host, port) of the other end and of this one; None when it is closed or no TCP connection."""
@@ -251,6 +282,8 @@ class Connection(asyncio.Protocol):
             if self.unsent_bytes:
                 self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
+        elif self._bare is not None:
+            self._bare.abort()  # What waits for TLS must not leave without it.
 
     def abort(self) -> None:
         """Close at once; unsent bytes are lost."""
@@ -258,6 +291,8 @@ class Connection(asyncio.Protocol):
             self._become(ConnectionState.UNWANTED)
         elif self._transport is not None:
             self._transport.abort()
+        elif self._bare is not None:
+            self._bare.abort()
 
     @property
     def closed(self) -> bool:
@@ -279,7 +314,9 @@ class Connection(asyncio.Protocol):
         """What the peer has not taken of all that was written; 0 after the end."""
         if self._outbox:
             self._flush()
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return sum(map(len, self._outbox))
+        return self._transport.get_write_buffer_size()
 
     @property
     def held_bytes(self) -> int:
@@ -365,7 +402,7 @@ class Connection(asyncio.Protocol):
             self._close_timer = None
         if self._held is not None:
             self._held.forget(self)
-        self._transport = None
+        self._transport = self._bare = None
         self._handler = None
         if self._on_lost is not None:
             self._on_lost(self)
@@ -386,8 +423,8 @@ class Connection(asyncio.Protocol):
         self.peer_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         handler = self._handler = self._make_handler(self)
         self._make_handler = _made  # What makes it may know of this connection.
-        if hasattr(handler, "room"):
-            transport.set_protocol(_BufferedSide(self, cast(ReceivingHandler, handler)))
+        if _receives(handler):
+            transport.set_protocol(_BufferedSide(self, handler))
         handler.connection_made()
 
     def data_received(self, data: bytes) -> None:
@@ -424,12 +461,17 @@ def _made(connection: Connection) -> Handler:
     raise Misuse(f"the connection with {connection.peer_address} was made already")
 
 
+def _receives(handler: Handler | ReceivingHandler | None) -> bool:
+    """Whether it gives the memory for what comes in."""
+    return hasattr(handler, "room")
+
+
 class _BufferedSide(asyncio.BufferedProtocol):
     """Reads into a handler's memory; everything else is the connection's."""
 
-    def __init__(self, connection: Connection, handler: ReceivingHandler) -> None:
+    def __init__(self, connection: Connection, handler: Handler | ReceivingHandler | None) -> None:
         self._connection = connection
-        self._handler = handler
+        self._handler = cast(ReceivingHandler, handler)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._handler.room()

@@ -124,6 +124,9 @@ class SilentClient:
 HALF_HANDSHAKE: Final = b"\x16\x03\x01\x02\x00\x01"
 """The first bytes of a TLS handshake, which then does not go on."""
 
+FLOOD_PAUSE_SECONDS: Final = 0.0005
+"""Between two of them: what counts is how many are open, and a flood without a pause leaves no time to the attacked."""
+
 
 @contextlib.contextmanager
 def half_handshakes(ports: Sequence[int], held: int) -> Iterator[Callable[[], int]]:
@@ -147,6 +150,7 @@ def half_handshakes(ports: Sequence[int], held: int) -> Iterator[Callable[[], in
                 count += 1
             if len(open_now) > held:
                 open_now.popleft().close()
+            stop.wait(FLOOD_PAUSE_SECONDS)
 
     thread = threading.Thread(target=attack)
     thread.start()
@@ -184,15 +188,28 @@ class TestAuthority:
         """What those who trust it need."""
         return self.own.certificate_file
 
-    def issue(self, name: str, *alternative_names: str, file_name: str = "") -> Certificate:
-        """A certificate for a name; alternative names such as `DNS:localhost`, `IP:127.0.0.1`."""
+    def issue(
+        self, name: str, *alternative_names: str, file_name: str = "", unit: str = "", expired: bool = False
+    ) -> Certificate:
+        """A certificate for a name; alternative names such as `DNS:localhost`, `IP:127.0.0.1`. `unit`: the subject's
+        organizational unit (OU). The key is in PKCS #8. An expired one has ended a day ago."""
         stem = self._folder / (file_name or name)
         made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
         request, extensions = stem.with_suffix(".csr"), stem.with_suffix(".ext")
-        _openssl("req", *_NEW_KEY, "-keyout", made.key_file, "-out", request, "-subj", f"/CN={name}")
+        _openssl(
+            "req",
+            *_NEW_KEY,
+            "-keyout",
+            made.key_file,
+            "-out",
+            request,
+            "-subj",
+            f"/CN={name}" + f"/OU={unit}" * bool(unit),
+        )
         extensions.write_text(f"subjectAltName={','.join(alternative_names or (f'DNS:{name}',))}\n")
         _openssl(
-            *("x509", "-req", "-in", request, "-out", made.certificate_file, "-days", 2, "-extfile", extensions),
+            *("x509", "-req", "-in", request, "-out", made.certificate_file, "-extfile", extensions),
+            *("-days", -1 if expired else 2),
             *("-CA", self.own.certificate_file, "-CAkey", self.own.key_file, "-CAcreateserial"),
         )
         return made

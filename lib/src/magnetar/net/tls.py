@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
+from magnetar.net.key_stores import StoreType, load_store, password_in, trust_store
 
 logger: Final = logging.getLogger(__name__)
 
@@ -32,8 +33,15 @@ class TlsSettings:
     certificate_file: Path | None = None
     """The own chain, PEM: a server's always, a client's where the server wants one."""
     key_file: Path | None = None
+    """Its private key, PEM; with `key_type` PKCS12 the store of both."""
+    key_type: StoreType = StoreType.PEM
+    key_password_file: Path | None = None
+    """Holds the password of the key or of its store; None: it has none."""
     trust_certificates_file: Path | None = None
     """The authorities of the other side. None: the system's for a client; a server asks for no certificate then."""
+    trust_type: StoreType = StoreType.PEM
+    trust_password_file: Path | None = None
+    """Holds the password of a store of authorities; None: it has none."""
     require_client_certificate: bool = False
     """A server: refuse clients that show none. Without it they may show one, which must be of a trusted authority."""
     allow_insecure: bool = False
@@ -48,7 +56,7 @@ class TlsSettings:
     """How often the files are looked at, at most."""
 
     def __post_init__(self) -> None:
-        if (self.certificate_file is None) != (self.key_file is None):
+        if self.key_type is StoreType.PEM and (self.certificate_file is None) != (self.key_file is None):
             raise SettingError("a TLS certificate and its key go together: tlsCertificateFilePath and tlsKeyFilePath")
         for name in self.protocols:
             if name not in _VERSIONS:
@@ -86,11 +94,16 @@ class ServerTls:
 
     def __init__(self, settings: TlsSettings) -> None:
         """`SettingError` for files that are missing, damaged, or do not belong together."""
-        if settings.certificate_file is None:
+        if settings.key_file is None:
             raise SettingError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
         self._newest = _Newest(settings, _server_context)
         self.context: ssl.SSLContext = _server_context(settings)
         self.context.sni_callback = self._hello
+
+    @property
+    def newest(self) -> ssl.SSLContext:
+        """For the next connection, where TLS begins in its middle."""
+        return self._newest.context()
 
     def _hello(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """OpenSSL: a client has said hello, with or without a server's name."""
@@ -111,13 +124,21 @@ class ClientTls:
         return self._newest.context()
 
 
+def client_tls(settings: TlsSettings | None) -> ClientTls | None:
+    """What connects by these settings; None without them. `SettingError` as `ServerTls`."""
+    return None if settings is None else ClientTls(settings)
+
+
 class _Newest:
     """A context as of the files now."""
 
     def __init__(self, settings: TlsSettings, make: Callable[[TlsSettings], ssl.SSLContext]) -> None:
         self._settings = settings
         self._make = make
-        files = (settings.certificate_file, settings.key_file, settings.trust_certificates_file)
+        files = (
+            *(settings.certificate_file, settings.key_file, settings.key_password_file),
+            *(settings.trust_certificates_file, settings.trust_password_file),
+        )
         self._files: Sequence[Path] = [file for file in files if file is not None]
         self._stamps = self._look()
         self._looked_seconds = time.monotonic()
@@ -163,7 +184,7 @@ def _server_context(settings: TlsSettings) -> ssl.SSLContext:
     ):
         context.verify_mode = ssl.CERT_NONE
         return context
-    _trust(context, settings.trust_certificates_file)
+    _trust(context, settings)
     context.verify_mode = ssl.CERT_REQUIRED if settings.require_client_certificate else ssl.CERT_OPTIONAL
     return context
 
@@ -175,7 +196,7 @@ def _client_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.allow_insecure:
         context.verify_mode = ssl.CERT_NONE
         return context
-    _trust(context, settings.trust_certificates_file)
+    _trust(context, settings)
     return context
 
 
@@ -184,20 +205,40 @@ def _set_up(context: ssl.SSLContext, settings: TlsSettings) -> None:
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     # Renegotiation lets a client make a server work for nothing.
     context.options |= ssl.OP_NO_RENEGOTIATION
+    for file in (settings.certificate_file, settings.key_file):
+        _check_readable(file)
     try:
         if settings.ciphers:
             context.set_ciphers(":".join(settings.ciphers))
-        if settings.certificate_file is not None:
-            context.load_cert_chain(settings.certificate_file, settings.key_file, _no_password)
+        if settings.key_file is not None and settings.key_type is not StoreType.PEM:
+            load_store(context, settings.key_file, settings.key_password_file)
+        elif settings.certificate_file is not None:
+            password = password_in(settings.key_password_file)
+            context.load_cert_chain(settings.certificate_file, settings.key_file, password or _no_password)
     except (OSError, ValueError) as error:
         raise SettingError(f"TLS cannot be set up with {settings.certificate_file}: {_words(error)}") from None
 
 
-def _trust(context: ssl.SSLContext, authorities: Path | None) -> None:
+def _check_readable(file: Path | None) -> None:
+    """OpenSSL does not say which of several files it could not open."""
+    if file is None:
+        return
+    try:
+        with file.open("rb"):
+            return
+    except OSError as error:
+        raise SettingError(f"TLS cannot be set up with {file}: {_words(error)}") from None
+
+
+def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    authorities = settings.trust_certificates_file
     if authorities is None:
         context.load_default_certs()
         return
     try:
+        if settings.trust_type is not StoreType.PEM:
+            trust_store(context, authorities, settings.trust_password_file)
+            return
         context.load_verify_locations(authorities)
     except (OSError, ValueError) as error:
         raise SettingError(f"the trusted certificates {authorities} cannot be read: {_words(error)}") from None
@@ -205,7 +246,7 @@ def _trust(context: ssl.SSLContext, authorities: Path | None) -> None:
 
 def _no_password(*_: Any) -> bytes:
     """OpenSSL would ask on the terminal."""
-    raise ValueError("the key is encrypted; Pulsar's settings have no password for it")
+    raise ValueError("the key is encrypted, and no setting names the file of its password")
 
 
 def _words(error: Exception) -> str:

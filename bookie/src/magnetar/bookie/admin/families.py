@@ -7,26 +7,13 @@ A summary's quantiles are about the time since the last turn of its window, whic
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from magnetar.bookie.counters import Histogram, Outcomes
+from magnetar.bookie.counters import Outcomes
+from magnetar.core.histogram import QUANTILES, Histogram, Windows
 from prometheus_client.metrics_core import Metric
-
-WINDOW_SECONDS: Final = 60.0
-"""Seconds that latency quantiles go back: BookKeeper's default of prometheusStatsLatencyRolloverSeconds."""
-
-QUANTILES: Final = (
-    ("0.5", 0.5),
-    ("0.75", 0.75),
-    ("0.95", 0.95),
-    ("0.99", 0.99),
-    ("0.999", 0.999),
-    ("0.9999", 0.9999),
-    ("1.0", 1.0),
-)
 
 MILLISECONDS: Final = 1000.0
 NO_LABELS: Final[Mapping[str, str]] = {}
@@ -87,32 +74,6 @@ class Families:
             # Metric cuts `_total` off a counter's name; here names stay what they are.
             family.name = name
         return family
-
-
-class Windows:
-    """Where each histogram stood when the window was last turned, and the one before."""
-
-    def __init__(self) -> None:
-        self._turned_seconds = -math.inf
-        # One entry per histogram of the process, a few dozen: counts at the turn, the greatest value before it.
-        self._before: dict[Histogram, tuple[Sequence[int], float]] = {}
-        self._now: dict[Histogram, tuple[Sequence[int], float]] = {}
-
-    def begin(self, now_seconds: float) -> None:
-        """A scrape begins."""
-        if now_seconds - self._turned_seconds >= WINDOW_SECONDS:
-            self._turned_seconds = now_seconds
-            self._before, self._now = self._now, {}
-
-    def since(self, histogram: Histogram) -> tuple[Sequence[int], float]:
-        """(counts at the begin of what is to be shown, which is between one and two windows ago; the greatest value
-        since then)."""
-        if histogram not in self._now:
-            self._now[histogram] = (tuple(histogram.counts), histogram.greatest)
-            histogram.greatest = 0.0
-        greatest = max(histogram.greatest, self._now[histogram][1])
-        counts, _ = self._before.get(histogram) or ((0,) * len(histogram.counts), 0.0)
-        return counts, greatest
 
 
 def word_of(path: str) -> str:

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from magnetar.bookie.admin import exposition
-from magnetar.bookie.admin.families import Families, Windows, word_of
+from magnetar.bookie.admin.families import Families, word_of
 from magnetar.bookie.admin.recovery_metrics import add_recovery
 from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.operations import BookieOperations, DirectoryUsage, StorageMeasures
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.core.histogram import Windows
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
@@ -89,9 +91,21 @@ def _add_state(families: Families, operations: BookieOperations) -> None:
         name = f"bookie_ledger_dir_{word_of(_parent(usage))}_usage"
         families.gauge(name, round(100 * usage.used_share, 5), "Used part of the directory's file system in percent.")
     families.counter(METRIC_NAME, CRASHES.count, METRIC_TEXT)
+    for name, family, text, value in SLOW_TURNS.metrics():
+        (families.counter if family == "counter" else families.gauge)(name, value, text)
     for kind, count in operations.measures.counters.refused_connections.counts.items():
         families.counter(REFUSED_NAME, count, REFUSED_TEXT, {"reason": str(kind)})
+    _add_clients(families, operations.measures.counters)
     families.gauge("bookie_JOURNAL_DIRS", len(operations.measures.counters.journals), "Journals.")
+
+
+def _add_clients(families: Families, counters: BookieCounters) -> None:
+    """Ours alone: BookKeeper's bookies count neither."""
+    for result, count in (("success", counters.tls_handshakes), ("failure", counters.tls_handshakes_failed)):
+        text = "TLS handshakes of clients, begun by START_TLS."
+        families.counter("magnetar_bookie_tls_handshakes_total", count, text, {"result": result})
+    text = "Connections whose requests were refused (EUA): no TLS where it is a must, or a certificate of another role."
+    families.counter("magnetar_bookie_unauthorized_clients_total", counters.unauthorized_clients, text)
 
 
 def _add_limbo(families: Families, operations: BookieOperations) -> None:
@@ -171,8 +185,14 @@ def _add_caches(families: Families, operations: BookieOperations) -> None:
             ("read_cache_misses", storage.read_cache_misses),
         ):
             families.counter(f"bookie_{name}", hits, "Entries that a cache had, or had not.", labels)
-    # Checkpoints are of all directories together; the labels are the first one's.
+            if name.startswith("read_"):
+                families.counter(f"bookie_{name}_count", hits, "The same, by the name of before 4.16.", labels)
+        families.sizes(
+            "bookie_readahead_batch_count", storage.read_ahead_batches, "Entries that one read brought.", labels=labels
+        )
+    # Reads and checkpoints are of all directories together; the labels are the first one's.
     labels = _labels(storages[0]) if storages else {}
+    families.summary("bookie_read_entry", counters.read, "Reads, in ms; timed by batch.", labels=labels)
     families.gauge(
         "bookie_write_cache_max_size",
         operations.storage.totals().write_cache_bytes_max,
@@ -216,7 +236,15 @@ def _add_collections(families: Families, operations: BookieOperations) -> None:
             ("RECLAIMED_DELETION_SPACE_BYTES", storage.deletion_reclaimed_bytes, "Bytes freed with whole logs."),
             ("RECLAIM_FAILED_TO_DELETE", storage.deletions_failed, "Entry logs that could not be deleted."),
         ):
-            families.counter(f"bookie_{name}", value, text, labels)
-        families.gauge("bookie_ACTIVE_ENTRY_LOG_TOTAL", storage.entry_logs, "Entry logs.", labels)
+            for spelled in _spellings(name):
+                families.counter(f"bookie_{spelled}", value, text, labels)
+        for spelled in _spellings("ACTIVE_ENTRY_LOG_TOTAL"):
+            families.gauge(f"bookie_{spelled}", storage.entry_logs, "Entry logs.", labels)
         families.gauge("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES", storage.entry_log_bytes, "Bytes of entry logs.", labels)
-        families.gauge("bookie_ACTIVE_LEDGER_TOTAL", storage.collected_ledgers, "Ledgers in the entry logs.", labels)
+        for spelled in _spellings("ACTIVE_LEDGER_TOTAL"):
+            families.gauge(f"bookie_{spelled}", storage.collected_ledgers, "Ledgers in the entry logs.", labels)
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """What ends in `_TOTAL` had the end `_COUNT` in BookKeeper's metrics of before; dashboards ask for either."""
+    return (name, name.removesuffix("_TOTAL") + "_COUNT") if name.endswith("_TOTAL") else (name,)

@@ -14,6 +14,7 @@ from magnetar.ledger.bookie_client.v3_query import V3Queries
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.net.tls import ClientTls
 
 
 class RunningAutoRecovery:
@@ -46,18 +47,19 @@ async def open_autorecovery(
     counters: RecoveryCounters | None = None,
     paused: Callable[[], bool] = lambda: False,
     rng: random.Random | None = None,
+    tls: ClientTls | None = None,
 ) -> RunningAutoRecovery:
     """All of it, and nothing at work until `daemon.start`. Raises `StoreUnavailable`.
 
     `bookie_id` is what it signs votes and locks with: in a bookie that bookie's, which then must have no other
     AutoRecovery; in a process of its own any id that no other process uses. The client's settings carry the placement
-    policy. `paused` as in `AutoRecoveryDaemon`."""
+    policy. `paused` as in `AutoRecoveryDaemon`. With `tls` bookies are asked for TLS first."""
     rng = rng or random.SystemRandom()
-    connections = TcpBookieConnections(metadata_store, clock)
+    connections = TcpBookieConnections(metadata_store, clock, tls=tls)
     client = BookKeeperClient(
         metadata_store, connections, clock, rng, client_settings or LedgerClientSettings(), connections.places
     )
-    lists = V3Queries(connections.address)
+    lists = V3Queries(connections.address, tls=tls)
     try:
         await connections.start()
         daemon = AutoRecoveryDaemon(
@@ -86,10 +88,11 @@ async def start_autorecovery(
     *,
     bookie_id: str,
     client_settings: LedgerClientSettings | None = None,
+    tls: ClientTls | None = None,
 ) -> RunningAutoRecovery:
     """Begin to audit, if elected, and to replicate: a process of its own. As `open_autorecovery`."""
     running = await open_autorecovery(
-        settings, metadata_store, clock, bookie_id=bookie_id, client_settings=client_settings
+        settings, metadata_store, clock, bookie_id=bookie_id, client_settings=client_settings, tls=tls
     )
     running.daemon.start()
     return running

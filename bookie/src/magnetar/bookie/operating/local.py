@@ -351,6 +351,7 @@ def _measure(storage: DirectoryStorage, index_path: Path, collector: GarbageColl
         read_cache_entries=storage.read_ahead.entries,
         read_cache_hits=storage.read_ahead.hits,
         read_cache_misses=storage.read_ahead.misses,
+        read_ahead_batches=storage.read_ahead.batches,
         entry_logs=status.logs if status is not None else 0,
         entry_log_bytes=status.live_bytes if status is not None else 0,
         collected_ledgers=status.ledgers if status is not None else 0,

@@ -12,12 +12,13 @@ from typing import Final
 
 from magnetar.bookie.autorecovery.app import RunningAutoRecovery, start_autorecovery
 from magnetar.bookie.autorecovery.settings import AutoRecoverySettings
-from magnetar.bookie.process.bookie import bookkeeper_metadata, placement_settings, recovery_settings
+from magnetar.bookie.process.bookie import bookie_client_tls, bookkeeper_metadata, placement_settings, recovery_settings
 from magnetar.bookie.setting_names import ignored_names, known_names, missing_features
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.net.tls import TlsSettings, client_tls
 from magnetar.process.metadata_settings import MetadataSettings
 from magnetar.process.service import Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
@@ -34,6 +35,8 @@ class AutoRecoveryProcessSettings:
     client: LedgerClientSettings
     name: str
     """The name by which the process signs its votes and locks."""
+    tls: TlsSettings | None = None
+    """How bookies are reached; None: without TLS."""
 
 
 def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSettings:
@@ -42,6 +45,7 @@ def autorecovery_process_settings(given: GivenSettings) -> AutoRecoveryProcessSe
         metadata=bookkeeper_metadata(given),
         recovery=recovery_settings(given),
         client=LedgerClientSettings(placement=placement_settings(given)),
+        tls=given.attempt(lambda: bookie_client_tls(given), None),
         name=f"{socket.gethostname()}:autorecovery-{os.getpid()}",
     )
 
@@ -82,7 +86,12 @@ async def start_autorecovery_process(settings: AutoRecoveryProcessSettings) -> A
     store = await settings.metadata.open()
     try:
         running = await start_autorecovery(
-            settings.recovery, store, SystemClock(), bookie_id=settings.name, client_settings=settings.client
+            settings.recovery,
+            store,
+            SystemClock(),
+            bookie_id=settings.name,
+            client_settings=settings.client,
+            tls=client_tls(settings.tls),
         )
         return AutoRecoveryProcess(store, settings.name, running)
     except BaseException:

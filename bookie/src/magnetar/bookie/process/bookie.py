@@ -15,20 +15,23 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
+from magnetar.bookie.server.protection import read_protection
 from magnetar.bookie.setting_names import DRAIN_RATE, ignored_names, known_names, missing_features
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.exit_codes import EXIT_EMPTY_VOLUME, EXIT_FAILED, EXIT_RETIRED, EXIT_WRONG_VOLUME
 from magnetar.core.settings_file import GivenSettings
+from magnetar.ledger.bookie_client.tls_settings import BookieTlsSettings
 from magnetar.ledger.placement import PlacementSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
-from magnetar.metadata.urls import store_url, zookeeper_url
+from magnetar.metadata.urls import store_url, with_config, zookeeper_url
+from magnetar.net.tls import TlsSettings, client_tls
 from magnetar.process import own_address
 from magnetar.process.control_settings import ANY_HOST, control_settings
-from magnetar.process.metadata_settings import MetadataSettings, session_timeout_ms
+from magnetar.process.metadata_settings import CONFIG_PATH, MetadataSettings, session_timeout_ms
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import TRY_AGAIN, Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
@@ -36,7 +39,7 @@ from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
 DEFAULT_JOURNAL: Final = Path("data/bookkeeper/journal")
 DEFAULT_LEDGERS: Final = Path("data/bookkeeper/ledgers")
 """Ledger directories where no setting names one, as in Pulsar's `bookkeeper.conf`."""
-PROTECTIONS: Final = ("bookieAuthProviderFactoryClass", "tlsProviderFactoryClass", "httpServerTlsEnable")
+PROTECTIONS: Final = ("httpServerTlsEnable",)
 """BookKeeper's settings of protections that this bookie does not have: a start with one is refused
 (`refuse_protection`)."""
 NO_METADATA: Final = MetadataSettings(url="memory:")
@@ -77,11 +80,12 @@ class BookieProcessSettings:
 
 
 def bookkeeper_metadata(given: GivenSettings) -> MetadataSettings:
-    """metadataServiceUri, or zkServers with zkLedgersRootPath; zkTimeout. `SettingError`."""
+    """metadataServiceUri, or zkServers with zkLedgersRootPath; zkTimeout. metadataStoreConfigPath is Pulsar's brokers'
+    and ours. `SettingError`."""
     uri = given.text("metadataServiceUri")
     servers = given.text("zkServers") or DEFAULT_ZOOKEEPER
     root = given.text("zkLedgersRootPath") or "/ledgers"
-    url = store_url(uri) if uri else zookeeper_url(servers, root)
+    url = with_config(store_url(uri), given.text(CONFIG_PATH)) if uri else zookeeper_url(servers, root)
     check_url(url)
     return MetadataSettings(url=url, session_timeout_ms=session_timeout_ms(given, "zkTimeout"))
 
@@ -94,6 +98,8 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         # BookKeeper's low water mark is the threshold unless it is set. One that is wrong is told once.
         given.add("diskUsageLwmThreshold", threshold, "diskUsageThreshold")
     bookie = given.build(default_bookie_settings())
+    given.attempt(lambda: read_protection(bookie), None)
+    given.attempt(lambda: client_tls(bookie.tls.client_tls()), None)
     node = NodeSettings(
         bookie=given.attempt(lambda: _with_address(bookie, given), bookie),
         collection=given.build(GarbageCollectionSettings()),
@@ -106,6 +112,14 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         shown=_shown(given),
     )
     return BookieProcessSettings(metadata=given.attempt(lambda: bookkeeper_metadata(given), NO_METADATA), node=node)
+
+
+def bookie_client_tls(given: GivenSettings) -> TlsSettings | None:
+    """How bookies are reached by whoever is given a `bookkeeper.conf`; None: without TLS. `SettingError` for files
+    that cannot be used, too."""
+    settings = given.build(BookieTlsSettings()).client_tls()
+    client_tls(settings)
+    return settings
 
 
 def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:

@@ -1,8 +1,9 @@
 """One client connection of a bookie: frames in, requests as batches, replies out.
 
 The first frames are tried as version 3; the first one that is none makes the connection a version 2 one for good
-(BookKeeper: proto/BookieProtoEncoding). Adds go straight to the bookie, grouped by ledger; everything else waits in
-one queue per connection, so that all reads of a batch share one trip to the disk and one reply buffer at a time.
+(BookKeeper: proto/BookieProtoEncoding). Before anything else a client may ask for TLS (START_TLS); who is not
+authorized is answered EUA, whatever it asks. Adds go straight to the bookie, grouped by ledger; everything else waits
+in one queue per connection, so that all reads of a batch share one trip to the disk and one reply buffer at a time.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -16,7 +17,8 @@ from typing import Final
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.server.request_queue import RequestQueue
-from magnetar.bookie.server.requests_v3 import LongPolls, V3Answerer, add_flags, add_problem
+from magnetar.bookie.server.requests_v3 import LongPolls, V3Answerer, add_flags, add_problem, reply
+from magnetar.bookie.server.security import BookieSecurity
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX, MIB
 from magnetar.net.connection import Connection
@@ -48,13 +50,29 @@ def _nothing() -> None:
 class BookieSession:
     """Handler of one connection."""
 
-    def __init__(self, connection: Connection, bookie: Bookie, answerer: V3Answerer, long_polls: LongPolls) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        bookie: Bookie,
+        answerer: V3Answerer,
+        long_polls: LongPolls,
+        security: BookieSecurity,
+    ) -> None:
         self._connection = connection
         self._bookie = bookie
         self._long_polls = long_polls
         self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
         self._version = 3
+        self._security = security
+        self._served = security.serves_plain
+        """Whether the client may ask anything."""
+        self._asked = False
+        """Whether it has: TLS comes before."""
+        self._tls_asked = False
+        self._refused = False
+        """Whether requests in clear were answered EUA, which is told once."""
+        self._tls_transaction_id = 0
         self._unserved: list[tuple[bytes, list[int]]] = []
         """What was read and waits for another turn, with the bounds of its frames. Nothing more is read meanwhile."""
         self._going_on = False
@@ -152,6 +170,10 @@ class BookieSession:
     # --- version 2
 
     def _take_v2(self, buffer: bytes, bounds: Sequence[int]) -> None:
+        if not self._served:
+            self._refuse_v2(buffer, bounds)
+            return
+        self._asked = True
         for request in v2.decode_requests(buffer, bounds):
             if isinstance(request, v2.AddGroup):
                 size = sum(map(len, request.entries))
@@ -162,6 +184,21 @@ class BookieSession:
                 )
             else:
                 self._requests.put(request, len(request.payload) if isinstance(request, v2.Auth) else 0)
+
+    def _refuse_v2(self, buffer: bytes, bounds: Sequence[int]) -> None:
+        code = BookieCode.EUA
+        for request in v2.decode_requests(buffer, bounds):
+            if isinstance(request, v2.AddGroup):
+                self._connection.write(v2.encode_add_responses(code, request.ledger_id, request.entry_ids))
+            elif isinstance(request, v2.Read):
+                self._connection.write(v2.encode_read_response(code, request.ledger_id, request.entry_id))
+            elif isinstance(request, v2.BatchRead):
+                ids = (request.ledger_id, request.first_entry_id, request.request_id)
+                self._connection.write_parts(v2.encode_batch_read_response(code, *ids, []))
+            else:
+                # A certificate is all that authorizes (BookKeeper: proto/AuthHandler closes here as well).
+                raise PeerError(f"authentication by {request.plugin_name!r} is not what this bookie does")
+        self._tell_not_served()
 
     def added_v2(self, size: int, code: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """A group of adds is answered."""
@@ -184,6 +221,14 @@ class BookieSession:
                 self._take_v2(buffer, bounds[at:])
                 return
             body = request.body
+            if isinstance(body, v3.StartTlsRequest) and self._security.has_tls:
+                self._start_tls(request, last=at + 2 == len(bounds))
+                continue
+            if not self._served:
+                self._refuse_v3(request)
+                continue
+            if not isinstance(body, v3.AuthRequest):
+                self._asked = True
             if isinstance(body, v3.AddRequest):
                 adds.setdefault((body.ledger_id, body.master_key, add_flags(request, body)), []).append(request)
             elif isinstance(body, v3.ReadRequest) and body.previous_lac is not None:
@@ -224,6 +269,41 @@ class BookieSession:
         added = [(transactions[entry_id].pop(0), entry_id) for entry_id in entry_ids]
         self._connection.write(v3.encode_add_responses(BookieCode(code), ledger_id, added))
         self._adds_ended(size)
+
+    # --- TLS, and who is served
+
+    def _start_tls(self, request: v3.Request, last: bool) -> None:
+        if self._asked or self._tls_asked:
+            # What was said in clear must not go on as if TLS had protected it.
+            self._connection.write(v3.encode_response(reply(request, BookieCode.EBADREQ)))
+            return
+        if not last or self._splitter.pending_bytes or self._unserved:
+            raise PeerError("more came behind START_TLS, in clear")
+        self._tls_asked = True
+        self._tls_transaction_id = request.transaction_id
+        self._security.begin(self._connection, self)
+
+    def tls_agreed(self) -> None:
+        """Answer that TLS begins."""
+        response = v3.Response(
+            operation=v3.Operation.START_TLS, transaction_id=self._tls_transaction_id, code=BookieCode.EOK
+        )
+        self._connection.write(v3.encode_response(response))
+
+    def secured(self, refusal: str) -> None:
+        """TLS stands; with a refusal, nothing that the client asks is done."""
+        self._served = not refusal
+
+    def _refuse_v3(self, request: v3.Request) -> None:
+        refused = reply(request, BookieCode.EUA, getattr(request.body, "ledger_id", -1))
+        refused.entry_id = getattr(request.body, "entry_id", -1)
+        self._connection.write(v3.encode_response(refused))
+        self._tell_not_served()
+
+    def _tell_not_served(self) -> None:
+        if not self._tls_asked and not self._refused:
+            self._refused = True
+            self._security.not_served(self._connection.peer_address, "it did not begin with TLS (START_TLS)")
 
     # --- both
 

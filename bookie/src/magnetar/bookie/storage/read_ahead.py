@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from magnetar.core.histogram import Histogram
+
 ENTRY_OVERHEAD_BYTES: Final = 200
 """What an entry costs here beside its bytes: two dict slots, its id, the bytes object's head."""
 
@@ -50,6 +52,8 @@ class ReadAheadCache:
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
+        self.batches = Histogram(unit=1e3)
+        """Entries that one read brought beside those that were asked for."""
         self.forgotten = 0
         """How often a ledger was; what was read before the last time may be of that ledger."""
 
@@ -88,6 +92,7 @@ class ReadAheadCache:
         """Keep what was read behind an entry."""
         if not entries:
             return
+        self.batches.record(len(entries))
         read_bytes = self._scans.pop((ledger_id, entry_id + 1), FIRST_BYTES)
         self._expect(ledger_id, next(reversed(entries)) + 1, read_bytes)
         run = _Run(ledger_id, entries)

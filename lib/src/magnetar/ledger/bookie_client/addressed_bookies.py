@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookie, TcpBookieSettings
+from magnetar.net.tls import ClientTls
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = TcpBookieSettings()
@@ -20,8 +21,11 @@ class AddressedBookies:
         addresses: Mapping[str, tuple[str, int]] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         settings: TcpBookieSettings = _DEFAULT_SETTINGS,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`addresses`: bookie id → (host, port); bookies that it leaves out are where their ids say."""
+        """`addresses`: bookie id → (host, port); bookies that it leaves out are where their ids say. With `tls` every
+        bookie is asked for TLS first."""
+        self.tls = tls
         self._addresses = dict(addresses or {})
         self._clock = clock
         self._settings = settings
@@ -36,7 +40,7 @@ class AddressedBookies:
         """The connection to a bookie, made on first use and shared."""
         bookie = self._bookies.get(bookie_id)
         if bookie is None:
-            bookie = TcpBookie(bookie_id, self.address, self._clock, self._settings)
+            bookie = TcpBookie(bookie_id, self.address, self._clock, self._settings, self.tls)
             self._bookies[bookie_id] = bookie
         return bookie
 

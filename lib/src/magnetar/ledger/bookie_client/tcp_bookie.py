@@ -24,8 +24,9 @@ from magnetar.core.setting import setting
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.bookie_client.bookie_connection import READ_FLAG_NONE, AddCallback
 from magnetar.ledger.bookie_client.pending_adds import AddBatch, PendingAdds
+from magnetar.ledger.bookie_client.tls_link import connect_to_bookie, problem_of
 from magnetar.net.connection import Connection
-from magnetar.net.endpoints import connect
+from magnetar.net.tls import ClientTls
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryRun, run_of
@@ -113,6 +114,7 @@ class BookieLink:
         self._bookie = bookie
         self._connection = connection
         self._frames = FrameBuffer(BOOKKEEPER_FRAME_BYTES_MAX)
+        self._answered = False
 
     def connection_made(self) -> None:
         """Nothing to be said first: version 2 needs no greeting."""
@@ -130,6 +132,7 @@ class BookieLink:
             logger.warning("bookie %s broke the protocol: %s", self._bookie.bookie_id, error)
             self._connection.abort()
             return
+        self._answered = self._answered or bool(responses)
         for response in responses:
             self._bookie.answered(response)
 
@@ -138,7 +141,7 @@ class BookieLink:
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is over."""
-        self._bookie.disconnected(self._connection, error)
+        self._bookie.disconnected(self._connection, error, self._answered)
 
 
 class TcpBookie:
@@ -150,11 +153,13 @@ class TcpBookie:
         address: Callable[[str], tuple[str, int] | None],
         clock: Clock,
         settings: TcpBookieSettings,
+        tls: ClientTls | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self._address = address
         self._clock = clock
         self._settings = settings
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._state = LinkState.IDLE
         self._connection: Connection | None = None
@@ -371,11 +376,11 @@ class TcpBookie:
 
     async def _connect(self, host: str, port: int) -> None:
         try:
-            connection = await connect(
-                host, port, lambda made: BookieLink(self, made), self._settings.connect_timeout_seconds
+            connection = await connect_to_bookie(
+                host, port, lambda made: BookieLink(self, made), self._settings.connect_timeout_seconds, self._tls
             )
         except (OSError, TimeoutError) as error:
-            logger.warning("bookie %s cannot be reached at %s:%d: %s", self.bookie_id, host, port, error)
+            logger.warning("bookie %s cannot be reached at %s:%d: %s", self.bookie_id, host, port, problem_of(error))
             self._become(LinkState.IDLE)
             self._back_off()
             self._fail_all()
@@ -387,12 +392,17 @@ class TcpBookie:
         unsent, self._unsent = self._unsent, []
         connection.write_parts(unsent)
 
-    def disconnected(self, connection: Connection, error: Exception | None) -> None:
-        """The TCP connection ended; everything outstanding is answered UNREACHABLE."""
+    def disconnected(self, connection: Connection, error: Exception | None, answered: bool) -> None:
+        """The TCP connection ended, on which something was `answered` or nothing; everything outstanding is answered
+        UNREACHABLE."""
         if self._state is LinkState.CLOSED:
             return
         if self._connection is connection or self._connection is None:
-            logger.warning("the connection to bookie %s is lost: %s", self.bookie_id, error or "closed by the peer")
+            why = problem_of(error) if error is not None else "closed by the peer"
+            if self._tls is not None and not answered:
+                # In TLS 1.3 a client's handshake ends before the server has looked at its certificate.
+                why += "; the bookie may not trust the certificate that was shown to it, or wants one"
+            logger.warning("the connection to bookie %s is lost: %s", self.bookie_id, why)
             self._connection = None
             self._become(LinkState.IDLE)
             self._back_off()

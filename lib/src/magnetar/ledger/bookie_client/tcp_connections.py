@@ -15,6 +15,7 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ON
 from magnetar.ledger.topology import PLACES_PATH, BookieTopology, decode_places
 from magnetar.metadata.kept_current import KeptCurrent
 from magnetar.metadata.store import MetadataStore, Notification
+from magnetar.net.tls import ClientTls
 from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
 
 logger: Final = logging.getLogger(__name__)
@@ -34,8 +35,9 @@ class TcpBookieConnections(AddressedBookies):
         store: MetadataStore,
         clock: Clock = _SYSTEM_CLOCK,
         settings: TcpBookieSettings = _DEFAULT_SETTINGS,
+        tls: ClientTls | None = None,
     ) -> None:
-        super().__init__(clock=clock, settings=settings)
+        super().__init__(clock=clock, settings=settings, tls=tls)
         self._store = store
         self._writable: list[str] = []
         self._read_only: list[str] = []

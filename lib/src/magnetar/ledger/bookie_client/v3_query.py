@@ -11,8 +11,9 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
+from magnetar.ledger.bookie_client.tls_link import connect_to_bookie, problem_of
 from magnetar.net.connection import Connection
-from magnetar.net.endpoints import connect
+from magnetar.net.tls import ClientTls
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.v3 import (
     INFO_FREE_DISK_SPACE,
@@ -38,10 +39,15 @@ class V3Queries:
     """Asks bookies. All methods raise `BookieError`; `UNREACHABLE` if there was no answer in time."""
 
     def __init__(
-        self, address_of: Callable[[str], tuple[str, int] | None], timeout_seconds: float = TIMEOUT_SECONDS
+        self,
+        address_of: Callable[[str], tuple[str, int] | None],
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`address_of` tells host and port of a bookie's id, such as `TcpBookieConnections.address`."""
+        """`address_of` tells host and port of a bookie's id, such as `TcpBookieConnections.address`; `tls` is that of
+        the connections."""
         self._address_of = address_of
+        self._tls = tls
         self._timeout_seconds = timeout_seconds
 
     async def list_entries(self, bookie_id: str, ledger_id: int) -> bytes:
@@ -64,14 +70,16 @@ class V3Queries:
         frame = encode_request(Request(operation=operation, transaction_id=_TRANSACTION_ID, body=body))
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                connection = await connect(*address, lambda made: _Answer(made, answer), self._timeout_seconds)
+                connection = await connect_to_bookie(
+                    *address, lambda made: _Answer(made, answer), self._timeout_seconds, self._tls
+                )
                 try:
                     connection.write_parts([frame])
                     response = await answer
                 finally:
                     connection.close()
         except (OSError, TimeoutError, PeerError) as error:
-            raise BookieError(BookieCode.UNREACHABLE, f"{bookie_id}: {type(error).__name__} {error}") from error
+            raise BookieError(BookieCode.UNREACHABLE, f"{bookie_id}: {problem_of(error)}") from error
         if response.code is not BookieCode.EOK:
             raise BookieError(response.code, f"{bookie_id} refused {operation.name}")
         return response

@@ -25,6 +25,7 @@ from magnetar.spark.bookies.topic_nodes import persistent_topic
 from magnetar.spark.errors import ClusterUnreachable
 from magnetar.spark.options.connection import ConnectionOptions
 from magnetar.spark.topics import TopicLedger
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState, decode_ledger_metadata
 
 PROBE_SECONDS: Final = 2.0
@@ -34,6 +35,8 @@ not begin much later for it."""
 PROBED_BOOKIES_MAX: Final = 3
 """One may be down while the network is open; the first that answers decides."""
 
+NO_LEDGER: Final = 2**62
+"""Nobody has a ledger of this id; a bookie that serves us says so."""
 STORE_SECONDS: Final = 10.0
 """For a session with a store whose port answers, and for a connection once it has gone away. A ZooKeeper ensemble that
 elects another leader is away for a second or two, with the sessions' move to it for five."""
@@ -213,6 +216,7 @@ async def open_direct(options: ConnectionOptions, told: Told | None = None) -> D
         except (Unavailable, TimeoutError) as error:
             raise ClusterUnreachable(f"the metadata store {urls.bookies} does not answer: {error}") from error
         await _probe_bookies(access.addresses())
+        await _check_served(bookies)
         opened.pop_all()
         return access
 
@@ -255,6 +259,25 @@ async def _probe_bookies(addresses: Addresses) -> None:
     some = random.sample(sorted(addresses.values()), min(PROBED_BOOKIES_MAX, len(addresses)))
     if not await _any_answers(some):
         raise ClusterUnreachable(f"bookies cannot be reached from here ({_shown(some)})")
+
+
+async def _check_served(bookies: TcpBookieConnections) -> None:
+    """Bookies that want TLS answer everybody else; reads would fail later, one by one."""
+    ids = bookies.readable_bookies()
+    for bookie_id in random.sample(ids, min(PROBED_BOOKIES_MAX, len(ids))):
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await bookies.connection(bookie_id).read_entry(NO_LEDGER, 0)
+        except TimeoutError:
+            continue
+        except BookieError as error:
+            if error.code is BookieCode.EUA:
+                raise ClusterUnreachable(
+                    f"bookie {bookie_id} serves nobody without TLS and a certificate (EUA), which direct reads have "
+                    "not: readMode=brokers reads through brokers"
+                ) from None
+            if error.code is not BookieCode.UNREACHABLE:
+                return
 
 
 async def _any_answers(servers: Sequence[tuple[str, int]]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import SettingError
-from magnetar.metadata.etcd_client import parse_endpoints
+from magnetar.metadata.etcd_access import parse_endpoints
 from magnetar.metadata.urls import LEDGERS_NAME, STORE_PREFIX, store_url, zookeeper_url
 from magnetar.spark.errors import ClusterUnreachable
 
