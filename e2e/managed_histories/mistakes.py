@@ -6,7 +6,7 @@ Each is a patch of methods or functions of modules that are never compiled, undo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final
 
 from magnetar.broker.topics.deduplication import Deduplication
@@ -19,10 +19,8 @@ from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo
 from magnetar.managed.info_node import InfoNode
-from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.owned_node import OwnedNode
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.trim import ledgers_to_delete
 from magnetar.metadata.store import NodeNotFound
 
 from e2e.simulation.planting import Mistake, Patch
@@ -120,13 +118,10 @@ def takeover_without_fence() -> list[Patch]:
 def trim_of_the_fastest() -> list[Patch]:
     """Trimming follows whoever has acknowledged most."""
 
-    def trimmable(self: managed_ledger.ManagedLedger, *, retain: bool = True) -> list[int]:
-        del retain
-        fastest: Position | None = max((cursor.mark_delete for cursor in self.cursors.values()), default=None)
-        records: Sequence[LedgerRecord] = self.ledgers.records()
-        return ledgers_to_delete(records, fastest, self.settings, self._shared.clock.now_ms())
+    def fastest(self: managed_ledger.ManagedLedger) -> Position | None:
+        return max((cursor.mark_delete for cursor in self.cursors.values()), default=None)
 
-    return [(managed_ledger.ManagedLedger, "_trimmable", trimmable)]
+    return [(managed_ledger.ManagedLedger, "slowest_mark", fastest)]
 
 
 def snapshot_of_what_was_taken() -> list[Patch]:

@@ -53,6 +53,7 @@ class Parameters:
             ack_quorum=min(size, 2),
             max_entries_per_ledger=self.entries_per_ledger,
             minimum_rollover_ms=0,
+            inactive_rollover_ms=10_000,
             retention_time_ms=0 if self.trim else -1,
             retention_size_bytes=0 if self.trim else -1,
             mark_delete_rate=20.0,

@@ -204,13 +204,15 @@ class History:
 
     def _upkeep(self, owner: Owner) -> None:
         assert owner.ledger is not None
-        kind = self._rng.choice(("roll", "property", "trim", "snapshot"))
+        kind = self._rng.choice(("roll", "property", "trim", "snapshot", "silence"))
         if kind == "roll":
             self._start(owner, owner.ledger.roll())
         elif kind == "property":
             self._start(owner, owner.ledger.set_property("k", str(self._rng.random())))
         elif kind == "trim":
             owner.ledger.trim_later()
+        elif kind == "silence":
+            self._start(owner, owner.ledger.roll_if_due())
         elif owner.deduplication is not None:
             owner.deduplication.maintain(1)
 

@@ -16,6 +16,7 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookies, MemoryLedger
 from magnetar.managed.testing import MemoryLedgers
 from magnetar.metadata.store import MetadataStore
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 BOOKIES: int = 4
 
@@ -159,6 +160,11 @@ class MortalClient:
         """See `LedgerClient.open`."""
         await self._alive()
         return await self._client.open(ledger_id, password=password, recover=recover)
+
+    async def describe(self, ledger_id: int) -> LedgerMetadata:
+        """See `LedgerClient.describe`."""
+        await self._alive()
+        return await self._client.describe(ledger_id)
 
     async def delete(self, ledger_id: int) -> None:
         """See `LedgerClient.delete`."""

@@ -16,6 +16,7 @@ from magnetar.managed.errors import ManagedLedgerTerminated
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import FAILING_LEDGER_DELAY_SECONDS
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, MemoryWriter, append, read_all
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -79,10 +80,13 @@ async def test_an_append_that_comes_while_an_idle_ledger_is_closed_is_stored(wor
     ledger = await world.factory(replace(POLICY, inactive_rollover_ms=1_000)).open(NAME)
     await append(ledger, [b"a"])
     world.clock.ms += 2_000
-    ledger.maintain(world.clock.now_ms())
     async with asyncio.timeout(60):
+        rolling = asyncio.create_task(ledger.roll_if_due())
+        await asyncio.sleep(0)
+        assert ledger.state is ManagedLedgerState.CLOSING_LEDGER
         await append(ledger, [b"b"])
-    assert ledger.ledgers.number_of_entries() == 2
+        await rolling
+    assert [record.entries for record in ledger.ledgers.records()] == [1, 1]
 
 
 async def test_each_ledger_holds_as_much_as_the_first_one(world: ManagedWorld) -> None:

@@ -19,6 +19,7 @@ from magnetar.managed.info_codec import (
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.paths import cursor_path, decode, encode
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
 
 LEDGER_INFO = bytes.fromhex(
     "0a39080310d08603188080b51820fbd095ffbc312a2508fbffffffffffffffff01100718012000280932100a066177732d73"
@@ -96,6 +97,28 @@ def test_ledger_info() -> None:
     assert info.properties == {"index": "49999"}
     assert info.terminated_at is None
     assert encode_ledger_info(info.records, None, info.properties) == LEDGER_INFO
+
+
+def test_a_due_time_stands_beside_what_others_have_noted_of_a_ledger() -> None:
+    info = decode_ledger_info(LEDGER_INFO)
+    first = info.records[0]
+    assert first.due_ms == 0
+    first.due_ms = 1_700_000_000_999
+    again = decode_ledger_info(encode_ledger_info(info.records, None, info.properties))
+    assert [record.due_ms for record in again.records] == [1_700_000_000_999, 0]
+    assert again.records[0].rest is not None
+    assert again.records[0].rest.offloadContext.complete
+    again.records[0].due_ms += 1
+    assert again.records[0].rest.properties.add(key="other", value="x").value == "x"
+    stored = ManagedLedgerInfo.FromString(encode_ledger_info(again.records, None, {})).ledgerInfo[0]
+    assert {each.key: each.value for each in stored.properties} == {"magnetar.due-ms": "1700000001000", "other": "x"}
+
+
+@pytest.mark.parametrize("value", ["", "-5", "soon", "1.5", "9" * 20])
+def test_a_due_time_that_is_no_number_says_nothing(value: str) -> None:
+    node = ManagedLedgerInfo()
+    node.ledgerInfo.add(ledgerId=3, timestamp=5).properties.add(key="magnetar.due-ms", value=value)
+    assert decode_ledger_info(node.SerializeToString()).records[0].due_ms == 0
 
 
 def test_terminated_ledger_info() -> None:

@@ -156,17 +156,6 @@ async def test_no_rollover_before_the_minimum_age(world: ManagedWorld) -> None:
     assert [record.entries for record in ledger.ledgers.records()] == [6, 0]
 
 
-async def test_an_idle_ledger_rolls_and_the_next_append_goes_to_a_new_one(world: ManagedWorld) -> None:
-    ledger = await world.factory(small_ledgers(100, inactive_rollover_ms=5000)).open(NAME)
-    first = await append(ledger, [b"x"])
-    world.clock.ms += 5000
-    ledger.maintain(world.clock.ms)
-    await world.settle()
-    assert ledger.state is ManagedLedgerState.CLOSED_LEDGER
-    assert ledger.last_confirmed == first
-    assert (await append(ledger, [b"y"]))[0] > first[0]
-
-
 async def test_trim_follows_the_slowest_cursor(world: ManagedWorld) -> None:
     settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
     ledger = await world.factory(settings).open(NAME)

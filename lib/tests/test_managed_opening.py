@@ -234,6 +234,31 @@ async def test_a_property_that_entries_know_as_well_is_stored_with_the_list(worl
     assert decode_ledger_info(node.value).properties == {"last": "2"}
 
 
+async def test_what_is_noted_while_the_list_is_written_is_stored_with_the_next_write(world: ManagedWorld) -> None:
+    writes = 0
+
+    def note(verb: str, path: str) -> RequestFate:
+        nonlocal writes
+        if (verb, path) == ("put", ledger_path(NAME)):
+            writes += 1
+            ledger.note_property("last", str(writes))
+        return RequestFate.DONE
+
+    ledger = await world.factory(KEEPING_NOTHING).open(NAME)
+    await ledger.close()
+    ledger = await world.factory(KEEPING_NOTHING, store=FaultyStore(world.store, lambda *at: note(*at))).open(NAME)
+    before = writes
+    await ledger.set_property("mine", "1")
+    assert (writes, ledger.properties["last"]) == (before + 1, str(before + 1))
+    await append(ledger, [b"0", b"1", b"2"])  # No cursor needs them: the ledger of the first two is trimmed.
+    await ledger.truncate()
+    await world.settle()
+    assert ledger.ledgers.number_of_entries() == 0
+    assert ledger.properties == {"mine": "1", "last": str(writes)}
+    await ledger.set_property("mine", None)
+    assert ledger.properties == {"last": str(writes)}
+
+
 async def test_the_last_entry_brings_the_properties_up_to_date_before_anything_is_written(world: ManagedWorld) -> None:
     """All of its ledger is consumed, and trimmed as soon as the next one is in the list."""
     ledger = await world.factory(KEEPING_NOTHING).open(NAME)

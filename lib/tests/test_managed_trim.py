@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from magnetar.managed.ledger_list import LedgerRecord
-from magnetar.managed.rollover import is_full, is_inactive
+from magnetar.managed.rollover import JITTER_SHARE, is_due, is_full, is_inactive
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.managed.trim import ledgers_to_delete
+from magnetar.managed.trimming.choice import ledgers_to_delete
 
 HOUR_MS = 3_600_000
 
@@ -39,6 +40,29 @@ def test_retention_by_time_counts_from_the_close() -> None:
     assert deleted(1, 1, 1, 1, now_hours=2, **by_time) == []
 
 
+def test_retention_by_time_counts_from_when_delayed_messages_were_due() -> None:
+    """Closed in hour 1, due in hour 4, kept for 7: it goes in hour 11. One acknowledged before it was due is not kept
+    by its time."""
+    settings = ManagedLedgerSettings(retention_size_bytes=-1, retention_time_ms=7 * HOUR_MS)
+
+    def goes(now_ms: int, due_ms: int) -> bool:
+        made = records(1, 1)
+        made[0].due_ms = due_ms
+        return ledgers_to_delete(made, None, settings, now_ms) == [1]
+
+    assert not goes(11 * HOUR_MS, due_ms=4 * HOUR_MS)
+    assert goes(11 * HOUR_MS + 1, due_ms=4 * HOUR_MS)
+    assert goes(8 * HOUR_MS + 1, due_ms=HOUR_MS // 2), "due before it was closed"
+    assert not goes(8 * HOUR_MS, due_ms=2**62)
+    assert goes(8 * HOUR_MS + 1, due_ms=2**62)
+
+
+def test_without_retention_no_due_time_keeps_anything() -> None:
+    made = records(1, 1)
+    made[0].due_ms = 4 * HOUR_MS
+    assert ledgers_to_delete(made, None, ManagedLedgerSettings(), 4 * HOUR_MS) == [1]
+
+
 @pytest.mark.parametrize(("mark", "gone"), [(None, [1, 2]), ((1, 8), []), ((1, 9), [1]), ((2, 9), [1, 2])])
 def test_what_somebody_has_not_acknowledged_stays(mark: tuple[int, int] | None, gone: list[int]) -> None:
     assert deleted(1, 1, 1, mark=mark) == gone
@@ -67,3 +91,37 @@ def test_only_a_ledger_with_entries_is_closed_for_want_of_appends() -> None:
     assert not is_inactive(settings, 1, 999)
     assert not is_inactive(settings, 0, 1_000)
     assert not is_inactive(ManagedLedgerSettings(), 1, 1_000_000)
+
+
+def due(entries: int = 1, size_bytes: int = 1, age_ms: int = 1, quiet_ms: int = 1, **settings: Any) -> bool:
+    return is_due(ManagedLedgerSettings(**settings), 7, entries, size_bytes, age_ms, quiet_ms)
+
+
+def test_without_an_append_a_ledger_is_left_by_its_age_or_by_the_silence() -> None:
+    oldest_ms = int(4 * HOUR_MS * (1 + JITTER_SHARE))
+    assert due(age_ms=oldest_ms)
+    assert not due(age_ms=4 * HOUR_MS - 1)
+    assert due(quiet_ms=1_000, inactive_rollover_ms=1_000), "the least age is for what is full"
+    assert not due(quiet_ms=999, inactive_rollover_ms=1_000)
+
+
+def test_without_an_append_only_a_ledger_with_entries_is_left() -> None:
+    assert not due(entries=0, age_ms=10_000 * HOUR_MS, quiet_ms=10_000 * HOUR_MS, inactive_rollover_ms=1)
+
+
+def test_without_an_append_the_least_age_holds() -> None:
+    """A ledger that was full before it was old enough is left once it is, and not at its largest age."""
+    assert not due(entries=5, max_entries_per_ledger=5, age_ms=599_999)
+    assert due(entries=5, max_entries_per_ledger=5, age_ms=600_000)
+    assert not due(age_ms=2_000, maximum_rollover_ms=1_000, minimum_rollover_ms=5_000)
+
+
+def test_ledgers_of_one_age_are_not_left_at_once() -> None:
+    settings = ManagedLedgerSettings()
+    left = [
+        sum(is_due(settings, ledger_id, 1, 1, 4 * HOUR_MS + minute * 60_000, 0) for ledger_id in range(1_000))
+        for minute in range(13)
+    ]
+    assert left[0] <= 1
+    assert left[12] == 1_000
+    assert max(after - before for before, after in pairwise(left)) < 120

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
 
 class LedgerError(MagnetarError):
@@ -26,7 +27,15 @@ class LedgerNotFound(LedgerError):
 
 
 class LedgerUnauthorized(LedgerError):
-    """The password does not match (client code -102)."""
+    """The password does not match, or the bookie does not serve who asks (client code -102)."""
+
+
+def unauthorized(bookie_id: str, ledger_id: int) -> LedgerUnauthorized:
+    """A bookie answered EUA, which has two reasons and one code."""
+    return LedgerUnauthorized(
+        f"{bookie_id} refuses ledger {ledger_id} (EUA): it knows the ledger by another key, or it wants TLS and a "
+        "certificate with another role"
+    )
 
 
 class EntryNotFound(LedgerError):
@@ -154,6 +163,10 @@ class LedgerClient(Protocol):
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> LedgerReader:
         """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only."""
+        ...
+
+    async def describe(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store holds about a ledger. `LedgerNotFound`, `Unavailable`."""
         ...
 
     async def delete(self, ledger_id: int) -> None:

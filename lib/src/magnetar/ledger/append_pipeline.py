@@ -15,7 +15,7 @@ from typing import Final
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
-from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerUnauthorized, LedgerUnavailable
+from magnetar.ledger.api import LedgerClosed, LedgerFenced, LedgerListener, LedgerUnavailable, unauthorized
 from magnetar.ledger.appender import CHANGING, FAILED, OPEN, Appender, Send
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.ensemble_change import EnsembleChanger, replace_failed_bookies, stop_replacing
@@ -211,7 +211,7 @@ class AppendPipeline:
         elif code == BookieCode.EFENCED:
             self.fail(LedgerFenced(f"{place.bookie_id} says that ledger {self._context.ledger_id} is fenced"))
         elif code == BookieCode.EUA:
-            self.fail(LedgerUnauthorized(f"{place.bookie_id} knows ledger {self._context.ledger_id} by another key"))
+            self.fail(unauthorized(place.bookie_id, self._context.ledger_id))
         else:
             self._bookie_failed(index, code)
 

@@ -134,6 +134,12 @@ class BookKeeperClient:
             )
         return OpenLedgerReader(ledger_id, metadata, entries, query.last_add_confirmed, query.round.length_bytes)
 
+    async def describe(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store holds about a ledger. `LedgerNotFound`, `Unavailable`."""
+        self._check_open()
+        metadata, _ = await self._parts.metadata.read(ledger_id)
+        return metadata
+
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger's metadata; bookies collect the entries. A missing ledger is no error."""
         self._check_open()

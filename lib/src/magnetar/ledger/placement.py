@@ -30,6 +30,9 @@ POLICY_METADATA_KEY: Final = "EnsemblePlacementPolicyConfig"
 """In a ledger's custom metadata: the groups that its bookies come from, as JSON (Pulsar: common/policies/data)."""
 
 
+ISOLATING_POLICY: Final = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+"""Who chooses by these groups, as Apache's clients have to be told."""
+
 EVERY_GROUP: Final = "*"
 """The group of a ledger that may use every bookie; Pulsar's own topics do."""
 
@@ -84,6 +87,13 @@ def isolation_of(value: bytes | None, settings: PlacementSettings) -> tuple[tupl
             return settings.isolation_groups, settings.secondary_isolation_groups
         return groups[0], groups[1]
     return settings.isolation_groups, settings.secondary_isolation_groups
+
+
+def isolation_metadata(groups: str, secondary_groups: str) -> bytes:
+    """What a ledger has under `POLICY_METADATA_KEY` that is to be on bookies of these groups, names joined by commas
+    (Pulsar: `EnsemblePlacementPolicyConfig.encode`)."""
+    properties = dict(zip(_GROUP_PROPERTIES, (groups, secondary_groups), strict=True))
+    return json.dumps({"policyClass": ISOLATING_POLICY, "properties": properties}).encode()
 
 
 def _names(joined: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
-from magnetar.ledger.api import LedgerUnauthorized, LedgerUnavailable
+from magnetar.ledger.api import LedgerUnauthorized, LedgerUnavailable, unauthorized
 from magnetar.ledger.append_pipeline import AppendPipeline
 from magnetar.ledger.appender import Appender
 from magnetar.ledger.bookie_client.bookie_connection import (
@@ -78,7 +78,7 @@ class LastConfirmedQuery:
             if error.code in DENIALS:
                 self.round.answered(index)
             elif error.code is BookieCode.EUA:
-                raise LedgerUnauthorized(f"{bookie_id} knows ledger {self._codec.ledger_id} by another key") from error
+                raise unauthorized(bookie_id, self._codec.ledger_id) from error
             return
         self.round.answered_with(index, last_add_confirmed, length_bytes)
 

@@ -17,6 +17,7 @@ from typing import Final
 from magnetar.core.ids import Position
 from magnetar.managed.entry_bitmap import EntryBitmap, value_of, words_of
 from magnetar.managed.ledger_list import LedgerList
+from magnetar.managed.redelivery_counts import REDELIVERIES_MAX, STORED_COUNTS_MAX, RedeliveryCounts
 
 MAX_ENTRY_ID: Final = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -34,7 +35,16 @@ class AckState:
     `individual_count` is the number of entries beyond the mark that are acknowledged; while it is 0 readers need not
     ask about single entries."""
 
-    __slots__ = ("_ledgers", "_partial_order", "beyond", "individual_count", "mark_delete", "partial", "partial_words")
+    __slots__ = (
+        "_ledgers",
+        "_partial_order",
+        "beyond",
+        "individual_count",
+        "mark_delete",
+        "partial",
+        "partial_words",
+        "redeliveries",
+    )
 
     def __init__(self, ledgers: LedgerList, mark_delete: Position) -> None:
         self._ledgers: LedgerList = ledgers
@@ -48,6 +58,8 @@ class AckState:
         """The words of all of them."""
         self._partial_order: list[Position] = []
         """A heap of those batches, so that the mark finds what it passes; some may be gone."""
+        self.redeliveries: RedeliveryCounts | None = None
+        """How often unacknowledged entries were asked for again; of others there may be some for a while."""
 
     def acknowledge(self, positions: Iterable[Position]) -> bool:
         """Single entries. Whether anything changed."""
@@ -55,13 +67,12 @@ class AckState:
         before_entry = mark_entry
         record = self._ledgers.get(mark_ledger)
         entries = record.entries if record is not None else 0
-        partial = self.partial
+        if self.partial or self.redeliveries is not None:
+            positions = self._forget_deliveries(positions)
         bitmap = self.beyond.get(mark_ledger) if self.beyond is not None else None
         changed = False
         for position in positions:
             ledger_id, entry_id = position
-            if partial:
-                self.partial_words -= _words_in(partial.pop(position, 0))
             if ledger_id != mark_ledger:
                 if ledger_id > mark_ledger and self._set(position):
                     changed = True
@@ -81,6 +92,17 @@ class AckState:
         if self.individual_count and (mark_entry == entries - 1 or record is None):
             self._cross_ledgers()
         return changed
+
+    def _forget_deliveries(self, positions: Iterable[Position]) -> tuple[Position, ...]:
+        """What was acknowledged of their messages, and how often they were asked for again."""
+        whole = tuple(positions)
+        partial, redeliveries = self.partial, self.redeliveries
+        for position in whole:
+            if partial:
+                self.partial_words -= _words_in(partial.pop(position, 0))
+            if redeliveries is not None:
+                redeliveries.forget(position)
+        return whole
 
     def acknowledge_batch_indexes(self, position: Position, remaining: Sequence[int], batch_size: int) -> bool:
         """Part of a batch: words with 1 = still unacknowledged, intersected with what was so before.
@@ -139,6 +161,18 @@ class AckState:
         left = self.partial.get(position)
         return None if left is None else words_of(left)
 
+    def redelivered(self, positions: Iterable[Position]) -> bool:
+        """Clients asked for these entries, which they were sent, again. Whether any of them is still to be delivered:
+        others do not count."""
+        again = [each for each in positions if not self.is_acknowledged(each)]
+        if not again:
+            return False
+        redeliveries = self.redeliveries
+        if redeliveries is None:
+            redeliveries = self.redeliveries = RedeliveryCounts()
+        redeliveries.increment(again)
+        return True
+
     def backlog(self, last: Position) -> int:
         """Entries up to `last` that are not acknowledged."""
         return self._ledgers.entries_between(self.mark_delete, last) - self.individual_count
@@ -151,6 +185,7 @@ class AckState:
         self.partial = None
         self.partial_words = 0
         self._partial_order = []
+        self.redeliveries = None
 
     def ranges(self, count_max: int = 1 << 62) -> list[tuple[Position, Position]]:
         """Acknowledged stretches beyond the mark, ascending: lower end excluded, upper end included."""
@@ -234,6 +269,16 @@ class AckState:
         left = value_of(words)
         if left and not self.is_acknowledged(position) and self._ledgers.contains(position):
             self._note_partial(position, left)
+
+    def load_redeliveries(self, position: Position, count: int) -> None:
+        """Take over from storage how often an entry was asked for again. What is stored may be older than the mark."""
+        if not 0 < count <= REDELIVERIES_MAX or self.is_acknowledged(position) or not self._ledgers.contains(position):
+            return
+        redeliveries = self.redeliveries
+        if redeliveries is None:
+            redeliveries = self.redeliveries = RedeliveryCounts()
+        if len(redeliveries) < STORED_COUNTS_MAX:
+            redeliveries.restore(position, count)
 
     def renormalise(self) -> None:
         """After ledgers went: the mark stands on a ledger that there is, and nothing is known of those that are not."""
@@ -319,6 +364,8 @@ class AckState:
             for ledger_id in [each for each in beyond if each < position[0] or self._ledgers.get(each) is None]:
                 del beyond[ledger_id]
         self._settle()
+        if self.redeliveries is not None:
+            self.redeliveries.mark_moved(self.mark_delete)
         partial = self.partial
         if partial:
             order = self._partial_order

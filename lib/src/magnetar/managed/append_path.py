@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.histogram import Histogram
 from magnetar.core.ids import Position
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.entry import Entry
@@ -25,7 +26,8 @@ from magnetar.managed.errors import (
     ManagedLedgerWriteFailed,
 )
 from magnetar.managed.ledger_list import LedgerList
-from magnetar.managed.rollover import is_full, is_inactive
+from magnetar.managed.period import LedgerPeriods
+from magnetar.managed.rollover import is_due, is_full
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import TRANSITIONS, ManagedLedgerState
@@ -46,23 +48,30 @@ class AppendCallback(Protocol):
 class PendingAppend:
     """A batch that is not yet confirmed."""
 
-    __slots__ = ("context", "done", "first_entry_id", "payloads", "size_bytes")
+    __slots__ = ("context", "done", "first_entry_id", "payloads", "queued_seconds", "size_bytes")
 
     def __init__(
-        self, payloads: Sequence[bytes], size_bytes: int, done: AppendCallback, context: object, first_entry_id: int
+        self,
+        payloads: Sequence[bytes],
+        size_bytes: int,
+        done: AppendCallback,
+        context: object,
+        queued_seconds: float,
     ) -> None:
         self.payloads: Sequence[bytes] = payloads
         self.size_bytes: int = size_bytes
         self.done: AppendCallback = done
         self.context: object = context
-        self.first_entry_id: int = first_entry_id
+        self.first_entry_id: int = NOT_SENT
+        self.queued_seconds: float = queued_seconds
+        """When it was appended, by the monotonic clock."""
 
 
 class Rollover(Protocol):
     """Closes the ledger in use and makes the next one, in the background."""
 
-    def start(self, *, stay_closed: bool) -> None:
-        """Begin, unless it is under way. With `stay_closed` the next ledger is only made when an append waits."""
+    def start(self) -> None:
+        """Begin, unless it is under way."""
         ...
 
 
@@ -82,11 +91,13 @@ class AppendPath:
         "last_append_ms",
         "last_confirmed",
         "last_creation_error",
+        "latencies",
         "ledger_created_ms",
         "ledgers",
         "name",
         "on_appended",
         "on_rolled",
+        "periods",
         "properties",
         "settings",
         "state",
@@ -118,6 +129,10 @@ class AppendPath:
         self.last_append_ms: int = 0
         self.last_creation_error: MagnetarError | None = None
         self.entries_added: int = 0
+        self.periods: LedgerPeriods | None = None
+        """What is measured of writes and reads; None before the first one."""
+        self.latencies: Histogram | None = None
+        """Of several managed ledgers together, in seconds; whoever wants them brings it."""
         self.failed_in_a_row: int = 0
         """Ledgers that failed since an entry was confirmed."""
 
@@ -142,7 +157,7 @@ class AppendPath:
         state = self.state
         size_bytes = sum(map(len, payloads))
         if state is ManagedLedgerState.LEDGER_OPENED:
-            batch = PendingAppend(payloads, size_bytes, done, context, NOT_SENT)
+            batch = PendingAppend(payloads, size_bytes, done, context, self._shared.clock.monotonic_seconds())
             pending.append(batch)
             if not self._held_back:
                 self._send(batch)
@@ -151,7 +166,7 @@ class AppendPath:
         if error is not None:
             self._shared.loop.call_soon(done, error, -1, -1, context)
             return
-        pending.append(PendingAppend(payloads, size_bytes, done, context, NOT_SENT))
+        pending.append(PendingAppend(payloads, size_bytes, done, context, self._shared.clock.monotonic_seconds()))
         if state is ManagedLedgerState.CLOSED_LEDGER:
             self.start_rollover()
 
@@ -190,14 +205,27 @@ class AppendPath:
         record.size_bytes += size_bytes
         self.last_confirmed = (ledger_id, last_entry_id)
         self.failed_in_a_row = 0
+        now_seconds = self._shared.clock.monotonic_seconds()
         if cache_wanted:
-            self._shared.cache.add(ledger_id, entries, size_bytes, self._shared.clock.monotonic_seconds())
+            self._shared.cache.add(ledger_id, entries, size_bytes, now_seconds)
+        written = self.measured().writing()
         for batch in finished:
+            seconds = now_seconds - batch.queued_seconds
+            written.add(batch.payloads, batch.size_bytes, seconds)
+            if self.latencies is not None:
+                self.latencies.record(seconds, len(batch.payloads))
             batch.done(None, ledger_id, batch.first_entry_id, batch.context)
         for told in self.on_appended:
             told()
         if self._held_back:
             self.send_queued()
+
+    def measured(self) -> LedgerPeriods:
+        """What counts writes, and reads from bookies."""
+        periods = self.periods
+        if periods is None:
+            periods = self.periods = LedgerPeriods()
+        return periods
 
     def failed(self, ledger_id: int, error: MagnetarError) -> None:
         """From the ledger's writer: go on in another ledger."""
@@ -218,12 +246,12 @@ class AppendPath:
         self._rollover = None
         self.on_rolled = None
 
-    def start_rollover(self, *, stay_closed: bool = False) -> None:
+    def start_rollover(self) -> None:
         """Use the ledger no more, and have the next one made."""
         assert self._rollover is not None
         if self.state is ManagedLedgerState.LEDGER_OPENED:
             self.go(ManagedLedgerState.CLOSING_LEDGER)
-        self._rollover.start(stay_closed=stay_closed)
+        self._rollover.start()
 
     def use(self, writer: LedgerWriter) -> None:
         """A new ledger, which the list has already."""
@@ -256,12 +284,16 @@ class AppendPath:
         if self.state is ManagedLedgerState.WRITE_FAILED:
             self.go(ManagedLedgerState.CLOSED_LEDGER)
 
-    def roll_if_due(self, now_ms: int) -> None:
-        """Close the ledger in use when it had no append for too long, without making the next one."""
-        if self.state is ManagedLedgerState.LEDGER_OPENED and not self._pending:
-            entries = self.ledgers.last().entries
-            if is_inactive(self.settings, entries, now_ms - self.last_append_ms):
-                self.start_rollover(stay_closed=True)
+    def due_for_rollover(self, now_ms: int) -> bool:
+        """Whether to go on in another ledger though nothing is appended. Also when the last time there was no other one
+        to be had: what stays the last ledger is never trimmed."""
+        last = self.ledgers.last()
+        if self.state is not ManagedLedgerState.LEDGER_OPENED:
+            return self.state is ManagedLedgerState.CLOSED_LEDGER and last.entries > 0
+        if self._pending:
+            return False  # What is on its way tells by itself when the ledger is full.
+        age_ms, quiet_ms = now_ms - self.ledger_created_ms, now_ms - self.last_append_ms
+        return is_due(self.settings, last.ledger_id, last.entries, last.size_bytes, age_ms, quiet_ms)
 
     def fence(self, error: ManagedLedgerFenced) -> None:
         """Another owner was seen: stop everything."""

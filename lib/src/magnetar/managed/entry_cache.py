@@ -57,9 +57,19 @@ class EntryCache:
         self.size_bytes: int = 0
         self.hits: int = 0
         """Entries that the cache has served."""
+        self.hit_bytes: int = 0
+        """Of those; a part of a chunk counts with the chunk's mean size."""
         self.misses: int = 0
         """Reads for which the cache had no entry."""
+        self.missed_entries: int = 0
+        """Entries that had to come from bookies."""
+        self.missed_bytes: int = 0
+        self.inserted_entries: int = 0
         self.evicted_entries: int = 0
+        self.removed_entries: int = 0
+        """Those that went with their ledger, not for room or age."""
+        self.evictions: int = 0
+        """How often something had to go, for room or for age."""
         self._ledgers: dict[int, LedgerChunks] = {}
         self._oldest: deque[CacheChunk] = deque()
 
@@ -85,6 +95,7 @@ class EntryCache:
             if end == first and len(before.entries) + len(entries) <= CHUNK_ENTRIES_MAX:
                 before.entries += entries
                 before.size_bytes += size_bytes
+                self.inserted_entries += len(entries)
                 self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
                 return
         elif firsts and firsts[0] < first + len(entries):
@@ -94,6 +105,7 @@ class EntryCache:
         firsts.insert(index, first)
         chunks.insert(index, chunk)
         self._oldest.append(chunk)
+        self.inserted_entries += len(entries)
         self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
 
     def read(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[Entry]:
@@ -116,14 +128,17 @@ class EntryCache:
             if start < 0 or start >= len(entries):
                 break
             part = entries[start : start + count_max] if start or len(entries) > count_max else entries
+            whole = len(entries)
             if chunk.size_bytes > budget:
                 part, fits = _within(part, budget, not found)
                 found += part
+                self.hit_bytes += chunk.size_bytes * len(part) // whole
                 if not fits:
                     break
                 budget -= sum([len(entry.data) for entry in part])
             else:
                 found += part
+                self.hit_bytes += chunk.size_bytes * len(part) // whole
                 budget -= chunk.size_bytes
             count_max -= len(part)
             wanted += len(part)
@@ -133,6 +148,21 @@ class EntryCache:
         else:
             self.misses += 1
         return found
+
+    def served(self, entries: list[Entry]) -> None:
+        """Count entries that `get` has given."""
+        self.hits += len(entries)
+        self.hit_bytes += sum([len(entry.data) for entry in entries])
+
+    def missed(self, entries: int, size_bytes: int) -> None:
+        """Count entries that had to be read from bookies."""
+        self.missed_entries += entries
+        self.missed_bytes += size_bytes
+
+    @property
+    def entries(self) -> int:
+        """How many are here."""
+        return self.inserted_entries - self.evicted_entries - self.removed_entries
 
     def get(self, ledger_id: int, entry_id: int) -> Entry | None:
         """One entry, or None when it is not here."""
@@ -152,6 +182,7 @@ class EntryCache:
         if ledger is not None:
             for chunk in ledger.chunks:
                 self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
+                self.removed_entries += len(chunk.entries)
                 chunk.entries = []
 
     def resize(self, size_bytes_max: int) -> None:
@@ -163,14 +194,20 @@ class EntryCache:
     def evict_older_than(self, before_seconds: float) -> None:
         """Drop the chunks that were begun before this moment of the monotonic clock."""
         oldest = self._oldest
+        before = self.evicted_entries
         while oldest and (oldest[0].added_seconds < before_seconds or not oldest[0].entries):
             self._evict(oldest.popleft())
+        if self.evicted_entries > before:
+            self.evictions += 1
 
     def _grow(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes
         oldest = self._oldest
+        before = self.evicted_entries
         while self.size_bytes > self.size_bytes_max and oldest:
             self._evict(oldest.popleft())
+        if self.evicted_entries > before:
+            self.evictions += 1
 
     def _evict(self, chunk: CacheChunk) -> None:
         if not chunk.entries:
@@ -207,3 +244,35 @@ def _within(entries: list[Entry], size_bytes_max: int, at_least_one: bool) -> tu
         if size > size_bytes_max and (index or not at_least_one):
             return entries[:index], False
     return entries, True
+
+
+class CacheRates:
+    """What a cache did per second, in the last period of statistics (`ManagedLedgerFactoryMBeanImpl`); `end_period` is
+    called in regular intervals."""
+
+    def __init__(self, cache: EntryCache) -> None:
+        self._cache = cache
+        self._before = _counts(cache)
+        self.hits_per_second = 0.0
+        """Entries that the cache has served, as are the bytes."""
+        self.hit_bytes_per_second = 0.0
+        self.misses_per_second = 0.0
+        """Entries that came from bookies, as did the bytes."""
+        self.missed_bytes_per_second = 0.0
+        self.evictions = 0
+        """How often something had to go in the last period."""
+
+    def end_period(self, seconds: float) -> None:
+        """A period of this length is over."""
+        now = _counts(self._cache)
+        before, self._before = self._before, now
+        hits, hit_bytes, misses, missed_bytes, evictions = [now[index] - before[index] for index in range(len(now))]
+        self.hits_per_second = hits / seconds
+        self.hit_bytes_per_second = hit_bytes / seconds
+        self.misses_per_second = misses / seconds
+        self.missed_bytes_per_second = missed_bytes / seconds
+        self.evictions = evictions
+
+
+def _counts(cache: EntryCache) -> tuple[int, int, int, int, int]:
+    return cache.hits, cache.hit_bytes, cache.missed_entries, cache.missed_bytes, cache.evictions

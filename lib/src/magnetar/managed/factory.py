@@ -13,27 +13,31 @@ from magnetar.core.errors import Unavailable
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerNotFound
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.entry_cache import EntryCache
+from magnetar.managed.entry_cache import CacheRates, EntryCache
 from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_cursor_info
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import LedgerRollover
 from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.offload.context import at_bookies, copy_of
+from magnetar.managed.offload.copies import TieredAccess
+from magnetar.managed.offload.upkeep import delete_everything
 from magnetar.managed.paths import cursor_path, decode, ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.sure_writes import put_surely
+from magnetar.tiered.offloaders import Offloaders
 
 logger: Final = logging.getLogger(__name__)
 
-MAINTENANCE_INTERVAL_SECONDS: Final = 120.0
-"""Trimming by time, as often as Pulsar's own check."""
-
 CACHE_AGE_SECONDS_MAX: Final = 120.0
-"""Entries of idle topics give their memory back after so long (at most twice as long: the same timer looks)."""
+"""Entries of idle topics give their memory back after so long (at most twice as long: so often is looked)."""
+
+TIERED_IDLE_SECONDS_MAX: Final = 600.0
+"""Pulsar's default of `managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds`."""
 
 
 SaidByLastEntry: TypeAlias = Callable[[bytes, Mapping[str, str]], Mapping[str, str]]
@@ -54,16 +58,21 @@ class ManagedLedgerFactory:
         *,
         cache_bytes_max: int = 64 * MIB,
         settings: ManagedLedgerSettings | None = None,
+        offloaders: Offloaders | None = None,
     ) -> None:
         self.cache: EntryCache = EntryCache(cache_bytes_max)
+        self.cache_rates: CacheRates = CacheRates(self.cache)
+        """Of the last period of statistics; whoever tells of them ends the periods."""
         self.settings: ManagedLedgerSettings = settings if settings is not None else ManagedLedgerSettings()
         """The policy of managed ledgers that are opened without their own; each gets a copy."""
-        self._shared: Shared = Shared(store, ledgers, clock, loop, self.cache)
+        self.tiered_idle_seconds_max: float = TIERED_IDLE_SECONDS_MAX
+        """Seconds after which readers of offloaded ledgers that nobody uses are closed."""
+        self._shared: Shared = Shared(store, ledgers, clock, loop, self.cache, offloaders or Offloaders())
         self._shared.forget = self._forget
         self._open: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._closed: bool = False
-        self._timer: asyncio.TimerHandle = loop.call_later(MAINTENANCE_INTERVAL_SECONDS, self._maintain)
+        self._timer: asyncio.TimerHandle = loop.call_later(CACHE_AGE_SECONDS_MAX, self._age_cache)
 
     async def open(
         self,
@@ -91,6 +100,15 @@ class ManagedLedgerFactory:
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(task)
 
+    @property
+    def offloaders(self) -> Offloaders:
+        """What reaches the stores of offloaded ledgers."""
+        return self._shared.offloaders
+
+    def opened(self) -> list[ManagedLedger]:
+        """All that are open now: whoever opened the factory has each roll over and trim when it is due."""
+        return list(self._open.values())
+
     async def create(self, name: str) -> bool:
         """Make a managed ledger that nobody opens now, whoever will own it: an empty node, as Pulsar's brokers make
         for the partitions of a new topic (TopicResources.createPersistentTopicAsync). False when it is there already.
@@ -105,8 +123,9 @@ class ManagedLedgerFactory:
         """Whether there is a managed ledger of this name in the store."""
         return await self._shared.store.exists(ledger_path(name), watch=False)
 
-    async def delete(self, name: str) -> None:
-        """Remove a managed ledger, open or not: cursors, ledgers, metadata. One that is not there is no error."""
+    async def delete(self, name: str, settings: ManagedLedgerSettings | None = None) -> None:
+        """Remove a managed ledger, open or not: cursors, ledgers, objects of tiered storage, metadata. One that is not
+        there is no error. The settings are those that it would be opened with."""
         ledger = self._open.get(name)
         if ledger is not None:
             await ledger.delete()
@@ -116,8 +135,9 @@ class ManagedLedgerFactory:
         info = await node.load()
         doomed = set(shared.unsettled.get(name, ()))
         if info is not None:
-            doomed.update(record.ledger_id for record in info.records)
+            doomed.update(record.ledger_id for record in info.records if at_bookies(record))
             try:
+                await self._delete_objects(name, info, settings if settings is not None else self.settings)
                 for encoded in await store.children(ledger_path(name), watch=False):
                     cursor = await store.get(cursor_path(name, decode(encoded)), watch=False)
                     if cursor is not None:
@@ -131,15 +151,24 @@ class ManagedLedgerFactory:
         for ledger_id in sorted(doomed - {POSITION_IN_NODE}):
             await shared.delete_ledger(ledger_id)
 
+    async def _delete_objects(self, name: str, info: LedgerInfo, settings: ManagedLedgerSettings) -> None:
+        appends = AppendPath(self._shared, name, settings, LedgerList(info.records))
+        tiered = TieredAccess(self._shared, appends)
+        try:
+            await delete_everything(tiered, info.records, info.properties, name)
+        finally:
+            await tiered.close()
+
     async def close(self) -> None:
         """Close all managed ledgers and wait for what runs in the background."""
         self._closed = True
         self._timer.cancel()
         if self._opening:
             await asyncio.wait(list(self._opening.values()))
-        for ledger in list(self._open.values()):
+        for ledger in self.opened():
             await ledger.close()
         await self._shared.wait_for_tasks()
+        await self._shared.offloaders.close()
         self._shared.close()
 
     async def _load(
@@ -191,6 +220,7 @@ class ManagedLedgerFactory:
             for ledger_id in self._unnamed(ledger):
                 await self._shared.delete_ledger(ledger_id)
         ledger.trim_later()
+        ledger.offloads.loaded()
         return ledger
 
     def _unnamed(self, ledger: ManagedLedger) -> list[int]:
@@ -206,6 +236,9 @@ class ManagedLedgerFactory:
         if not info.records:
             return
         last = info.records[-1]
+        copy = copy_of(last)
+        if copy is not None and copy.bookkeeper_deleted:
+            return  # Apache's brokers offload the last ledger of a terminated topic too; its record says all of it.
         try:
             reader = await self._shared.ledgers.open(last.ledger_id, password=settings.password, recover=True)
         except LedgerNotFound:
@@ -226,10 +259,13 @@ class ManagedLedgerFactory:
         if self._open.get(name) is ledger:
             del self._open[name]
 
-    def _maintain(self) -> None:
-        clock = self._shared.clock
-        self.cache.evict_older_than(clock.monotonic_seconds() - CACHE_AGE_SECONDS_MAX)
-        now_ms = clock.now_ms()
-        for ledger in list(self._open.values()):
-            ledger.maintain(now_ms)
-        self._timer = self._shared.loop.call_later(MAINTENANCE_INTERVAL_SECONDS, self._maintain)
+    def _age_cache(self) -> None:
+        now_seconds = self._shared.clock.monotonic_seconds()
+        self.cache.evict_older_than(now_seconds - CACHE_AGE_SECONDS_MAX)
+        if self._shared.tiered_readers:
+            self._shared.start(self._close_unused_readers(now_seconds - self.tiered_idle_seconds_max))
+        self._timer = self._shared.loop.call_later(CACHE_AGE_SECONDS_MAX, self._age_cache)
+
+    async def _close_unused_readers(self, since_seconds: float) -> None:
+        for readers in list(self._shared.tiered_readers):
+            await readers.close_unused(since_seconds)

@@ -1,5 +1,7 @@
 """The bytes of ManagedLedgerInfo, ManagedCursorInfo and PositionInfo: Pulsar's own, so that either broker opens the
 topics of the other. The compressed form is understood, and never written (Pulsar's default: no compression).
+
+Cursors have one field more (`cursor_additions.proto`), which other brokers read past.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.redelivery_counts import STORED_COUNTS_MAX
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.protobuf import parse
 from magnetar.wire.pulsar.compression import decompress
 from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.generated.cursor_additions_pb2 import CursorAdditions, LedgerRedeliveries
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import (
     BatchedEntryDeletionIndexInfo,
     KeyValue,
@@ -38,6 +42,14 @@ UNCOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 PERSISTED_WORDS_MAX: Final = 200_000
 """Words of ack sets in one record of a cursor, 2.2 MB: 10 000 batches of 1 280 messages. A record beyond the size of an
 entry could not be stored, and no receipt would be given any more."""
+
+DUE_PROPERTY: Final = "magnetar.due-ms"
+"""The property of a stored ledger that says when the last of its delayed messages is due, in milliseconds since 1970.
+Ours alone. Apache's brokers keep properties of ledgers as they are, but for the one that was in use before they came
+(ManagedLedgerImpl.initialize, which makes its record anew)."""
+
+DUE_DIGITS_MAX: Final = 19
+"""Digits of the largest time that a client can give; more are none of ours."""
 
 POSITION_IN_NODE: Final = -1
 """The ledger id of a cursor whose position stands in the node itself."""
@@ -69,6 +81,8 @@ def encode_ledger_info(
             stored.CopyFrom(record.rest)
         stored.ledgerId = record.ledger_id
         stored.timestamp = record.closed_ms
+        if record.due_ms:
+            _due_property(stored).value = str(record.due_ms)
         if record.closed_ms:
             stored.entries = record.entries
             stored.size = record.size_bytes
@@ -90,6 +104,7 @@ def decode_ledger_info(data: bytes) -> LedgerInfo:
         if stored.HasField("offloadContext") or stored.properties:
             record.rest = ManagedLedgerInfo.LedgerInfo()
             record.rest.CopyFrom(stored)
+            record.due_ms = _due_ms(stored)
         records.append(record)
     terminated_at = None
     if info.HasField("terminatedPosition"):
@@ -111,7 +126,7 @@ def encode_position(acks: AckState, properties: Mapping[str, int], settings: Man
         info.properties.extend(LongProperty(name=name, value=value) for name, value in properties.items())
     if acks.partial:
         info.batchedEntryDeletionIndexInfo.extend(_batches(acks, settings.unacked_ranges_max))
-    return info.SerializeToString()
+    return info.SerializeToString() + _additions(acks)
 
 
 def decode_position(data: bytes) -> PositionInfo:
@@ -130,7 +145,7 @@ def encode_cursor_info(
     now_ms: int,
     cursor_ledger_id: int = POSITION_IN_NODE,
 ) -> bytes:
-    """The node of a cursor. With a cursor ledger, single acknowledgements are there and not in the node.
+    """The node of a cursor. With a cursor ledger, single acknowledgements and counts are there and not in the node.
 
     The time matters to Pulsar's brokers only: they expire subscriptions by it."""
     info = ManagedCursorInfo(
@@ -146,6 +161,7 @@ def encode_cursor_info(
             info.individualDeletedMessages.extend(_ranges(acks, settings.unacked_ranges_max))
         if acks.partial:
             info.batchedEntryDeletionIndexInfo.extend(_batches(acks, settings.unacked_ranges_max))
+        return info.SerializeToString() + _additions(acks)
     return info.SerializeToString()
 
 
@@ -158,7 +174,8 @@ def decode_cursor_info(data: bytes) -> ManagedCursorInfo:
 
 
 def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:
-    """Load the single acknowledgements of a record, in whichever form they are, into a state that has its mark."""
+    """Load the single acknowledgements of a record, in whichever form they are, into a state that has its mark, and how
+    often entries were asked for again."""
     acks.load_ranges(
         (
             (each.lowerEndpoint.ledgerId, each.lowerEndpoint.entryId),
@@ -170,6 +187,53 @@ def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> No
         acks.load_long_arrays((each.key, list(each.values)) for each in stored.individualDeletedMessageRanges)
     for batch in stored.batchedEntryDeletionIndexInfo:
         acks.load_partial((batch.position.ledgerId, batch.position.entryId), list(batch.deleteSet))
+    _restore_redeliveries(acks, stored)
+
+
+def _restore_redeliveries(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:
+    try:
+        # Pulsar's messages keep a field that they do not have, and write it out again.
+        additions = parse(CursorAdditions, stored.SerializeToString())
+    except BadProtobuf:
+        return  # The number is somebody else's by now. Counts begin again at 0, as they do with Pulsar's brokers.
+    for ledger in additions.redeliveries:
+        for entry_id, count in zip(ledger.entryIds, ledger.counts, strict=False):
+            acks.load_redeliveries((ledger.ledgerId, entry_id), count)
+
+
+def _additions(acks: AckState) -> bytes:
+    """How often entries were asked for again. Protobuf reads one message and behind it another as both together."""
+    redeliveries = acks.redeliveries
+    if redeliveries is None:
+        return b""
+    stored = redeliveries.stored_form
+    if stored is None:
+        redeliveries.forget_up_to(acks.mark_delete)
+        ledgers: dict[int, LedgerRedeliveries] = {}
+        for (ledger_id, entry_id), count in redeliveries.highest(STORED_COUNTS_MAX):
+            ledger = ledgers.get(ledger_id)
+            if ledger is None:
+                ledger = ledgers[ledger_id] = LedgerRedeliveries(ledgerId=ledger_id)
+            ledger.entryIds.append(entry_id)
+            ledger.counts.append(count)
+        stored = CursorAdditions(redeliveries=list(ledgers.values())).SerializeToString()
+        redeliveries.stored_form = stored
+    return stored
+
+
+def _due_property(stored: ManagedLedgerInfo.LedgerInfo) -> KeyValue:
+    for each in stored.properties:
+        if each.key == DUE_PROPERTY:
+            return each
+    return stored.properties.add(key=DUE_PROPERTY)
+
+
+def _due_ms(stored: ManagedLedgerInfo.LedgerInfo) -> int:
+    """0 when there is none; what is no number says nothing."""
+    for each in stored.properties:
+        if each.key == DUE_PROPERTY and each.value.isdecimal() and len(each.value) <= DUE_DIGITS_MAX:
+            return int(each.value)
+    return 0
 
 
 def _ranges(acks: AckState, count_max: int) -> list[MessageRange]:

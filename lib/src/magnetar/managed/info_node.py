@@ -26,13 +26,13 @@ class InfoNode:
 
     `on_unnamed` is told of ledgers that a write without an answer may have named, once the node surely does not."""
 
-    __slots__ = ("_kept", "_name", "_named", "_node", "_on_unnamed", "_store")
+    __slots__ = ("_kept", "_name", "_named", "_node", "_store", "on_unnamed")
 
     def __init__(self, store: MetadataStore, name: str, on_unnamed: Callable[[int], None]) -> None:
         self._store: MetadataStore = store
         self._name: str = name
         self._node: OwnedNode = OwnedNode(store, name)
-        self._on_unnamed: Callable[[int], None] = on_unnamed
+        self.on_unnamed: Callable[[int], None] = on_unnamed
         self._named: tuple[int, ...] = ()
         """The ledgers that the node named when that was last known for sure."""
         self._kept: frozenset[int] | None = None
@@ -117,4 +117,4 @@ class InfoNode:
 
     def _tell(self, unnamed: Iterable[int]) -> None:
         for ledger_id in unnamed:
-            self._on_unnamed(ledger_id)
+            self.on_unnamed(ledger_id)

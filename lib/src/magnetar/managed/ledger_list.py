@@ -17,13 +17,16 @@ from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
 class LedgerRecord:
     """One ledger: how many confirmed entries and bytes it has, and when it was closed (0 = in use)."""
 
-    __slots__ = ("closed_ms", "entries", "ledger_id", "rest", "size_bytes")
+    __slots__ = ("closed_ms", "due_ms", "entries", "ledger_id", "rest", "size_bytes")
 
     def __init__(self, ledger_id: int, entries: int = 0, size_bytes: int = 0, closed_ms: int = 0) -> None:
         self.ledger_id: int = ledger_id
         self.entries: int = entries
         self.size_bytes: int = size_bytes
         self.closed_ms: int = closed_ms
+        self.due_ms: int = 0
+        """When the last of its messages that were to be delivered later is due, in milliseconds since 1970; 0: none is
+        known."""
         self.rest: ManagedLedgerInfo.LedgerInfo | None = None
         """What of the stored record we do not use (tiered storage, properties) and write back unchanged."""
 
@@ -31,11 +34,13 @@ class LedgerRecord:
 class LedgerList:
     """Ascending ledgers; positions are compared and counted over them."""
 
-    __slots__ = ("_by_id", "ids")
+    __slots__ = ("_by_id", "due_unstored", "ids")
 
     def __init__(self, records: list[LedgerRecord]) -> None:
         self.ids: list[int] = [record.ledger_id for record in records]
         self._by_id: dict[int, LedgerRecord] = {record.ledger_id: record for record in records}
+        self.due_unstored: bool = False
+        """Whether something was noted of a closed ledger that the stored list may not say yet."""
         assert self.ids == sorted(self.ids)
 
     def __len__(self) -> int:
@@ -64,6 +69,15 @@ class LedgerList:
         """Take one ledger out."""
         self.ids.remove(ledger_id)
         del self._by_id[ledger_id]
+
+    def note_due(self, ledger_id: int, due_ms: int) -> None:
+        """A message of this ledger is delivered at a time, in milliseconds since 1970. What is noted of the last ledger
+        is stored when the next one is made."""
+        record = self._by_id.get(ledger_id)
+        if record is not None and due_ms > record.due_ms:
+            record.due_ms = due_ms
+            if ledger_id != self.ids[-1]:
+                self.due_unstored = True
 
     def contains(self, position: Position) -> bool:
         """Whether there is a confirmed entry at the position."""
@@ -99,6 +113,13 @@ class LedgerList:
                 return (later_id, 0)
         last_id = self.ids[-1]
         return (last_id, self._by_id[last_id].entries)
+
+    def ends_older_ledger(self, position: Position) -> bool:
+        """Whether this is the last entry of a ledger behind which there is another one."""
+        if position[0] == self.ids[-1]:
+            return False
+        record = self._by_id.get(position[0])
+        return record is not None and position[1] == record.entries - 1
 
     def next_position(self, position: Position) -> Position:
         """The first entry after the position; when there is none, where the next one will be."""
@@ -168,6 +189,14 @@ class LedgerList:
     def total_size_bytes(self) -> int:
         """Confirmed payload bytes over all ledgers."""
         return sum([record.size_bytes for record in self._by_id.values()])
+
+    def offloaded_size_bytes(self) -> int:
+        """Bytes of those that tiered storage has, too."""
+        size_bytes = 0
+        for record in self.records():
+            if record.rest is not None and record.rest.offloadContext.complete:
+                size_bytes += record.size_bytes
+        return size_bytes
 
     def entries_in(self, ledger_id: int) -> int:
         """Confirmed entries of one ledger; 0 when it is not there."""

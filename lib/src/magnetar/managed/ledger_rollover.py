@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
@@ -30,6 +31,9 @@ FAILING_LEDGER_DELAY_SECONDS: Final[tuple[float, ...]] = (0.0, 0.1, 0.2, 0.5, 1.
 """Waits before the next ledger while ledgers fail without a single confirmed entry; the last one repeats."""
 
 
+_UNCHANGED: Final[Mapping[str, str | None]] = {}
+
+
 class LedgerRollover:
     """A `Rollover`, and every other change of which ledger is in use: the first one, termination, the close."""
 
@@ -42,10 +46,10 @@ class LedgerRollover:
         self._task: asyncio.Task[None] | None = None
         appends.rolled_over_by(self)
 
-    def start(self, *, stay_closed: bool) -> None:
-        """Begin, unless it is under way. With `stay_closed` the next ledger is only made when an append waits."""
+    def start(self) -> None:
+        """Begin, unless it is under way."""
         if self._task is None:
-            self._task = self._shared.start(self._roll(stay_closed))
+            self._task = self._shared.start(self._roll())
 
     async def create_ledger(self) -> None:
         """Make the next ledger, write the list with it but without empty ones, and use it.
@@ -59,8 +63,11 @@ class LedgerRollover:
         try:
             async with self._node.lock:
                 records = [each for each in appends.ledgers.records() if each.entries]
+                due_times = [each.due_ms for each in records]
                 await self._node.write([*records, record], None, appends.properties)
                 appends.ledgers.add(record)
+                if due_times != [each.due_ms for each in records]:
+                    appends.ledgers.due_unstored = True  # Something was noted while it was written.
         except BaseException:
             if writer.ledger_id not in self._node.ledgers_in_doubt:
                 shared.delete_later(writer.ledger_id)
@@ -90,6 +97,14 @@ class LedgerRollover:
             appends.start_rollover()
         await self._wait()
 
+    async def roll_if_due(self) -> None:
+        """Go on in a new ledger if it is time to, though nothing is appended. Returns when that is over: the caller
+        bounds how many do it at once. Failing is a state, and another time finds it due again."""
+        appends = self._appends
+        if appends.due_for_rollover(self._shared.clock.now_ms()):
+            appends.start_rollover()
+            await self._wait()
+
     async def terminate(self) -> Position:
         """Take no more entries, for ever; returns the last one's position. What was appended before is confirmed."""
         appends = self._appends
@@ -105,13 +120,24 @@ class LedgerRollover:
         appends.fail_pending(ManagedLedgerTerminated(appends.name))
         position = appends.last_confirmed
         async with self._node.lock:
-            try:
-                await self._node.write(appends.ledgers.records(), position, appends.properties)
-            except ManagedLedgerFenced as error:
-                appends.fence(error)
-                raise
+            await self._write(appends.ledgers.records(), position, appends.properties)
         appends.terminated_at = position
         return position
+
+    async def write_list(self, records: Sequence[LedgerRecord], changes: Mapping[str, str | None] = _UNCHANGED) -> None:
+        """Store another list, and change some properties, or remove them (None); hold the node's lock.
+
+        What is noted of properties meanwhile stays. `ManagedLedgerFenced`: it has another owner. After any other error
+        it may have happened or not, and the next write settles that."""
+        appends = self._appends
+        changed = {**appends.properties, **changes}
+        stored = {key: value for key, value in changed.items() if value is not None}
+        await self._write(records, appends.terminated_at, stored)
+        for key, value in changes.items():
+            if value is None:
+                appends.properties.pop(key, None)
+            else:
+                appends.properties[key] = value
 
     async def close(self) -> None:
         """Wait for what was sent, then close the ledger in use; nothing is written but the ledger's own metadata."""
@@ -131,10 +157,12 @@ class LedgerRollover:
         return writer
 
     async def _wait(self) -> None:
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        while (task := self._task) is not None:
+            await asyncio.wait((task,))
+            if self._task is task:
+                self._task = None  # It was cancelled before it began.
 
-    async def _roll(self, stay_closed: bool) -> None:
+    async def _roll(self) -> None:
         """Close, create, send again; repeat as long as the new ledger is full or failed at once."""
         appends = self._appends
         try:
@@ -142,9 +170,6 @@ class LedgerRollover:
                 if appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
                     await self._close_writer()
                     if not appends.is_in(ManagedLedgerState.CLOSING_LEDGER):
-                        return
-                    if stay_closed and not appends.pending_entries:
-                        appends.go(ManagedLedgerState.CLOSED_LEDGER)
                         return
                     delays = FAILING_LEDGER_DELAY_SECONDS
                     await asyncio.sleep(delays[min(appends.failed_in_a_row, len(delays) - 1)])
@@ -158,6 +183,15 @@ class LedgerRollover:
             raise
         finally:
             self._task = None
+
+    async def _write(
+        self, records: Sequence[LedgerRecord], terminated_at: Position | None, properties: Mapping[str, str]
+    ) -> None:
+        try:
+            await self._node.write(records, terminated_at, properties)
+        except ManagedLedgerFenced as error:
+            self._appends.fence(error)
+            raise
 
     async def _close_writer(self) -> None:
         """Close the ledger in use as far as that goes, and settle what its record says.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
@@ -23,14 +22,17 @@ from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced
 from magnetar.managed.info_codec import POSITION_IN_NODE
 from magnetar.managed.info_node import InfoNode
-from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.ledger_readers import LedgerReaders
 from magnetar.managed.ledger_rollover import LedgerRollover
+from magnetar.managed.offload.copies import TieredAccess
+from magnetar.managed.offload.offloads import Offloads
+from magnetar.managed.parts import ManagedLedgerParts
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import ManagedLedgerState
-from magnetar.managed.stats import LedgerStats, ManagedLedgerStats
-from magnetar.managed.trim import ledgers_to_delete
+from magnetar.managed.stats import ManagedLedgerStats, stats_of_ledger
+from magnetar.managed.trimming.trimming import Trimming
 
 logger: Final = logging.getLogger(__name__)
 
@@ -47,12 +49,13 @@ class ManagedLedger:
         "_opening",
         "_rollover",
         "_shared",
-        "_trim_task",
+        "_trimming",
         "appends",
         "cache",
         "cursors",
         "ledgers",
         "name",
+        "offloads",
         "readers",
     )
 
@@ -62,14 +65,19 @@ class ManagedLedger:
         self.appends: AppendPath = appends
         self._rollover: LedgerRollover = rollover
         self._opening: CursorOpening = CursorOpening(shared, appends)
-        self.readers: LedgerReaders = LedgerReaders(shared, appends)
+        tiered = TieredAccess(shared, appends)
+        self.readers: LedgerReaders = LedgerReaders(shared, appends, tiered)
+        parts = ManagedLedgerParts(shared, node, appends, rollover, self.readers)
+        self.offloads: Offloads = Offloads(parts, tiered)
+        """What goes to tiered storage, by policy or because it is asked for."""
         self._non_durable: list[Cursor] = []
-        self._trim_task: asyncio.Task[None] | None = None
+        self._trimming: Trimming = Trimming(parts, self.offloads, self)
         self.name: str = appends.name
         self.ledgers: LedgerList = appends.ledgers
         self.cache: EntryCache = shared.cache
         self.cursors: dict[str, Cursor] = {}
         appends.on_rolled = self._rolled
+        node.on_unnamed = self._unnamed
 
     @property
     def settings(self) -> ManagedLedgerSettings:
@@ -79,6 +87,12 @@ class ManagedLedger:
     @settings.setter
     def settings(self, settings: ManagedLedgerSettings) -> None:
         self.appends.settings = settings
+
+    def use(self, settings: ManagedLedgerSettings) -> None:
+        """Another policy holds from now on; what follows from it is begun in the background."""
+        self.settings = settings
+        self.trim_later()
+        self.offloads.later()
 
     @property
     def state(self) -> ManagedLedgerState:
@@ -178,6 +192,7 @@ class ManagedLedger:
             raise EntryNotFound(f"{position[0]}:{position[1]} of {self.name}")
         entry = self.cache.get(position[0], position[1])
         if entry is not None:
+            self.cache.served([entry])
             return entry
         return (await self.readers.read(position[0], position[1], position[1]))[0]
 
@@ -224,10 +239,7 @@ class ManagedLedger:
         """Set several properties, in one write."""
         self._check_usable()
         async with self._node.lock:
-            kept = {**self.properties, **changes}
-            changed = {key: value for key, value in kept.items() if value is not None}
-            await self._write_info(self.ledgers.records(), changed)
-            self.appends.properties = changed
+            await self._rollover.write_list(self.ledgers.records(), changes)
 
     def note_property(self, key: str, value: str) -> None:
         """Change a property that is stored with the next write of the list, and with none of its own: for what the
@@ -236,8 +248,7 @@ class ManagedLedger:
 
     def trim_later(self) -> None:
         """Trim in the background if there is something to delete."""
-        if self._trim_task is None and self._state_allows_trim() and self._trimmable():
-            self._trim_task = self._shared.start(self._trim_in_background())
+        self._trimming.later()
 
     async def truncate(self) -> None:
         """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says."""
@@ -248,23 +259,26 @@ class ManagedLedger:
 
     async def trim(self, *, retain: bool = True) -> None:
         """Delete the oldest ledgers as far as cursors and (unless told not to) retention allow. Runs by itself also."""
-        async with self._node.lock:
-            doomed = set(self._trimmable(retain=retain)) if self._state_allows_trim() else set()
-            if not doomed:
-                return
-            await self._write_info([each for each in self.ledgers.records() if each.ledger_id not in doomed])
-            for ledger_id in doomed:
-                self.ledgers.remove(ledger_id)
-            for cursor in [*self.cursors.values(), *self._non_durable]:
-                cursor.ledgers_removed()
-        for ledger_id in sorted(doomed):
-            await self.readers.forget(ledger_id)
-            await self._shared.delete_ledger(ledger_id)
+        await self._trimming.run(retain=retain)
 
-    def maintain(self, now_ms: int) -> None:
-        """From the factory's timer: what is due by time alone."""
-        self.appends.roll_if_due(now_ms)
+    @property
+    def due_for_rollover(self) -> bool:
+        """Whether time alone says that this is to go on in another ledger."""
+        return self.appends.due_for_rollover(self._shared.clock.now_ms())
+
+    async def roll_if_due(self) -> None:
+        """Go on in another ledger if time says so; what the one before holds can then be trimmed. Raises nothing."""
+        await self._rollover.roll_if_due()
+
+    @property
+    def due_for_trimming(self) -> bool:
+        """Whether there is something to delete, or to store about when it may be deleted."""
+        return self._trimming.due
+
+    async def trim_if_due(self) -> None:
+        """Delete what can be deleted, as far as that goes now. Raises nothing: another time it is due again."""
         self.trim_later()
+        await self._trimming.wait()
 
     async def close(self) -> None:
         """Cursors are persisted, the ledger in use is closed. Raises nothing: the next owner can recover all of it."""
@@ -284,7 +298,11 @@ class ManagedLedger:
         await self._let_go()
 
     async def delete(self) -> None:
-        """Remove everything: cursors, ledgers, metadata. `ManagedLedgerFenced`: nothing, as another owner has it."""
+        """Remove everything: objects of tiered storage, cursors, ledgers, metadata. `ManagedLedgerFenced`: nothing, as
+        another owner has it. What the store of objects raises: all but some of these is as it was."""
+        if self.offloads.has_objects:
+            await self._check_owner()
+            await self.offloads.delete_all()
         self._shared.forget(self.name, self)
         await self._check_owner()
         storages = [cursor.storage for cursor in self.cursors.values()]
@@ -319,16 +337,7 @@ class ManagedLedger:
             last_ledger_creation_error=None if failure is None else repr(failure),
             pending_entries=appends.pending_entries,
             last_confirmed=self.last_confirmed,
-            ledgers=[
-                LedgerStats(
-                    ledger_id=record.ledger_id,
-                    entries=record.entries,
-                    size_bytes=record.size_bytes,
-                    closed_ms=record.closed_ms,
-                    offloaded=record.rest is not None and record.rest.offloadContext.complete,
-                )
-                for record in self.ledgers.records()
-            ],
+            ledgers=[stats_of_ledger(record) for record in self.ledgers.records()],
             cursors={name: cursor.stats() for name, cursor in self.cursors.items()} if with_cursors else {},
             properties=dict(self.properties),
         )
@@ -366,9 +375,9 @@ class ManagedLedger:
             await self._rollover.close()
         except MagnetarError as error:
             logger.warning("%s: not closed: %r", self.name, error)
-        if self._trim_task is not None:
-            await asyncio.wait((self._trim_task,))
-        if with_cursors and self._node.unsure:
+        await self._trimming.wait()
+        await self.offloads.stop()
+        if with_cursors and (self._node.unsure or self._trimming.unstored_at_the_end):
             await self._settle_info()
         for cursor in [*self.cursors.values(), *self._non_durable]:
             if with_cursors or not cursor.durable:
@@ -379,11 +388,15 @@ class ManagedLedger:
 
     async def _let_go(self) -> None:
         self._tell_doubts()
+        await self.offloads.stop()
         await self.readers.close()
+        await self.offloads.close()
         self.appends.let_go()
         for ledger_id in self.ledgers.ids:
             self.cache.remove_ledger(ledger_id)
-        self.cursors, self._non_durable = {}, []  # They refer to this object.
+        self.cursors, self._non_durable = {}, []  # They refer to this object, as do those that are told of it.
+        self._trimming.let_go()
+        self._node.on_unnamed = self._shared.delete_later
 
     def _tell_doubts(self) -> None:
         """After this nobody would know of ledgers that writes without an answer may have left behind."""
@@ -401,21 +414,11 @@ class ManagedLedger:
         except MagnetarError as error:
             logger.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
 
-    async def _write_info(self, records: Sequence[LedgerRecord], properties: dict[str, str] | None = None) -> None:
-        appends = self.appends
-        try:
-            await self._node.write(
-                records, appends.terminated_at, appends.properties if properties is None else properties
-            )
-        except ManagedLedgerFenced as error:
-            appends.fence(error)
-            raise
-
     async def _settle_info(self) -> None:
         """Have the node name what there is and nothing else."""
         async with self._node.lock:
             try:
-                await self._write_info(self.ledgers.records())
+                await self._rollover.write_list(self.ledgers.records())
             except MagnetarError as error:
                 logger.warning("%s: nobody knows what its node names: %r", self.name, error)
 
@@ -428,26 +431,26 @@ class ManagedLedger:
                 self.appends.fence(error)
                 raise
 
-    async def _trim_in_background(self) -> None:
-        try:
-            await self.trim()
-        except MagnetarError as error:
-            logger.warning("%s: not trimmed: %r", self.name, error)
-        finally:
-            self._trim_task = None
+    def slowest_mark(self) -> Position | None:
+        """Up to where every durable cursor has acknowledged; None: there is none."""
+        return min((cursor.mark_delete for cursor in self.cursors.values()), default=None)
 
-    def _trimmable(self, *, retain: bool = True) -> list[int]:
-        slowest = min((cursor.mark_delete for cursor in self.cursors.values()), default=None)
-        settings = self.settings if retain else replace(self.settings, retention_time_ms=0, retention_size_bytes=0)
-        return ledgers_to_delete(self.ledgers.records(), slowest, settings, self._shared.clock.now_ms())
-
-    def _state_allows_trim(self) -> bool:
-        return self.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED)
-
-    def _rolled(self) -> None:
+    def ledgers_removed(self) -> None:
+        """Ledgers have left the list, or another one has come into use."""
         for cursor in [*self.cursors.values(), *self._non_durable]:
             cursor.ledgers_removed()
+
+    def _unnamed(self, ledger_id: int) -> None:
+        self._shared.start(self._delete_unnamed(ledger_id))
+
+    async def _delete_unnamed(self, ledger_id: int) -> None:
+        await self.readers.forget(ledger_id)  # A trim without an answer may have removed it: it may be read.
+        await self._shared.delete_ledger(ledger_id)
+
+    def _rolled(self) -> None:
+        self.ledgers_removed()
         self.trim_later()
+        self.offloads.later()
 
     def _check_usable(self) -> None:
         if self.state is ManagedLedgerState.FENCED:

@@ -27,6 +27,16 @@ def is_full(settings: ManagedLedgerSettings, ledger_id: int, entries: int, size_
     )
 
 
+def is_due(
+    settings: ManagedLedgerSettings, ledger_id: int, entries: int, size_bytes: int, age_ms: int, quiet_ms: int
+) -> bool:
+    """Whether the ledger in use is to be left though nothing is appended: what it holds could else never be trimmed.
+
+    One without entries holds nothing. (Pulsar: ManagedLedgerImpl.rollCurrentLedgerIfFull, which a timer calls at the
+    largest age, and checkInactiveLedgerAndRollOver)"""
+    return is_full(settings, ledger_id, entries, size_bytes, age_ms) or is_inactive(settings, entries, quiet_ms)
+
+
 def is_inactive(settings: ManagedLedgerSettings, entries: int, quiet_ms: int) -> bool:
     """Whether the ledger in use should be closed for want of appends."""
     return settings.inactive_rollover_ms > 0 and entries > 0 and quiet_ms >= settings.inactive_rollover_ms

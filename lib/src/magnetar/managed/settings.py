@@ -8,6 +8,7 @@ from typing import Final
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MIB
 from magnetar.core.setting import check_ranges, setting
+from magnetar.tiered.policy import NO_OFFLOAD, OffloadPolicy
 from magnetar.wire.bookkeeper.entry import DIGEST_BYTES
 
 ENSEMBLE_SIZE_MAX: Final = 1_000
@@ -27,19 +28,23 @@ class ManagedLedgerSettings:
     digest_type: str = setting("managedLedgerDigestType", "CRC32C", words={name: name for name in DIGEST_BYTES})
     password: bytes = setting("managedLedgerPassword", b"")
 
+    bookie_groups: tuple[str, str] | None = None
+    """Groups of bookies that new ledgers are put on, the first ones and those that help out where these are too few;
+    each is names joined by commas. None: as the client's settings say."""
+
     max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000, below_zero=0)
     """A ledger with so many entries is full. The last batch may go over it. 0, as in Apache: full with its first entry,
     once it is old enough."""
     max_size_per_ledger_bytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048 * MIB)
     """Bytes of a ledger after which it is full."""
     maximum_rollover_ms: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240 * 60_000)
-    """A ledger of this age is full at its next append."""
+    """A ledger of this age is full, whether anything is appended or not; 0 = none is ever too old."""
     minimum_rollover_ms: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10 * 60_000)
     """A ledger younger than this is not full, whatever it holds."""
     inactive_rollover_ms: int = setting(
         "managedLedgerInactiveLedgerRolloverTimeSeconds", 0, below_zero=0, dynamic="broker"
     )
-    """A ledger with entries that had no append for so long is closed; 0 = never."""
+    """A ledger with entries that had no append for so long is full, however young it is; 0 = none is."""
 
     retention_time_ms: int = 0
     """How long consumed ledgers are kept; 0 = not at all, -1 = for ever."""
@@ -61,6 +66,9 @@ class ManagedLedgerSettings:
     """Whether acknowledged ranges are persisted as arrays of longs (bit sets), not as pairs of positions."""
     skip_lost_data: bool = setting("autoSkipNonRecoverableData", False, dynamic="broker")
     """Whether reads go on after a ledger that is lost for good."""
+
+    offload: OffloadPolicy = NO_OFFLOAD
+    """What is copied to tiered storage, and when."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

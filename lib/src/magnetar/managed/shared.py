@@ -10,9 +10,11 @@ from typing import Final, Protocol
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerClient, LedgerOptions
+from magnetar.ledger.placement import POLICY_METADATA_KEY, isolation_metadata
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.tiered.offloaders import Offloaders
 
 logger: Final = logging.getLogger(__name__)
 
@@ -34,6 +36,14 @@ class Flushable(Protocol):
         ...
 
 
+class TieredReaders(Protocol):
+    """The readers of a managed ledger, as whoever closes unused ones sees them."""
+
+    async def close_unused(self, since_seconds: float) -> None:
+        """Close readers of offloaded ledgers that were not used since then."""
+        ...
+
+
 class Shared:
     """One per process, made by the factory."""
 
@@ -44,12 +54,16 @@ class Shared:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         cache: EntryCache,
+        offloaders: Offloaders,
     ) -> None:
         self.store: MetadataStore = store
         self.ledgers: LedgerClient = ledgers
         self.clock: Clock = clock
         self.loop: asyncio.AbstractEventLoop = loop
         self.cache: EntryCache = cache
+        self.offloaders: Offloaders = offloaders
+        self.tiered_readers: dict[TieredReaders, None] = {}
+        """Those that may have offloaded ledgers open, in the order in which they opened the first one."""
         self.forget: Callable[[str, object], None] = _forget_nothing
         """Told the name and the object when a managed ledger is closed."""
         self.unsettled: dict[str, set[int]] = {}
@@ -130,6 +144,8 @@ def ledger_options(settings: ManagedLedgerSettings, name: str, cursor: str | Non
     labels = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
     if cursor is not None:
         labels["pulsar/cursor"] = cursor.encode()
+    if settings.bookie_groups is not None:
+        labels[POLICY_METADATA_KEY] = isolation_metadata(*settings.bookie_groups)
     return LedgerOptions(
         ensemble_size=settings.ensemble_size,
         write_quorum=settings.write_quorum,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magnetar.core.ids import Position
+from magnetar.managed.ledger_list import LedgerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +57,14 @@ class ManagedLedgerStats:
     ledgers: list[LedgerStats] = field(default_factory=list)
     cursors: dict[str, CursorStats] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
+
+
+def stats_of_ledger(record: LedgerRecord) -> LedgerStats:
+    """What is shown of one ledger of the list."""
+    return LedgerStats(
+        ledger_id=record.ledger_id,
+        entries=record.entries,
+        size_bytes=record.size_bytes,
+        closed_ms=record.closed_ms,
+        offloaded=record.rest is not None and record.rest.offloadContext.complete,
+    )

@@ -24,6 +24,8 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore
+from magnetar.tiered.offloaders import Offloaders
+from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 
 class ManualClock:
@@ -56,11 +58,18 @@ class ManagedWorld:
         settings: ManagedLedgerSettings | None = None,
         cache_bytes_max: int = 1 << 20,
         store: MetadataStore | None = None,
+        offloaders: Offloaders | None = None,
     ) -> ManagedLedgerFactory:
         """Another owner of topics, with a way to the metadata of its own if it is given one."""
         loop = asyncio.get_running_loop()
         factory = ManagedLedgerFactory(
-            store or self.store, self.ledgers, self.clock, loop, cache_bytes_max=cache_bytes_max, settings=settings
+            store or self.store,
+            self.ledgers,
+            self.clock,
+            loop,
+            cache_bytes_max=cache_bytes_max,
+            settings=settings,
+            offloaders=offloaders,
         )
         self._factories.append(factory)
         return factory
@@ -164,6 +173,23 @@ class MemoryLedgers:
         if recover and not stored.closed:
             stored.fenced = stored.closed = True
         return MemoryReader(self, ledger_id, stored.closed)
+
+    async def describe(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store holds about a ledger. `LedgerNotFound`, `Unavailable`."""
+        await asyncio.sleep(0)
+        stored = self.find(ledger_id)
+        return LedgerMetadata(
+            ensemble_size=stored.options.ensemble_size,
+            write_quorum=stored.options.write_quorum,
+            ack_quorum=stored.options.ack_quorum,
+            ensembles=[(0, [f"127.0.0.1:{3181 + index}" for index in range(stored.options.ensemble_size)])],
+            state=LedgerState.CLOSED if stored.closed else LedgerState.OPEN,
+            last_entry_id=len(stored.entries) - 1 if stored.closed else -1,
+            length_bytes=sum(map(len, stored.entries)) if stored.closed else 0,
+            digest_type=stored.options.digest_type,
+            password=stored.options.password,
+            custom_metadata=dict(stored.options.custom_metadata),
+        )
 
     async def delete(self, ledger_id: int) -> None:
         """Remove the ledger's metadata; bookies collect the entries. A missing ledger is no error."""

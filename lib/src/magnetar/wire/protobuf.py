@@ -6,6 +6,7 @@ carry a serialised FileDescriptorSet.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, TypeVar
@@ -28,11 +29,14 @@ def parse(kind: type[AnyMessage], data: bytes) -> AnyMessage:
         raise BadProtobuf(f"not a {kind.__name__}: {error}") from error
 
 
-def parse_text(kind: type[AnyMessage], text: str) -> AnyMessage:
+def parse_text(kind: type[AnyMessage], text: str | bytes) -> AnyMessage:
     """The message that protobuf text describes. Raises `BadProtobuf`."""
     try:
-        return text_format.Parse(text, kind())
-    except (text_format.ParseError, ValueError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # An escape that is none: Python would only warn, Java's library refuses it.
+            warnings.simplefilter("error", DeprecationWarning)
+            return text_format.Parse(text, kind())
+    except (text_format.ParseError, ValueError, RecursionError, DeprecationWarning) as error:
         raise BadProtobuf(f"not a {kind.__name__}: {error}") from error
 
 

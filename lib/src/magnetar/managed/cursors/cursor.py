@@ -145,6 +145,16 @@ class Cursor:
         """Words of what is left of a batch; None when nothing of it is acknowledged by itself."""
         return self.acks.remaining_ack_set(position)
 
+    def redelivered(self, positions: Sequence[Position]) -> None:
+        """Clients asked for these entries again. It is counted, and stored at the cursor's rate."""
+        if self.acks.redelivered(positions) and self._storage is not None:
+            self._storage.changed()
+
+    def redelivery_counts(self, entries: list[Entry]) -> list[int] | None:
+        """How often each of the entries was asked for again; None when none was."""
+        redeliveries = self.acks.redeliveries
+        return None if redeliveries is None else redeliveries.of(entries)
+
     def unacknowledged_at(self, number: int) -> Position:
         """The `number`-th entry of the backlog, from 1."""
         return self.acks.unacknowledged_at(number)
@@ -252,7 +262,7 @@ class Cursor:
         if mark != before:
             if self.read_position <= mark:
                 self.read_position = self._ledgers.next_position(mark)
-            if mark[0] != before[0]:
+            if mark[0] != before[0] or self._ledgers.ends_older_ledger(mark):
                 self._ledger.trim_later()
         if self._storage is not None:
             self._storage.changed()

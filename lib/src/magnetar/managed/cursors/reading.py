@@ -95,6 +95,7 @@ async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequen
                 missing.append(position)
             else:
                 found.append(entry)
+    cache.served(found)
     for ledger_id, first, last in _runs(sorted(missing)):
         try:
             while first <= last:

@@ -11,10 +11,11 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from magnetar.core.errors import PeerError
 from magnetar.wire.bookkeeper.generated.ledger_metadata_pb2 import LedgerMetadataFormat
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.protobuf import parse_text
 
 VERSION_PREFIX: Final = b"BookieMetadataFormatVersion\t"
 _VERSION_1_IN_RECOVERY: Final = -102
@@ -92,6 +93,35 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
     return VERSION_PREFIX + b"3\n" + _varint(len(body)) + body
 
 
+def encode_offloaded_ledger_metadata(metadata: LedgerMetadata) -> bytes:
+    """The bare protobuf message as an index of tiered storage has it (Pulsar: OffloadUtils.buildLedgerMetadataFormat):
+    closed, without password and creator's token."""
+    message = LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length_bytes,
+        lastEntryId=metadata.last_entry_id,
+        state=LedgerMetadataFormat.CLOSED,
+        ackQuorumSize=metadata.ack_quorum,
+        ctime=metadata.created_ms if metadata.created_ms is not None else -1,
+        # Metadata of format 1 did not keep it; BookKeeper takes its first default then.
+        digestType=cast("LedgerMetadataFormat.DigestType", _DIGEST_NUMBER[metadata.digest_type or "CRC32"]),
+    )
+    for first_entry_id, bookies in metadata.ensembles:
+        message.segment.add(firstEntryId=first_entry_id, ensembleMember=bookies)
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return message.SerializeToString()
+
+
+def decode_ledger_metadata_message(data: bytes) -> LedgerMetadata:
+    """The bare protobuf message. An index of tiered storage may name no bookies. Raises `PeerError`."""
+    try:
+        return _from_message(LedgerMetadataFormat.FromString(data), bookies_needed=False)
+    except (DecodeError, ValueError, KeyError) as error:
+        raise PeerError(f"damaged ledger metadata: {error}") from None
+
+
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
     """The metadata of any of the three formats. Raises `PeerError`."""
     head, newline, rest = data.partition(b"\n")
@@ -102,23 +132,24 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
         if version == b"3":
             return _from_message(LedgerMetadataFormat.FromString(_delimited(rest)))
         if version == b"2":
-            return _from_message(text_format.Parse(rest, LedgerMetadataFormat()))
+            return _from_message(parse_text(LedgerMetadataFormat, rest))
         if version == b"1":
             return _from_lines(rest.decode("utf-8").split("\n"))
-    except (DecodeError, text_format.ParseError, ValueError, IndexError, RecursionError) as error:
+    except (DecodeError, BadProtobuf, ValueError, IndexError) as error:
         raise PeerError(f"damaged ledger metadata: {error}") from None
     raise PeerError(f"ledger metadata of the unknown format {version!r}")
 
 
-def _from_message(message: LedgerMetadataFormat) -> LedgerMetadata:
+def _from_message(message: LedgerMetadataFormat, *, bookies_needed: bool = True) -> LedgerMetadata:
     if not message.IsInitialized():
         raise PeerError("ledger metadata with missing fields")
+    segments = [(segment.firstEntryId, list(segment.ensembleMember)) for segment in message.segment]
     return LedgerMetadata(
         ensemble_size=message.ensembleSize,
         write_quorum=message.quorumSize,
         # Ledgers older than acknowledgement quorums waited for the whole write quorum.
         ack_quorum=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
-        ensembles=_checked([(segment.firstEntryId, list(segment.ensembleMember)) for segment in message.segment]),
+        ensembles=_checked(segments) if segments or bookies_needed else [],
         state=LedgerState(message.state),
         last_entry_id=message.lastEntryId if message.HasField("lastEntryId") else -1,
         length_bytes=message.length,

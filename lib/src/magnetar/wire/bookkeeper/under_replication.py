@@ -22,6 +22,7 @@ from magnetar.wire.bookkeeper.generated.under_replication_pb2 import (
     ReplicasCheckFormat,
     UnderreplicatedLedgerFormat,
 )
+from magnetar.wire.protobuf import parse_text
 
 LAYOUT_TYPE: Final = "BASIC"
 LAYOUT_VERSION: Final = 1
@@ -121,10 +122,7 @@ def _text(message: Message) -> bytes:
 
 
 def _parsed(value: bytes, message: T) -> T:
-    try:
-        parsed = text_format.Parse(value, message)
-    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError(f"damaged {type(message).__name__}: {error}") from None
+    parsed = parse_text(type(message), value)
     if not parsed.IsInitialized():
         raise PeerError(f"{type(message).__name__} with missing fields")
     return parsed

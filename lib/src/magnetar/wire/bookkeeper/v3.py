@@ -236,6 +236,8 @@ def encode_request(request: Request) -> bytes:
     message.header.txnId = request.transaction_id
     if isinstance(request.body, GetBookieInfoRequest):
         message.getBookieInfoRequest.requested = request.body.requested
+    elif isinstance(request.body, StartTlsRequest):
+        message.startTLSRequest.SetInParent()
     else:
         assert isinstance(request.body, ListEntriesRequest)
         message.getListOfEntriesOfLedgerRequest.ledgerId = request.body.ledger_id

@@ -293,6 +293,11 @@ def unsubscribe(request_id: int, consumer_id: int) -> bytes:
     return frame_of(pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id))
 
 
+def tc_client_connect(request_id: int, coordinator: int) -> bytes:
+    """TC_CLIENT_CONNECT_REQUEST: the owner of its partition is to run a transaction coordinator."""
+    return frame_of(pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=coordinator))
+
+
 def end_txn_on_partition(
     request_id: int, txnid: tuple[int, int], topic: str, action: pb.TxnAction, low_water_mark: int
 ) -> bytes:

@@ -1,0 +1,1 @@
+"""Deleting ledgers that nobody needs: which ones, and how."""
