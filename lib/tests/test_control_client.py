@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from magnetar.control.client import ControlChannel
 from magnetar.control.errors import ControlUnavailable
+from magnetar.metadata.etcd_access import read_access
 from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.generated import etcd_pb2 as pb
 from magnetar.metadata.store import StoreUnavailable
@@ -32,7 +33,7 @@ async def test_calls_go_past_the_environments_proxy(monkeypatch: pytest.MonkeyPa
             await channel.healthy()
         await channel.close()
     else:
-        client = EtcdClient([(address, False)], operation_timeout_ms=500)
+        client = EtcdClient(read_access(f"etcd:{address}"), operation_timeout_ms=500)
         with pytest.raises(StoreUnavailable):
             await client.range(pb.RangeRequest(key=b"/"))
         await client.close()

@@ -93,7 +93,8 @@ def test_what_has_ended_stays_so(table: Transitions[enum.Enum], before: enum.Enu
             {
                 "CONNECTING": "UNWANTED OPEN",
                 "UNWANTED": "CLOSED",
-                "OPEN": "CLOSING CLOSED",
+                "OPEN": "UPGRADING CLOSING CLOSED",
+                "UPGRADING": "OPEN CLOSED",
                 "CLOSING": "CLOSED",
                 "CLOSED": "",
             },

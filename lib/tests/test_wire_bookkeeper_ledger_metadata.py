@@ -179,6 +179,14 @@ def test_garbage_raises_peer_error_only(version: bytes, garbage: bytes) -> None:
             continue
 
 
+def test_an_escape_that_is_none_is_damage() -> None:
+    data = bytearray(FORMAT_2_CLOSED)
+    at = data.index(b"bookie") if b"bookie" in data else data.index(b'"') + 1
+    data[at : at + 2] = b"\\:"
+    with pytest.raises(PeerError):
+        decode_ledger_metadata(bytes(data))
+
+
 @given(at=st.integers(0, len(FORMAT_3_CLOSED) - 1), value=st.integers(0, 255))
 def test_a_flipped_byte_raises_peer_error_only(at: int, value: int) -> None:
     for source in (FORMAT_3_CLOSED, FORMAT_2_CLOSED, FORMAT_1_CLOSED):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.core.crashes import CRASHES, METRIC_NAME
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.operator import probe
 from magnetar.operator.metrics import Metrics
 from magnetar.operator.plan.actions import Apply, StartBookieDrain
@@ -118,6 +119,13 @@ def test_metrics_count() -> None:
 def test_crashes_before_this_process_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CRASHES, "count", 3)
     assert f"{METRIC_NAME} 3.0" in Metrics().render().decode().splitlines()
+
+
+def test_slow_turns_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SLOW_TURNS, "count", 4)
+    monkeypatch.setattr(SLOW_TURNS, "longest_seconds", 1.5)
+    found = Metrics().render().decode().splitlines()
+    assert {"magnetar_event_loop_slow_turns_total 4.0", "magnetar_event_loop_longest_turn_seconds 1.5"} <= set(found)
 
 
 def test_metrics_of_a_resource_go_with_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import TlsSettings
 from magnetar.proxy.app import RunningProxy
@@ -22,6 +24,19 @@ from yarl import URL
 from proxy.tests.wires import ScriptedBroker, Wire
 
 StartProxy = Callable[..., Awaitable[RunningProxy]]
+
+
+DASHBOARD = Path(__file__).parent / "recorded" / "dashboard_metrics.txt"
+"""Metrics that the queries of public Grafana dashboards for Pulsar name: lhotari/pulsar-grafana-dashboards (75a9067),
+streamnative/apache-pulsar-grafana-dashboard (9a61a26), datastax/kaap (f0cf87f)."""
+
+ELSEWHERE = r"jetty_requests_total|pulsar_proxy_rabbitmq_"
+"""What a proxy has not: numbers of Jetty, and of a proxy for RabbitMQ's protocol."""
+
+
+def missing_of_dashboards(lines: list[str]) -> set[str]:
+    """What dashboards ask for and a scrape did not give."""
+    return set(DASHBOARD.read_text().split()) - {re.split(r"[ {]", line)[0] for line in lines}
 
 
 class WebBroker:
@@ -238,6 +253,9 @@ async def test_pages_of_its_own(start: StartProxy, client: aiohttp.ClientSession
             assert 'pulsar_proxy_active_connections{cluster="here"} 1.0' in lines
             assert 'pulsar_proxy_new_connections_total{cluster="here"} 1.0' in lines
             assert "# TYPE pulsar_proxy_binary_bytes_total counter" in lines
+            assert 'pulsar_proxy_new_connections{cluster="here"} 1.0' in lines
+            assert f'magnetar_event_loop_slow_turns_total{{cluster="here"}} {float(SLOW_TURNS.count)}' in lines
+            assert not [line for line in missing_of_dashboards(lines) if not re.match(ELSEWHERE, line)]
         async with client.get(url + "/proxy-stats/connections") as answer:
             (seen,) = await answer.json()
             assert seen["brokerAddress"] == f"/{broker.host_and_port}"

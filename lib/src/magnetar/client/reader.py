@@ -102,7 +102,8 @@ class Reader(Receiver):
         )
 
     def _wanted(self, messages: list[Message]) -> list[Message]:
-        if self._start in (EARLIEST_ID, LATEST_ID):
+        if self._start in (EARLIEST_ID, LATEST_ID) or self.topic.domain == "non-persistent":
+            # What is not stored has no place in its topic: all of it has the same id.
             return messages
         not_wanted = self._start_order()
         return [message for message in messages if message.id.order > not_wanted]

@@ -16,6 +16,7 @@ from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
 from magnetar.process.collecting import CycleCollection
 from magnetar.process.console import write_lines
+from magnetar.process.turn_watch import TurnWatch
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """How long the event loop may keep the interpreter from the journal thread, which needs it for microseconds only.
@@ -102,9 +103,14 @@ async def serve_until_told(
     started(service)
     collecting = CycleCollection(loop)
     collecting.start()  # `main` has held the collector back so far.
+    watch = TurnWatch(loop)
+    watch.start()
     await stop
     collecting.stop()
-    await _close(service, stop_seconds_max)
+    try:
+        await _close(service, stop_seconds_max)
+    finally:
+        watch.stop()
 
 
 def _leave() -> NoReturn:

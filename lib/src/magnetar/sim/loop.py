@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+import socket
 import traceback
 from asyncio import _set_running_loop
 from collections import deque
@@ -379,6 +380,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self.wires is None or process is None:
             raise NotImplementedError
         return await self.wires.connect(process, protocol_factory, host, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        """A simulated host is reached by its name: that is its address as well."""
+        if self.wires is None or current_process() is None:
+            raise NotImplementedError
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(host), int(port)))]
 
     def _problem(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if self._buried:

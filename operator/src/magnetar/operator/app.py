@@ -26,6 +26,7 @@ from magnetar.operator.probe import TEXT, Pages
 from magnetar.operator.reconcile import Dependencies, Reconciler
 from magnetar.operator.settings import LEASE_NAME, OperatorSettings
 from magnetar.operator.sweep import Sweep
+from magnetar.process.turn_watch import TurnWatch
 
 STUCK_SECONDS: Final = 300.0
 """After so long without an end of a pass a loop is stuck, and so is what people wait for."""
@@ -173,6 +174,8 @@ async def serve(settings: OperatorSettings) -> int:
     """Run an operator; gives the exit code. `SettingError` if there is no Kubernetes."""
     clock, metrics = SystemClock(), Metrics()
     api = HttpApiServer(await find_login(), clock=clock, asked=metrics.api_call)
+    watch = TurnWatch(asyncio.get_running_loop())
+    watch.start()
     try:
         return await Operator(settings, api=api, clock=clock, metrics=metrics).run()
     except (MagnetarError, OSError) as error:
@@ -180,4 +183,6 @@ async def serve(settings: OperatorSettings) -> int:
     except Exception:
         # Told here, or it would be told without the form of log lines.
         logger.exception("the operator has failed by a mistake of its own")
+    finally:
+        watch.stop()
     return EXIT_FAILED

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.operator.plan.actions import (
     Action,
     CancelBookieDrain,
@@ -25,7 +26,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,6 +79,7 @@ class Metrics:
         crashes.inc(CRASHES.count)
         self._found = _StatusCollector()
         self._registry.register(self._found)
+        self._registry.register(_SlowTurnsCollector())
 
     def api_call(self, verb: str, kind: str) -> None:
         """Count a call of the API server."""
@@ -108,6 +110,16 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
+
+
+class _SlowTurnsCollector(Collector):
+    """The event loop's turns that took too long."""
+
+    def collect(self) -> Iterator[Metric]:
+        for name, kind, text, value in SLOW_TURNS.metrics():
+            family = Metric(name.removesuffix("_total"), text, kind)
+            family.add_sample(name, {}, value)
+            yield family
 
 
 class _StatusCollector(Collector):

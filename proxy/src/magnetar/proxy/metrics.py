@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
 from magnetar.proxy.service import ProxyService
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
@@ -14,6 +15,22 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+REFUSED_NAME: Final = "pulsar_proxy_rejected_connections"
+
+FORMER: Final = frozenset(
+    {
+        "binary_ops",
+        "get_topics_of_namespace_requests",
+        "lookup_requests",
+        "new_connections",
+        "partitions_metadata_requests",
+        "rejected_get_topics_of_namespace_requests",
+        "rejected_lookup_requests",
+        "rejected_partitions_metadata_requests",
+    }
+)
+"""What dashboards ask for without `_total` behind the name, too."""
 
 _REQUESTS: Final = (
     (BaseCommand.LOOKUP, "lookup", "topic lookup"),
@@ -32,6 +49,11 @@ def render(service: ProxyService) -> bytes:
     return generate_latest(registry)
 
 
+def _former(name: str, text: str) -> Metric:
+    """A counter by its name of before Pulsar 2.11; prometheus_client would write `_total` behind it if it said so."""
+    return Metric(name, f"{text}, by the former name", "unknown")
+
+
 class _ProxyCollector(Collector):
     def __init__(self, service: ProxyService) -> None:
         self._service = service
@@ -43,15 +65,27 @@ class _ProxyCollector(Collector):
         crashes = Metric(METRIC_NAME.removesuffix("_total"), METRIC_TEXT, "counter")
         crashes.add_sample(METRIC_NAME, {}, CRASHES.count)
         yield crashes
-        refused = Metric("pulsar_proxy_rejected_connections", REFUSED_TEXT, "counter")
+        for name, kind, text, value in SLOW_TURNS.metrics():
+            turns = Metric(name.removesuffix("_total"), text, kind)
+            turns.add_sample(name, labels, value)
+            yield turns
+        refused = Metric(REFUSED_NAME, REFUSED_TEXT, "counter")
+        formerly_refused = _former(REFUSED_NAME, REFUSED_TEXT)
         for limit, count in self._service.refused.counts.items():
-            refused.add_sample("pulsar_proxy_rejected_connections_total", {**labels, "reason": str(limit)}, count)
+            of_limit = {**labels, "reason": str(limit)}
+            refused.add_sample(REFUSED_NAME + "_total", of_limit, count)
+            formerly_refused.add_sample(REFUSED_NAME, of_limit, count)
         yield refused
+        yield formerly_refused
         for kind, name, text, value in self._values():
             full = f"pulsar_proxy_{name}"
             family = Metric(full, text, kind)
             family.add_sample(full if kind == "gauge" else full + "_total", labels, value)
             yield family
+            if name in FORMER:
+                former = _former(full, text)
+                former.add_sample(full, labels, value)
+                yield former
 
     def _values(self) -> Iterator[tuple[str, str, str, float]]:
         """(type, name, help text, value) of each."""

@@ -11,7 +11,12 @@ from magnetar.process.control_settings import CONTROL_NAMES
 from magnetar.process.missing_features import MissingFeature
 from magnetar.proxy.settings import ProxySettings
 
-STORE_NAMES: Final = ("metadataStoreSessionTimeoutMillis", "metadataStoreUrl", "zookeeperServers")
+STORE_NAMES: Final = (
+    "metadataStoreConfigPath",
+    "metadataStoreSessionTimeoutMillis",
+    "metadataStoreUrl",
+    "zookeeperServers",
+)
 """Pulsar's names that `magnetar.process` reads itself."""
 
 MISSING: Final[Mapping[str, MissingFeature]] = {
