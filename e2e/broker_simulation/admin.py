@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from aiohttp import web_app
 from magnetar.admin_client.client import REDIRECTS, AdminAnswer, AdminClient
 from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.broker.admin.application import http_limits, make_runner
@@ -17,6 +18,12 @@ from magnetar.net.http_connections import HttpConnections
 ADMIN_PORT: Final = 8080
 CALL_SECONDS: Final = 5.0
 DATE: Final = "Fri, 15 Jan 2027 08:00:00 GMT"
+
+
+def forget_applications() -> None:
+    """Let go of the admin applications that have run. aiohttp keeps a thousand handlers of all applications of a
+    process: each holds its broker, and so its whole world."""
+    getattr(web_app, "_cached_build_middleware").cache_clear()  # noqa: B009  (aiohttp has no other way)
 
 
 class SimulatedAdminPort:

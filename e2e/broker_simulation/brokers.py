@@ -13,6 +13,8 @@ from magnetar.broker.resources import Resources, cluster_data, initialize_cluste
 from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.transactions.initialization import initialize_coordinators
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
@@ -34,6 +36,7 @@ STOP_SECONDS_MAX: Final = 6
 
 
 def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
+    transactions = parameters.transactions
     return BrokerSettings(
         cluster_name=CLUSTER,
         bind_address=name,
@@ -60,6 +63,7 @@ def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
             deduplication_snapshot_seconds=3,
             deduplication_snapshot_check_seconds=1.0,
         ),
+        transactions=TransactionSettings() if transactions is None else transactions.settings,
         load=LoadSettings(enabled=False, unload_after_stop_ms_max=UNLOAD_SECONDS_MAX * 1_000),
     )
 
@@ -91,6 +95,8 @@ async def prepare_cluster(world: World, parameters: Parameters) -> None:
         store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
         data = cluster_data(f"pulsar://broker0:{BROKER_PORT}", f"http://broker0:{ADMIN_PORT}")
         await initialize_cluster_metadata(Resources(store), CLUSTER, data, parameters.bundles)
+        if parameters.transactions is not None:
+            await initialize_coordinators(Resources(store), parameters.transactions.coordinators)
         await store.close()
         done.set()
 

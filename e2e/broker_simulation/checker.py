@@ -17,6 +17,7 @@ from e2e.broker_simulation.history import (
     SubscriptionHistory,
     TopicHistory,
 )
+from e2e.broker_simulation.transactions.rules import TRANSACTION_RULES
 
 VIOLATIONS_MAX: Final = 20
 """Of one rule: one mistake breaks it again and again."""
@@ -35,6 +36,8 @@ def check(history: History) -> list[str]:
         for check_subscription in SUBSCRIPTION_RULES:
             found = check_subscription(subscription, topic)
             violations += _some(f"{subscription.name} of {subscription.topic}: {what}" for what in found)
+    for look in TRANSACTION_RULES:
+        violations += _some(look(history))
     return violations
 
 

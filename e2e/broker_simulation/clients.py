@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.core.ids import Position, signed64, unsigned64
 from magnetar.wire.pulsar.batch import build_batch, build_message, split_batch
@@ -17,7 +17,7 @@ from magnetar.wire.pulsar.metadata import checksum_ok, skim
 
 from e2e.broker_simulation.history import GARBLED, Content, History
 from e2e.broker_simulation.metadata_witness import MetadataWitness
-from e2e.broker_simulation.protocol import Link, Links, NoAnswer, PulsarError, host_of
+from e2e.broker_simulation.protocol import Entrances, Link, Links, NoAnswer, PulsarError, host_of
 from e2e.simulation.cluster import World
 
 ATTEMPT_PAUSE_SECONDS: Final = 0.1
@@ -29,13 +29,15 @@ def payload_of(content: Content, index: int) -> bytes:
     return b"%s %d" % (content.producer.encode(), content.sequence_id + index)
 
 
-def entry_of(content: Content, key: str, now_ms: int) -> bytes:
+def entry_of(content: Content, key: str, now_ms: int, transaction: tuple[int, int] | None = None) -> bytes:
     """headersAndPayload, as SEND carries them."""
     metadata = pb.MessageMetadata(
         producer_name=content.producer, sequence_id=unsigned64(content.sequence_id), publish_time=now_ms
     )
     if key:
         metadata.partition_key = key
+    if transaction is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = transaction
     if content.messages == 1:
         return build_message(metadata, payload_of(content, 0))
     metadata.highest_sequence_id = content.sequence_id + content.messages - 1
@@ -91,18 +93,20 @@ def command(kind: pb.BaseCommand.Type, **body: Any) -> bytes:
 class Client:
     """One client program's surroundings."""
 
-    def __init__(self, world: World, name: str, brokers: list[str], history: History, witness: MetadataWitness) -> None:
+    def __init__(
+        self, world: World, name: str, entrances: Entrances, history: History, witness: MetadataWitness
+    ) -> None:
         self.name = name
         self.world = world
         self.history = history
         self.witness = witness
         self.chance = world.chance(f"client {name}")
-        self._brokers = brokers
+        self._entrances = entrances
         self.links = self.new_links()
 
     def new_links(self) -> Links:
         """Connections of a program that has just begun."""
-        self.links = Links(self._brokers, self.history.next_link, self.chance.choice)
+        self.links = Links(self._entrances, self.history.next_link, self.chance.choice)
         return self.links
 
     def now(self) -> float:
@@ -170,7 +174,7 @@ class Attached(ABC):
     async def _attach_and_work(self) -> None:
         assigned, self._assigned = self._assigned, ""
         links = self.client.links
-        link = await links.to(host_of(assigned)) if assigned else await links.to_owner(self.topic)
+        link = await links.to_broker(host_of(assigned)) if assigned else await links.to_owner(self.topic)
         end_id = link.new_id()
         link.ends[end_id] = self
         self.id = end_id
@@ -242,10 +246,22 @@ class Attached(ABC):
             self._detach(closed=False)
 
 
+class Program(Protocol):
+    """What runs on a client's host."""
+
+    async def run(self) -> None:
+        """Until it has finished."""
+        ...
+
+    def reborn(self) -> None:
+        """It was killed, and begins anew on its host."""
+        ...
+
+
 class Host:
     """A host on which one client program runs, which may be killed and started again."""
 
-    def __init__(self, world: World, name: str, role: Attached) -> None:
+    def __init__(self, world: World, name: str, role: Program) -> None:
         self.node = world.node(name)
         self.done = asyncio.Event()
         self._role = role

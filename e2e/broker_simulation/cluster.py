@@ -8,8 +8,9 @@ from typing import Final
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 
 from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
-from e2e.broker_simulation.clients import Attached, Host
+from e2e.broker_simulation.clients import Host, Program
 from e2e.broker_simulation.parameters import Parameters
+from e2e.broker_simulation.proxies import SimulatedProxy
 from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
 from e2e.simulation_runner.running import Stuck
 
@@ -17,7 +18,7 @@ START_SECONDS_MAX: Final = 30.0
 
 
 class BrokerDown(Stuck):
-    """A broker does not start although nothing is wrong any more."""
+    """A broker or proxy does not start although nothing is wrong any more."""
 
 
 class Cluster:
@@ -28,6 +29,7 @@ class Cluster:
         self.parameters = parameters
         self.bookies = [SimulatedBookie(world, f"bookie{number}") for number in range(parameters.storage.bookies)]
         self.brokers = [SimulatedBroker(world, f"broker{number}", parameters) for number in range(parameters.brokers)]
+        self.proxies = [SimulatedProxy(world, f"proxy{number}") for number in range(parameters.proxies)]
         self.clients: list[Host] = []
 
     async def start(self) -> None:
@@ -39,6 +41,9 @@ class Cluster:
         for broker in self.brokers:
             broker.start()
         await self.until_brokers_serve()
+        for proxy in self.proxies:
+            proxy.start()
+        await self.until_brokers_serve()
 
     async def until_bookies_run(self) -> None:
         """`BookieDown`."""
@@ -49,18 +54,20 @@ class Cluster:
             await asyncio.sleep(0.1)
 
     async def until_brokers_serve(self) -> None:
-        """`BrokerDown`."""
+        """Brokers, and proxies that were started. `BrokerDown`."""
         deadline = self.world.loop.time() + START_SECONDS_MAX
-        while missing := [broker for broker in self.brokers if not broker.serving]:
+        started = [proxy for proxy in self.proxies if proxy.node.starts]
+        servers: list[SimulatedBroker | SimulatedProxy] = [*self.brokers, *started]
+        while missing := [server for server in servers if not server.serving]:
             if self.world.loop.time() > deadline:
-                raise BrokerDown(f"{missing[0].broker_id} does not come back: {missing[0].refusals[-1:]}")
+                raise BrokerDown(f"{missing[0].node.name} does not come back: {missing[0].refusals[-1:]}")
             await asyncio.sleep(0.1)
 
     def _registered(self, bookie: SimulatedBookie) -> bool:
         node = self.world.service.table.load(f"{AVAILABLE_PATH}/{bookie.bookie_id}")
         return bookie.running is not None and node is not None
 
-    def client(self, name: str, role: Attached) -> Host:
+    def client(self, name: str, role: Program) -> Host:
         """A new host with a client's program, which begins."""
         host = Host(self.world, name, role)
         self.clients.append(host)
@@ -70,9 +77,15 @@ class Cluster:
     def hosts(self) -> list[str]:
         """The names of all hosts but the metadata service's."""
         servers = [*(bookie.node for bookie in self.bookies), *(broker.node for broker in self.brokers)]
+        servers += [proxy.node for proxy in self.proxies]
         return [node.name for node in (*servers, *(client.node for client in self.clients))]
 
     @property
     def broker_names(self) -> list[str]:
-        """Where clients begin to look."""
+        """The hosts of brokers."""
         return [broker.node.name for broker in self.brokers]
+
+    @property
+    def proxy_names(self) -> list[str]:
+        """The hosts of proxies."""
+        return [proxy.node.name for proxy in self.proxies]

@@ -35,6 +35,9 @@ ORDERED: Final = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 LOOKS_AT_THE_END: Final = 2
 """A topic is read so often when a run has come to its end."""
 
+COUNT_STORED_SECONDS: Final = 5.0
+"""A count is stored within a second, if bookies and metadata store answer at once; they may need some seconds more."""
+
 KEYED: Final = SubscriptionType.KEY_SHARED
 
 
@@ -314,6 +317,35 @@ def redelivery_counts_are_kept(subscription: SubscriptionHistory, topic: TopicHi
         counts.held.setdefault(event.session, {})[position] = told
 
 
+def redelivery_counts_outlast_sessions(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
+    """What one session was told of an entry is the least that any later one is told, at whichever broker: the count is
+    stored within a second. The broker that told it must have lived on, and its storage must have been well: that it
+    answered the same session so much later is the proof."""
+    if subscription.kind in ORDERED:
+        return
+    proven: dict[Position, tuple[int, float]] = {}
+    pending: dict[Session, list[Delivered]] = {}
+    for event in subscription.events:
+        if isinstance(event, Sought):
+            return
+        if not isinstance(event, Delivered):
+            continue
+        session, position = event.session, event.entry.position
+        waiting = pending.setdefault(session, [])
+        for earlier in [each for each in waiting if event.at >= each.at + COUNT_STORED_SECONDS]:
+            waiting.remove(earlier)
+            if topic.held(session.broker, earlier.at, event.at):
+                its = earlier.entry.position
+                least, _ = proven.get(its, (0, 0.0))
+                if earlier.redeliveries > least:
+                    proven[its] = earlier.redeliveries, event.at
+        least, since = proven.get(position, (0, 0.0))
+        if event.redeliveries < least and session.asked_at > since:
+            yield f"{position} comes to session {session.number} as redelivered {event.redeliveries} times, not {least}"
+        if event.redeliveries:
+            waiting.append(event)
+
+
 def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
     """Where one consumer gets everything, the first entry after a seek is the one that was wanted; after a seek to the
     end, one that was not confirmed before it."""
@@ -396,6 +428,7 @@ SUBSCRIPTION_RULES: Final[tuple[SubscriptionRule, ...]] = (
     one_holder_at_a_time,
     keys_keep_their_order,
     redelivery_counts_are_kept,
+    redelivery_counts_outlast_sessions,
     seeks_are_followed,
     permits_are_respected,
     exclusive_is_one,

@@ -14,13 +14,19 @@ from magnetar.core.errors import MagnetarError
 from e2e.broker_simulation.brokers import SimulatedBroker
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.history import History
+from e2e.broker_simulation.proxies import SimulatedProxy
 from e2e.simulation import faults as storage_faults
 from e2e.simulation.cluster import Cluster as StorageCluster
 from e2e.simulation.history import History as StorageHistory
 from e2e.simulation.metadata import METADATA_HOST
 
 NAMESPACE: Final = "public/default"
+COORDINATORS_NAMESPACE: Final = "pulsar/system"
 ARMED_SHARE: Final = 0.5
+STEPS_SHARE: Final = 0.7
+"""Of the faults that wait, those that wait for a step of a transaction, where there are any."""
+STEP_SECONDS: Final = 0.02
+"""About what it takes until a transaction's end is there: logged, told to all, and logged again."""
 ON_ITS_WAY_SECONDS: Final = 0.003
 """About what a message takes until its receipt is there."""
 
@@ -34,7 +40,11 @@ class Faults(storage_faults.Faults):
         self._all = cluster
         self._armed: list[str] = []
         """Faults that wait for a client to do something."""
-        history.on_moment = self._moment
+        self._armed_for_transactions: list[str] = []
+        """Those that wait for a step of a transaction."""
+        self._transactions = cluster.parameters.transactions is not None
+        history.on_moment = lambda: self._moment(self._armed, ON_ITS_WAY_SECONDS)
+        history.on_transaction_step = lambda: self._moment(self._armed_for_transactions, STEP_SECONDS)
 
     async def run(self) -> None:
         """All faults of the schedule; returns when the time for them is over. Half of them wait until a client has
@@ -45,20 +55,19 @@ class Faults(storage_faults.Faults):
             await asyncio.sleep(max(0.0, begin + moment - loop.time()))
             kind = chance.choice(parameters.fault_kinds)
             if chance.random() < ARMED_SHARE:
-                self._armed.append(kind)
+                at_a_step = self._transactions and chance.random() < STEPS_SHARE
+                (self._armed_for_transactions if at_a_step else self._armed).append(kind)
             else:
                 self._make(kind)
         await asyncio.sleep(max(0.0, begin + parameters.active_seconds - loop.time()))
 
-    def _moment(self) -> None:
-        """A client has sent something."""
-        if self._armed and self._running:
-            kind = self._armed.pop(0)
+    def _moment(self, armed: list[str], seconds_max: float) -> None:
+        """A client has sent something, or is about to."""
+        if armed and self._running:
+            kind = armed.pop(0)
             # On behalf of the scenario, not of the client.
             context = self._world.service.context.copy()
-            self._world.loop.call_later(
-                self._chance.uniform(0.0, ON_ITS_WAY_SECONDS), self._make, kind, context=context
-            )
+            self._world.loop.call_later(self._chance.uniform(0.0, seconds_max), self._make, kind, context=context)
 
     def _make(self, kind: str) -> None:
         if self._running:
@@ -70,6 +79,8 @@ class Faults(storage_faults.Faults):
         super().heal()
         for broker in self._brokers:
             broker.start()
+        for proxy in self._all.proxies:
+            proxy.start()
         for client in self._all.clients:
             client.start()
 
@@ -101,7 +112,7 @@ class Faults(storage_faults.Faults):
 
     def usurp_broker(self) -> None:
         """The session of an owner ends, and before it hears of that some client looks for another one."""
-        owners = [broker for broker in self._brokers if broker.serving and _bundles(broker)]
+        owners = [broker for broker in self._brokers if broker.serving and self._bundles(broker)]
         if owners:
             self._chance.choice(owners).lose_session()
             self.reset_client()
@@ -130,6 +141,31 @@ class Faults(storage_faults.Faults):
         unload = self._chance.random() < 0.5
         self._on_some_bundle(lambda moves, bundle: moves.split(bundle, "range_equally_divide", unload=unload))
 
+    # --- proxies
+
+    def kill_proxy(self) -> None:
+        """SIGKILL."""
+        proxy = self._some_proxy()
+        proxy.kill()
+        self._later(self._duration(), proxy.start)
+
+    def restart_proxy(self) -> None:
+        """An orderly stop, and a start after it."""
+        self._some_proxy().stop()
+
+    def pause_proxy(self) -> None:
+        """A proxy stands still for a while."""
+        self._pause(self._some_proxy().node)
+
+    def cut_off_proxy(self) -> None:
+        """All connections of a proxy with brokers break, or it hears nothing of them for a while."""
+        name = self._some_proxy().node.name
+        if self._chance.random() < 0.5:
+            for broker in self._all.broker_names:
+                self._world.network.reset(name, broker)
+        else:
+            self._later(self._duration(), self._world.network.partition([name], self._all.broker_names))
+
     # --- clients
 
     def cut_off_client(self) -> None:
@@ -139,15 +175,15 @@ class Faults(storage_faults.Faults):
             self.reset_client()
         elif alive:
             name = self._chance.choice(alive).node.name
-            self._later(self._duration(), self._world.network.partition([name], self._all.broker_names))
+            self._later(self._duration(), self._world.network.partition([name], self._entrances()))
 
     def reset_client(self) -> None:
         """All connections of a client break."""
         alive = [client for client in self._all.clients if client.node.running]
         if alive:
             name = self._chance.choice(alive).node.name
-            for broker in self._all.broker_names:
-                self._world.network.reset(name, broker)
+            for entrance in self._entrances():
+                self._world.network.reset(name, entrance)
 
     def restart_client(self) -> None:
         """SIGKILL, and a start after it: it remembers nothing but what it has written down."""
@@ -158,6 +194,12 @@ class Faults(storage_faults.Faults):
             self._later(self._duration(), client.start)
 
     # --- help
+
+    def _entrances(self) -> list[str]:
+        return [*self._all.broker_names, *self._all.proxy_names]
+
+    def _some_proxy(self) -> SimulatedProxy:
+        return self._chance.choice(self._all.proxies)
 
     def _some_broker(self) -> SimulatedBroker:
         return self._chance.choice(self._brokers)
@@ -170,11 +212,17 @@ class Faults(storage_faults.Faults):
             (broker, broker.running, bundle)
             for broker in self._brokers
             if broker.serving and broker.running is not None
-            for bundle in _bundles(broker)
+            for bundle in self._bundles(broker)
         ]
         if owned:
             broker, running, bundle = self._chance.choice(owned)
             broker.node.run(self._attempt(act(running.context.moves, bundle)), "move")
+
+    def _bundles(self, broker: SimulatedBroker) -> list[BundleName]:
+        if broker.running is None:
+            return []
+        namespaces = (NAMESPACE, COORDINATORS_NAMESPACE) if self._transactions else (NAMESPACE,)
+        return [bundle for bundle in broker.running.context.ownership.owned() if str(bundle.namespace) in namespaces]
 
     async def _attempt(self, move: Coroutine[Any, Any, object]) -> None:
         try:
@@ -182,12 +230,6 @@ class Faults(storage_faults.Faults):
         except MagnetarError as error:
             self._world.loop.trace.note("fault", f"the move fails: {type(error).__name__}")
             self._world.loop.trace.remark("fault", str(error))
-
-
-def _bundles(broker: SimulatedBroker) -> list[BundleName]:
-    if broker.running is None:
-        return []
-    return [bundle for bundle in broker.running.context.ownership.owned() if str(bundle.namespace) == NAMESPACE]
 
 
 def _owns(broker: SimulatedBroker, bundle: BundleName) -> bool:

@@ -190,6 +190,31 @@ class TopicHistory:
         return before == {broker}
 
 
+class Taken(NamedTuple):
+    """Messages of an entry that a transaction has acknowledged, or tried to."""
+
+    topic: str
+    position: Position
+    indexes: frozenset[int]
+
+
+@dataclass(slots=True, eq=False)
+class TransactionHistory:
+    """Of one transaction, as its client knows it."""
+
+    id: tuple[int, int]
+    client: str
+    sent: list[tuple[str, Content]] = field(default_factory=list)
+    """(topic, content) of what was published in it, whether or not there is a receipt."""
+    taken: list[Taken] = field(default_factory=list)
+    commit: bool | None = None
+    """How its client wanted it to end; None: it never said."""
+    answered: bool = False
+    """Its client was told that it has ended so."""
+    refused: bool = False
+    """When its client asked for its end, for the first time, it was over: its time was."""
+
+
 @dataclass(slots=True)
 class History:
     """Of one run."""
@@ -200,9 +225,16 @@ class History:
     """What did not happen in time although nothing was wrong any more."""
     wrong: list[str] = field(default_factory=list)
     """Answers that the protocol does not allow."""
+    transactions: list[TransactionHistory] = field(default_factory=list)
+    shown: list[tuple[str, Entry]] = field(default_factory=list)
+    """(topic, entry) that transactors were sent."""
+    plain: set[tuple[str, Position, int]] = field(default_factory=set)
+    """(topic, entry, message) that transactors have acknowledged without a transaction."""
     links: int = 0
     on_moment: Callable[[], None] = lambda: None
     """Told when a client sends something that matters."""
+    on_transaction_step: Callable[[], None] = lambda: None
+    """Told when a client takes a step of a transaction."""
 
     def next_link(self) -> int:
         """A number for a connection."""

@@ -6,7 +6,15 @@ from typing import Final
 
 from e2e.broker_simulation.mistakes_of_dispatch import DISPATCH_MISTAKES
 from e2e.broker_simulation.mistakes_of_owners import OWNER_MISTAKES
+from e2e.broker_simulation.mistakes_of_proxies import PROXY_MISTAKES
 from e2e.broker_simulation.mistakes_of_topics import TOPIC_MISTAKES
+from e2e.broker_simulation.transactions.mistakes import TRANSACTION_MISTAKES
 from e2e.simulation.planting import Mistake
 
-MISTAKES: Final[dict[str, Mistake]] = {**DISPATCH_MISTAKES, **OWNER_MISTAKES, **TOPIC_MISTAKES}
+MISTAKES: Final[dict[str, Mistake]] = {
+    **DISPATCH_MISTAKES,
+    **OWNER_MISTAKES,
+    **PROXY_MISTAKES,
+    **TOPIC_MISTAKES,
+    **TRANSACTION_MISTAKES,
+}

@@ -10,13 +10,14 @@ from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
 from magnetar.broker.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
-from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActive
 from magnetar.broker.subscriptions import filtering
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.managed.cursors.cursor import Cursor
+from magnetar.managed.redelivery_counts import RedeliveryCounts
 
 from e2e.simulation.planting import Mistake, Patch, original
 
@@ -194,25 +195,24 @@ def asked_for_again_and_dropped() -> list[Patch]:
 
 def redelivery_is_not_counted() -> list[Patch]:
     """The count stays 0."""
-    return [(RedeliveryCounts, "increment", lambda self, position: None)]
+    return [(RedeliveryCounts, "increment", lambda self, positions: None)]
 
 
 def deliveries_are_counted() -> list[Patch]:
     """The count grows with each delivery."""
-    right = original(RedeliveryCounts, "of")
+    right = original(Cursor, "redelivery_counts")
 
-    def of(self: RedeliveryCounts, entries: Sequence[Any]) -> list[int] | None:
+    def redelivery_counts(self: Cursor, entries: Sequence[Any]) -> list[int] | None:
         counts: list[int] | None = right(self, entries)
-        for entry in entries:
-            self.increment((entry.ledger_id, entry.entry_id))
+        self.redelivered([entry.position for entry in entries])
         return counts
 
-    return [(RedeliveryCounts, "of", of)]
+    return [(Cursor, "redelivery_counts", redelivery_counts)]
 
 
 def counts_go_with_any_consumer() -> list[Patch]:
     """Counts are forgotten when anybody acknowledges anything."""
-    return [(RedeliveryCounts, "forget", lambda self, position: self.clear())]
+    return [(RedeliveryCounts, "forget", lambda self, position: self._counts.clear())]
 
 
 def parts_of_batches_come_again() -> list[Patch]:

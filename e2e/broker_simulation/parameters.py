@@ -8,6 +8,7 @@ from typing import Final
 
 from magnetar.wire.pulsar.enums import SubscriptionType
 
+from e2e.broker_simulation.transaction_parameters import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
 STORAGE_FAULTS: Final = (
@@ -42,6 +43,9 @@ BROKER_FAULTS: Final = (
 )
 
 
+PROXY_FAULTS: Final = ("cut_off_proxy", "kill_proxy", "pause_proxy", "restart_proxy")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionParameters:
     """One subscription of one topic, and those who share it."""
@@ -74,6 +78,9 @@ class Parameters:
     seed: int
     storage: storage_parameters.Parameters
     brokers: int
+    proxies: int
+    proxied_share: float
+    """Clients that go through a proxy, where there is one."""
     topics: int
     bundles: int
     producers: int
@@ -97,6 +104,7 @@ class Parameters:
     round_robin_messages_max: int
     unacked_messages_max: int
     failover_delay_ms: int
+    transactions: TransactionParameters | None
     pause_seconds: float
     """Mean between two messages of a producer."""
 
@@ -109,16 +117,29 @@ class Parameters:
 def draw_parameters(seed: int) -> Parameters:
     """The same parameters for the same seed, everywhere."""
     rng = random.Random(f"{seed} brokers")
+    # Drawn for themselves, so that runs without transactions stay as they are.
+    transactions = draw_transactions(seed)
     topics = rng.choice((1, 1, 2))
+    if transactions is not None:
+        topics = rng.choice((1, 2, 2))
     active_seconds = rng.uniform(2.0, 8.0)
     producers = rng.choice((1, 1, 2))
     entries = rng.randint(15, 60) // producers
+    if transactions is not None:
+        # Each entry is taken once more, and what is made of it is delivered, too.
+        entries = rng.randint(8, 24) // producers
     keys = rng.choice((0, 2, 4))
     batch_messages_max = rng.choice((1, 3, 6))
+    # Drawn for itself, so that clusters without proxies stay as they are.
+    proxy_rng = random.Random(f"{seed} proxies")
+    proxies = proxy_rng.choice((0, 0, 0, 1, 2))
+    proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
     return Parameters(
         seed=seed,
-        storage=_draw_storage(seed, rng, active_seconds),
+        storage=_draw_storage(seed, rng, active_seconds, proxy_faults),
         brokers=rng.choice((1, 2, 3)),
+        proxies=proxies,
+        proxied_share=proxy_rng.choice((0.5, 1.0)),
         topics=topics,
         bundles=rng.choice((1, 2, 4)),
         producers=producers,
@@ -142,16 +163,20 @@ def draw_parameters(seed: int) -> Parameters:
         read_entries_max=rng.choice((1, 5, 100)),
         round_robin_messages_max=rng.choice((1, 3, 20)),
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
+        transactions=transactions,
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )
 
 
-def _draw_storage(seed: int, rng: random.Random, active_seconds: float) -> storage_parameters.Parameters:
+def _draw_storage(
+    seed: int, rng: random.Random, active_seconds: float, proxy_faults: list[str]
+) -> storage_parameters.Parameters:
     write_quorum = rng.choice((1, 1, 2, 3))
     ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
     # Swarm testing: a run with every fault at once explores less than many runs with some.
     kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 6)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
+    kinds += proxy_faults
     return storage_parameters.Parameters(
         seed=seed,
         bookies=ensemble_size + rng.choice((0, 0, 1)),

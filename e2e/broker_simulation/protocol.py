@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
@@ -46,12 +46,14 @@ class End(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """One connection to one broker."""
+    """One connection to one broker, or to a proxy."""
 
-    def __init__(self, number: int, host: str) -> None:
+    def __init__(self, number: int, host: str, behind: str = "") -> None:
+        """`behind`: the broker's host, for a connection through a proxy; empty: none."""
         self.number = number
         """Tells it from all other connections of the run."""
         self.host = host
+        self.behind = behind
         self.ended = False
         self.ends: dict[int, End] = {}
         """By the id of the producer or consumer."""
@@ -69,7 +71,8 @@ class Link(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._loop.create_connection(lambda: self, self.host, BROKER_PORT)
-                self.write(requests.connect(client_version="Simulated"))
+                behind = f"{self.behind}:{BROKER_PORT}" if self.behind else ""
+                self.write(requests.connect(client_version="Simulated", proxy_to_broker_url=behind))
                 await self._connected
         except (OSError, TimeoutError) as error:
             self.abort()
@@ -206,35 +209,52 @@ def _end_of(command: pb.BaseCommand) -> int:
             return 0
 
 
+class Entrances(NamedTuple):
+    """The hosts that a client's lookups begin at."""
+
+    hosts: list[str]
+    proxies: bool
+    """They are proxies: brokers are reached through them alone."""
+
+
 class Links:
     """The connections of one client program: one to each broker, opened when it is needed."""
 
-    def __init__(self, brokers: list[str], number: Callable[[], int], choose: Callable[[list[str]], str]) -> None:
-        """`brokers` are the hosts that lookups begin at, `choose` says with which."""
-        self._brokers = brokers
+    def __init__(self, entrances: Entrances, number: Callable[[], int], choose: Callable[[list[str]], str]) -> None:
+        """`choose` says with which entrance a lookup begins."""
+        self._entrances = entrances
         self._number = number
         self._choose = choose
-        self._links: dict[str, Link] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
 
-    async def to(self, host: str) -> Link:
-        """A connection. `NoAnswer`."""
-        async with self._opening.setdefault(host, asyncio.Lock()):
-            link = self._links.get(host)
+    async def to(self, host: str, behind: str = "") -> Link:
+        """A connection; `behind` a proxy, the broker's host. `NoAnswer`."""
+        ways = (host, behind)
+        async with self._opening.setdefault(ways, asyncio.Lock()):
+            link = self._links.get(ways)
             if link is None or link.ended:
-                link = self._links[host] = Link(self._number(), host)
+                link = self._links[ways] = Link(self._number(), host, behind)
                 await link.open()
             return link
 
+    async def to_broker(self, host: str) -> Link:
+        """A connection to a broker, directly or through some proxy. `NoAnswer`."""
+        entrances = self._entrances
+        return await (self.to(self._choose(entrances.hosts), host) if entrances.proxies else self.to(host))
+
     async def to_owner(self, topic: str) -> Link:
         """A connection to whoever serves a topic. `NoAnswer`, `PulsarError`."""
-        link = await self.to(self._choose(self._brokers))
+        entrances = self._entrances
+        link = await self.to(self._choose(entrances.hosts))
         authoritative = False
         for _ in range(REDIRECTS_MAX):
             flag = authoritative
             answer = await link.ask(lambda request: requests.lookup(request, topic, authoritative=flag))  # noqa: B023
+            if answer.proxy_through_service_url != entrances.proxies:
+                raise NoAnswer(f"{link.host} says the wrong way to {topic}: {answer}")
             host = host_of(answer.brokerServiceUrl)
-            link = await self.to(host)
+            link = await (self.to(link.host, host) if entrances.proxies else self.to(host))
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return link
             authoritative = answer.authoritative
@@ -249,4 +269,4 @@ def host_of(service_url: str) -> str:
     return service_url.partition("//")[2].partition(":")[0]
 
 
-__all__ = ["BROKER_PORT", "End", "Link", "Links", "NoAnswer", "PulsarError", "host_of"]
+__all__ = ["BROKER_PORT", "End", "Entrances", "Link", "Links", "NoAnswer", "PulsarError", "host_of"]

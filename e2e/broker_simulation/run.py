@@ -9,6 +9,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.metadata.tree import Outcome
 from magnetar.sim.loop import SimulatedLoop
 
+from e2e.broker_simulation.admin import forget_applications
 from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
@@ -18,7 +19,10 @@ from e2e.broker_simulation.history import Delivered, History, SubscriptionHistor
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.parameters import Parameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
+from e2e.broker_simulation.protocol import Entrances
 from e2e.broker_simulation.readers import Reader
+from e2e.broker_simulation.transactions.still_open import still_open
+from e2e.broker_simulation.transactions.transactors import Transactor
 from e2e.simulation.cluster import World
 from e2e.simulation.planting import Mistake, planted
 from e2e.simulation_runner import running
@@ -45,6 +49,8 @@ class BrokerRun:
         self.world: World | None = None
         self._loop = loop
         self._goal = Goal()
+        self._transfer = Goal()
+        """Of transactors."""
         self._readers: list[Reader] = []
         self._witness: MetadataWitness
 
@@ -61,6 +67,9 @@ class BrokerRun:
                 receipt.content.messages for topic in self.history.topics.values() for receipt in topic.receipts
             ),
             "deliveries": sum(isinstance(event, Delivered) for event in events),
+            "transactions that were committed": sum(
+                bool(one.commit) and one.answered for one in self.history.transactions
+            ),
             "receipts of acknowledgements": sum(isinstance(event, Told) for event in events),
         }
 
@@ -73,11 +82,15 @@ class BrokerRun:
         cluster = Cluster(world, parameters)
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
+        transactors = self._start_transactors(cluster, "transactor")
         faults = Faults(cluster, self.history)
         await faults.run()
         faults.heal()
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
+        self._transfer.drain = True
+        await self._until_done(transactors, "does not take all that is there")
+        await self._until_transactions_are_over(cluster)
         # Whoever has lost its session must have heard of it: until then it answers as if it was the owner.
         await asyncio.sleep(SETTLING_SECONDS)
         await self._read_all(cluster, "early")
@@ -139,8 +152,32 @@ class BrokerRun:
                 consumers[consumer] = cluster.client(name, consumer)
         return producers, readers, consumers
 
+    def _start_transactors(self, cluster: Cluster, kind: str) -> list[Host]:
+        parameters = self.parameters.transactions
+        if parameters is None:
+            return []
+        hosts = []
+        for number in range(parameters.transactors if kind == "transactor" else 1):
+            name = f"{kind}{number}"
+            topics = list(self.history.topics)
+            transactor = Transactor(self._client(cluster, name), name, topics, parameters, self._transfer)
+            hosts.append(cluster.client(name, transactor))
+        return hosts
+
+    async def _until_transactions_are_over(self, cluster: Cluster) -> None:
+        """Nothing is held for ever, neither positions nor acknowledgements nor coordinators' records."""
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        while what := still_open(cluster):
+            if self._loop.time() > deadline:
+                self.history.stuck += [f"a transaction stays open: {one}" for one in what]
+                return
+            await asyncio.sleep(0.1)
+
     def _client(self, cluster: Cluster, name: str) -> Client:
-        return Client(cluster.world, name, cluster.broker_names, self.history, self._witness)
+        entrances = Entrances(cluster.broker_names, proxies=False)
+        if cluster.proxies and cluster.world.chance(f"entrance {name}").random() < self.parameters.proxied_share:
+            entrances = Entrances(cluster.proxy_names, proxies=True)
+        return Client(cluster.world, name, entrances, self.history, self._witness)
 
     async def _until_done(self, hosts: list[Host], complaint: str) -> None:
         deadline = self._loop.time() + PATIENCE_SECONDS
@@ -193,15 +230,19 @@ class BrokerRun:
             client = self._client(cluster, name)
             consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters)
             hosts.append(cluster.client(name, consumer))
+        hosts += self._start_transactors(cluster, "transactor-late")
         await self._until_done(hosts, "does not come to an end: nothing comes, and there is a backlog")
 
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs."""
-    return running.run_seed(
-        seed,
-        lambda loop: BrokerRun(loop, draw_parameters(seed)),
-        BOUNDS,
-        planted=planted(mistake),
-        keep_trace=keep_trace,
-    )
+    try:
+        return running.run_seed(
+            seed,
+            lambda loop: BrokerRun(loop, draw_parameters(seed)),
+            BOUNDS,
+            planted=planted(mistake),
+            keep_trace=keep_trace,
+        )
+    finally:
+        forget_applications()

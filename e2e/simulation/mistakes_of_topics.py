@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar.core.ids import Position
-from magnetar.managed import managed_ledger
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors import recovery as cursor_recovery
 from magnetar.managed.cursors.storage import CursorStorage
@@ -16,7 +15,8 @@ from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
-from magnetar.managed.trim import ledgers_to_delete
+from magnetar.managed.trimming import trimming
+from magnetar.managed.trimming.choice import ledgers_to_delete
 from magnetar.metadata.store import ANY_VERSION
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import PositionInfo
 
@@ -175,7 +175,7 @@ def trims_for_nobody() -> list[Patch]:
     def trim(records: Any, slowest_mark: Position | None, settings: ManagedLedgerSettings, now_ms: int) -> list[int]:
         return ledgers_to_delete(records, None, settings, now_ms)
 
-    return [(managed_ledger, "ledgers_to_delete", trim)]
+    return [(trimming, "ledgers_to_delete", trim)]
 
 
 def confirmed_when_sent() -> list[Patch]:

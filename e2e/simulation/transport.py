@@ -62,6 +62,9 @@ class SimulatedTransport(asyncio.Transport):
         # Sending: bytes that the other protocol has not been given yet.
         self.unacknowledged_bytes = 0
         self._last_arrival_seconds = 0.0
+        self._in_flight: deque[Chunk] = deque()
+        """What is on its way, the oldest first. Each arrival takes the oldest: a connection keeps the order, whatever
+        was sent again."""
         self._stalled: deque[Chunk] = deque()
         self.lost = False
         self._high_water_bytes = HIGH_WATER_BYTES
@@ -123,16 +126,21 @@ class SimulatedTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def _send(self, chunk: Chunk) -> None:
-        if self._stalled:
+        if self._stalled and not self._in_flight:
             self._stalled.append(chunk)
             return
+        self._in_flight.append(chunk)
+        self._schedule_arrival()
+
+    def _schedule_arrival(self) -> None:
         loop, source, target = self._loop, self.process.host, self.other.process.host
         arrival = max(loop.time() + self._network.delay_seconds(source, target), self._last_arrival_seconds)
         self._last_arrival_seconds = arrival
-        loop.call_at(arrival, self._arrive, chunk, context=self.other.context)
+        loop.call_at(arrival, self._arrive, context=self.other.context)
 
-    def _arrive(self, chunk: Chunk) -> None:
+    def _arrive(self) -> None:
         # Runs on behalf of the receiver: of a dead one nothing arrives.
+        chunk = self._in_flight.popleft()
         if self.lost:
             return
         if self._stalled or self._network.is_blocked(self.process.host, self.other.process.host):
@@ -144,8 +152,10 @@ class SimulatedTransport(asyncio.Transport):
         """Something between hosts was healed: send again what was held back."""
         if self._stalled and not self._network.is_blocked(self.process.host, self.other.process.host):
             stalled, self._stalled = self._stalled, deque()
-            for chunk in stalled:
-                self._send(chunk)
+            # They are older than what has not arrived yet.
+            self._in_flight.extendleft(reversed(stalled))
+            for _ in stalled:
+                self._schedule_arrival()
 
     def acknowledged(self, size_bytes: int) -> None:
         """The other end's protocol has been given so many bytes."""

@@ -159,6 +159,7 @@ class WatchedClient:
         self._who = who
         self._inner = inner
         self._witness = witness
+        self.describe = inner.describe
         self.delete = inner.delete
         self.close = inner.close
 

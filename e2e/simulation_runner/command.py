@@ -13,7 +13,7 @@ import importlib
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from e2e.collector import freeze_modules
@@ -37,14 +37,12 @@ class Simulator:
         self.program = program
         self.seeds_per_mistake = seeds_per_mistake
         self.mistakes: dict[str, Any] = importlib.import_module(f"{program}.mistakes").MISTAKES
+        self._run_seed: Callable[..., Verdict] = importlib.import_module(f"{program}.run").run_seed
 
     def run(self, seed: int, mistake: str | None, *, keep_trace: bool = False) -> Verdict:
         """One seed."""
-        run_seed = importlib.import_module(f"{self.program}.run").run_seed
-        verdict: Verdict = run_seed(
-            seed, mistake=None if mistake is None else self.mistakes[mistake], keep_trace=keep_trace
-        )
-        return verdict
+        planted = None if mistake is None else self.mistakes[mistake]
+        return self._run_seed(seed, mistake=planted, keep_trace=keep_trace)
 
 
 def main(simulator: Simulator, arguments: list[str] | None = None) -> int:
@@ -81,17 +79,17 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
 
 def run_batch(work: tuple[str, range, str | None]) -> list[Verdict]:
     """Some seeds in a row, with a planted mistake or none; for a pool of processes."""
-    freeze_modules()
     program, seeds, mistake = work
     simulator = Simulator(program)
+    freeze_modules()
     return [simulator.run(seed, mistake) for seed in seeds]
 
 
 def find_mistake(work: tuple[str, str, range]) -> tuple[str, Verdict | None]:
     """The mistake's name, and the first of some seeds that finds it; for a pool of processes."""
     program, name, seeds = work
-    freeze_modules()
     simulator = Simulator(program)
+    freeze_modules()
     for seed in seeds:
         verdict = simulator.run(seed, name)
         if verdict.violations:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from typing import Final
 
 import pytest
+from magnetar.sim.loop import SimulatedLoop
 
 from e2e.broker_simulation.mistakes import MISTAKES
 from e2e.broker_simulation.run import run_seed
 from e2e.simulation.planting import CodeIsCompiled, planted
 
+SEEDS: Final = 60
 SEEDS_PER_TEST: Final = 10
 
 TRIED_HERE: Final = {
     "a-part-is-the-whole": 11,
+    "acks-of-aborted-are-kept": 3,
     "acknowledged-up-to-but-one": 0,
     "asked-for-again-and-dropped": 2,
     "blocked-for-good": 2,
@@ -24,13 +28,17 @@ TRIED_HERE: Final = {
     "counts-are-forgotten": 7,
     "deliveries-are-counted": 0,
     "doubt-without-letting-go": 0,
+    "ended-links-are-asked": 2,
+    "one-broker-for-all": 1,
+    "one-that-hears-is-enough": 14,
+    "time-never-ends": 8,
     "what-is-left-is-dropped": 2,
 }
 """Each with a seed that finds it. The others: `make sim-brokers ARGS="--mistake all"`."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 100, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_every_promise_is_kept(first: int) -> None:
     confirmed = 0
     for seed in range(first, first + SEEDS_PER_TEST):
@@ -59,13 +67,14 @@ def test_a_planted_mistake_is_found(name: str, seed: int) -> None:
     except CodeIsCompiled as error:
         pytest.skip(str(error))
     assert run_seed(seed, mistake=MISTAKES[name]).violations
-    # It is the mistake: without it the seed is fine.
-    assert run_seed(seed).violations == []
+    # It is the mistake: without it the seed is fine, as `test_every_promise_is_kept` shows.
+    assert seed < SEEDS
 
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_trace_twice() -> None:
-    for seed in range(3):
+    # The last one has transactions.
+    for seed in (0, 1, 2, 3):
         first, second = run_seed(seed), run_seed(seed, keep_trace=True)
         assert (first.trace_digest, first.steps) == (second.trace_digest, second.steps)
         assert first.trace_lines == []
@@ -93,7 +102,7 @@ def test_processes_with_other_hash_seeds_give_the_same_traces() -> None:
 
 
 def test_a_run_leaves_nothing_behind() -> None:
-    """Of those in which nobody asks the admin API: aiohttp's application keeps its world."""
+    """Of those in which nobody asks the admin API: what that keeps goes with the next collection."""
     count_worlds = (
         "import gc\n"
         "from e2e.simulation.cluster import World\n"
@@ -105,3 +114,16 @@ def test_a_run_leaves_nothing_behind() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", count_worlds], check=True, capture_output=True, text=True)
     assert printed.stdout.strip() == "0"
+
+
+def test_nothing_of_a_seed_is_kept() -> None:
+    before = loops()
+    # Its brokers serve the admin API, whose library keeps handlers.
+    run_seed(102)
+    assert loops() == before
+
+
+def loops() -> int:
+    """Simulated loops that are there."""
+    gc.collect()
+    return sum(isinstance(each, SimulatedLoop) for each in gc.get_objects())

@@ -10,6 +10,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 from e2e.broker_simulation.checker import check, undelivered
+from e2e.broker_simulation.deliveries import COUNT_STORED_SECONDS
 from e2e.broker_simulation.history import (
     GARBLED,
     Acknowledged,
@@ -373,6 +374,26 @@ def test_counts_of_redeliveries() -> None:
     assert "comes as redelivered 1 times; it was asked for 2 times" in story.violations()[0]
     story.gets(session, 1, times=1)
     assert "comes as redelivered 1 times, and was asked for 0 times" in story.violations()[1]
+
+
+@pytest.mark.parametrize(("seconds", "known"), [(COUNT_STORED_SECONDS + 1, True), (COUNT_STORED_SECONDS - 2, False)])
+def test_counts_outlast_sessions(seconds: float, known: bool) -> None:
+    """A count that a broker had the time to store is the least that later sessions are told."""
+    story = Story(SHARED)
+    first = story.session()
+    story.gets(first, 0)
+    story.again(first, 0)
+    story.gets(first, 0, times=1)
+    story.now += seconds
+    story.gets(first, 1)
+    story.ends(first, closed=False)
+    second = story.session(link=2)
+    story.gets(second, 0, times=1)
+    assert story.violations() == []
+    story.ends(second, closed=False)
+    story.gets(story.session(link=3), 0)
+    found = [what for what in story.violations() if "comes to session 2 as redelivered 0 times, not 1" in what]
+    assert bool(found) == known
 
 
 def test_a_seek_that_is_not_followed() -> None:

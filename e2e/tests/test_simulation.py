@@ -13,30 +13,32 @@ from e2e.simulation.mistakes import MISTAKES
 from e2e.simulation.planting import CodeIsCompiled, planted
 from e2e.simulation.run import run_seed
 
+SEEDS: Final = 100
 SEEDS_PER_TEST: Final = 5
 
-TRIED_HERE: Final = (
-    "blind-cursor-node",
-    "checkpoint-without-sync",
-    "confirm-before-quorum",
-    "confirms-what-it-sends",
-    "cursor-ledger-deleted-first",
-    "fence-in-memory",
-    "fenced-takes-normal-adds",
-    "journal-without-sync",
-    "marks-first",
-    "one-bookie-lac",
-    "out-of-order-confirm",
-    "receipt-at-once",
-    "unlisted-ledger",
-)
-"""Each is found by one of the first seeds. The others: `make sim ARGS="--mistake all"`."""
+TRIED_HERE: Final = {
+    "blind-cursor-node": 3,
+    "checkpoint-without-sync": 0,
+    "confirm-before-quorum": 2,
+    "confirms-what-it-sends": 7,
+    "cursor-ledger-deleted-first": 3,
+    "fence-in-memory": 0,
+    "fenced-takes-normal-adds": 0,
+    "journal-without-sync": 0,
+    "marks-first": 0,
+    "one-bookie-lac": 0,
+    "out-of-order-confirm": 1,
+    "receipt-at-once": 1,
+    "unlisted-ledger": 3,
+}
+"""Each with the seed that finds it. When code changes, another one may: then they are tried in turn. The others:
+`make sim ARGS="--mistake all"`."""
 
 WITHIN_SEEDS: Final = 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 100, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_every_promise_is_kept(first: int) -> None:
     confirmed = 0
     for seed in range(first, first + SEEDS_PER_TEST):
@@ -57,17 +59,17 @@ def test_every_mistake_still_has_its_place(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRIED_HERE)
-def test_a_planted_mistake_is_found(name: str) -> None:
+@pytest.mark.parametrize(("name", "known"), TRIED_HERE.items())
+def test_a_planted_mistake_is_found(name: str, known: int) -> None:
     try:
         with planted(MISTAKES[name]):
             pass
     except CodeIsCompiled as error:
         pytest.skip(str(error))
-    for seed in range(WITHIN_SEEDS):
+    for seed in (known, *range(WITHIN_SEEDS)):
         if run_seed(seed, mistake=MISTAKES[name]).violations:
-            # It is the mistake: without it the seed is fine.
-            assert run_seed(seed).violations == []
+            # It is the mistake: without it the seed is fine, as `test_every_promise_is_kept` shows.
+            assert seed < SEEDS
             return
     raise AssertionError(f"{name} was not found in {WITHIN_SEEDS} seeds")
 

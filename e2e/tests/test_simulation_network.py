@@ -167,6 +167,32 @@ def test_a_blocked_path_holds_bytes_back_until_it_heals(stage: Stage) -> None:
     stage.play(scene)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_held_back_is_not_overtaken_by_what_is_on_its_way(seed: int) -> None:
+    stage = Stage(seed)
+
+    async def scene() -> None:
+        await stage.serve()
+        peer = await stage.connect()
+        heal = stage.network.block(["b"], ["a"])
+        written = b""
+        for number in range(200):
+            if number % 3 == 0:
+                heal = stage.network.block(["a"], ["b"])
+            chunk = b"%d " % number
+            peer.write(chunk)
+            written += chunk
+            await asyncio.sleep(0.0002)
+            if number % 3 == 2:
+                heal()
+        heal()
+        await asyncio.sleep(1.0)
+        assert stage.accepted[0].data == written
+
+    stage.play(scene)
+    stage.loop.bury()
+
+
 def test_a_killed_process_closes_its_connections_and_what_it_wrote_arrives(stage: Stage) -> None:
     async def scene() -> None:
         await stage.serve()
