@@ -59,7 +59,7 @@ class ConnectionLimits:
     """How many clients are connected, altogether and from each address; 0 is no limit but the files that the process
     may have open. One address gets four fifths of what there is at most: one client must not keep out all others."""
 
-    __slots__ = ("_limit", "_per_address", "_per_address_limit", "refused", "total")
+    __slots__ = ("_limit", "_per_address", "_per_address_limit", "opened_total", "refused", "total")
 
     def __init__(
         self, total_max: int, per_address_max: int, call_later: CallLater, files_max: int | None = None
@@ -72,6 +72,9 @@ class ConnectionLimits:
         self.refused = RefusedConnections(call_later=call_later)
         """By these limits, and by others of the same broker."""
         self.total = 0
+        """Those that are open."""
+        self.opened_total = 0
+        """Those that were ever opened."""
 
     def opened(self, peer_address: str) -> None:
         """Count a connection. Raises PulsarError(NOT_ALLOWED_ERROR) for one too many, which is not counted; the log
@@ -87,6 +90,7 @@ class ConnectionLimits:
             text = f"Reached the maximum number of connections on address{peer_address}"
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, text)
         self.total += 1
+        self.opened_total += 1
         if of_address is not None:
             self._per_address[address] = here + 1
 

@@ -23,6 +23,7 @@ from magnetar.broker.policies.model import (
     InactiveTopics,
     Rate,
 )
+from magnetar.broker.policies.offload import offload_policy
 from magnetar.broker.policies.policy import RATES, Policy, PolicyKind
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
@@ -117,9 +118,12 @@ _OF_DISPATCH: Final = "dispatch."
 
 
 def effective_policies(
-    broker: BrokerLevel, namespace: Mapping[str, Any], topic: Mapping[str, Any]
+    broker: BrokerLevel,
+    namespace: Mapping[str, Any],
+    topic: Mapping[str, Any],
+    local: Mapping[str, Any] | None = None,
 ) -> EffectivePolicies:
-    """Put the levels together."""
+    """Put the levels together; `local` is what this cluster alone keeps about the namespace."""
     settings = broker.settings.policies
     levels = _Levels(broker, topic, namespace)
     retention = levels.part("retention") or {}
@@ -130,7 +134,11 @@ def effective_policies(
     plain = {policy.name: levels.plain(policy) for policy in _PLAIN}
     of_dispatch = {name: plain.pop(name) for name in list(plain) if name.startswith(_OF_DISPATCH)}
     return EffectivePolicies(
-        ledger=_ledger_settings(broker.ledger, levels, minutes, megabytes),
+        ledger=replace(
+            _ledger_settings(broker.ledger, levels, minutes, megabytes),
+            bookie_groups=bookie_groups_of(local or {}),
+            offload=offload_policy(broker.settings.offload, namespace, topic),
+        ),
         dispatch=replace(
             broker.settings.dispatch, **{name.removeprefix(_OF_DISPATCH): value for name, value in of_dispatch.items()}
         ),
@@ -150,6 +158,7 @@ def effective_policies(
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
         remote_clusters=_remote_clusters(broker, levels),
+        resource_group=_resource_group(levels),
         **plain,
     )
 
@@ -217,6 +226,16 @@ def _ledger_settings(
         retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
         retention_size_bytes=megabytes * MIB if megabytes >= 0 else -1,
     )
+
+
+def bookie_groups_of(local: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The groups of bookies that the ledgers of a namespace are put on (Pulsar: `BookieAffinityGroupData`)."""
+    groups = _object(local.get("bookieAffinityGroup"))
+    if groups is None:
+        return None
+    names = [groups.get(f"bookkeeperAffinityGroup{which}") for which in ("Primary", "Secondary")]
+    first, secondary = (name if isinstance(name, str) else "" for name in names)
+    return first, secondary
 
 
 def _backlog_quota(broker: BrokerLevel, levels: _Levels, kind: str) -> BacklogQuota:
@@ -292,6 +311,10 @@ def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
         if isinstance(named, list) and named:
             return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
     return ()
+
+
+def _resource_group(levels: _Levels) -> str:
+    return next((name for name in levels.values("resource_group") if isinstance(name, str)), "")
 
 
 def _object(value: object) -> Mapping[str, Any] | None:

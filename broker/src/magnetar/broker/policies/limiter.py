@@ -164,12 +164,16 @@ class RateLimiter:
         self._timer = None
         self._tokens_back()
 
-    def _tokens_back(self) -> None:
-        held = self._held
-        if held and min(self.room()) >= 1:
-            self._held = {}
+    def _let_go_of_held(self) -> None:
+        """Something may pass again, perhaps: then connections are read again."""
+        if min(self.room()) >= 1:
+            held, self._held = self._held, {}
             for connection in held:
                 connection.resume_reading(self.reason)
+
+    def _tokens_back(self) -> None:
+        if self._held:
+            self._let_go_of_held()
         # Each takes what it needs before the next one's turn; one that finds too little waits again, at the end.
         turns = len(self._waiting)
         while turns and min(self.room()) >= 1:

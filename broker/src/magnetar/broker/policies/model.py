@@ -7,14 +7,16 @@ ever changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 
 if TYPE_CHECKING:
     from magnetar.broker.settings.broker import DispatchSettings
+    from magnetar.core.topic_name import TopicName
     from magnetar.managed.settings import ManagedLedgerSettings
 
 
@@ -100,6 +102,8 @@ class EffectivePolicies:
     dispatch_rates: Mapping[str, Rate] = field(default_factory=dict)
     """Dispatch rates of single subscriptions, by name; they win over `subscription_dispatch_rate`."""
     replicator_dispatch_rate: Rate = UNLIMITED
+    resource_group: str = ""
+    """The group of namespaces that shares limits with this one; empty: none."""
     subscribe_rate: Rate = UNLIMITED
     """Subscribes per consumer and period; `messages` counts them."""
 
@@ -126,6 +130,13 @@ class EffectivePolicies:
         return (
             self.deduplication or self.encryption_required or self.message_size_bytes_max > 0 or self.delay_ms_max > 0
         )
+
+    def ledger_of(self, name: TopicName) -> ManagedLedgerSettings:
+        """How a topic is stored: those that belong to brokers are never offloaded by themselves, as at Apache's."""
+        offload = self.ledger.offload
+        if not offload.by_itself or not belongs_to_brokers(name):
+            return self.ledger
+        return replace(self.ledger, offload=replace(offload, threshold_bytes=-1, threshold_ms=-1))
 
     def dispatch_rate_of(self, subscription: str) -> Rate:
         """The dispatch rate of one subscription by itself."""

@@ -21,7 +21,7 @@ from magnetar.broker.policies.system_topics import (
     is_system_topic,
     load_history_policies,
 )
-from magnetar.broker.resources import Document, Resources
+from magnetar.broker.resources import LOCAL_POLICIES_ROOT, Document, Resources
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.metadata.store import Notification, SessionEvent
@@ -30,6 +30,9 @@ logger: Final = logging.getLogger(__name__)
 
 POLICIES_PATH: Final = Resources.tenant_path("")
 """The path above all namespaces' policies, which are nodes `<tenant>/<namespace>` below it."""
+
+LOCAL_KEYS: Final = ("bookieAffinityGroup",)
+"""What of the local policies policies are made of."""
 
 NAMESPACES_KEPT: Final = 10_000
 """Namespaces without a loaded topic are forgotten when so many are kept, some kilobytes each."""
@@ -44,12 +47,14 @@ Listener = Callable[[NamespaceName, TopicName | None], None]
 class NamespacePolicies:
     """What holds in one namespace; `variants` are of topics with policies of their own, by these."""
 
-    __slots__ = ("_broker", "document", "policies", "variants")
+    __slots__ = ("_broker", "document", "local", "policies", "variants")
 
-    def __init__(self, broker: BrokerLevel, document: Document) -> None:
+    def __init__(self, broker: BrokerLevel, document: Document, local: Document) -> None:
         self._broker = broker
         self.document = document
-        self.policies = effective_policies(broker, document, {})
+        self.local = local
+        """What policies are made of that this cluster alone keeps."""
+        self.policies = effective_policies(broker, document, {}, local)
         self.variants: dict[str, EffectivePolicies] = {}
 
     def over(self, own: Mapping[str, Any]) -> EffectivePolicies:
@@ -61,7 +66,7 @@ class NamespacePolicies:
         if variant is None:
             if len(self.variants) >= VARIANTS_MAX:
                 del self.variants[next(iter(self.variants))]
-            variant = self.variants[key] = effective_policies(self._broker, self.document, own)
+            variant = self.variants[key] = effective_policies(self._broker, self.document, own, self.local)
         return variant
 
 
@@ -89,15 +94,18 @@ class Policies:
         self._outdated: set[NamespaceName] = set()
         """Changed while they were being read, or could not be read again after a change."""
         self._listeners: list[Listener] = []
-        store = resources.configuration_store
-        self._stops = [store.watch(self._take_notification), store.watch_session(self._take_session_event)]
+        self._stops = [
+            stop
+            for store in resources.stores
+            for stop in (store.watch(self._take_notification), store.watch_session(self._take_session_event))
+        ]
 
     def use_broker(self, broker: BrokerLevel) -> None:
         """The broker's own word changes: namespaces and topics that leave it to the broker follow."""
         self.broker = broker
         self.defaults = effective_policies(broker, {}, {})
         for namespace, kept in list(self._namespaces.items()):
-            self._namespaces[namespace] = NamespacePolicies(broker, kept.document)
+            self._namespaces[namespace] = NamespacePolicies(broker, kept.document, kept.local)
             self._tell(namespace, None)
 
     def use_topic_policies(self, store: TopicPolicyStore) -> None:
@@ -185,23 +193,29 @@ class Policies:
             self._outdated.discard(namespace)
             try:
                 document = await self._resources.policies(namespace)
+                local = await self._local(namespace) if document is not None else {}
             except MagnetarError:
                 if namespace in self._namespaces:
                     self._outdated.add(namespace)
                 raise
             if namespace not in self._outdated:
-                return self._keep(namespace, document)
+                return self._keep(namespace, document, local)
 
-    def _keep(self, namespace: NamespaceName, document: Document | None) -> NamespacePolicies | None:
+    async def _local(self, namespace: NamespaceName) -> Document:
+        """What of a namespace's local policies is about its topics; its bundles, which change often, are not."""
+        found = await self._resources.local_documents.get(Resources.local_policies_path(namespace)) or {}
+        return {key: found[key] for key in LOCAL_KEYS if key in found}
+
+    def _keep(self, namespace: NamespaceName, document: Document | None, local: Document) -> NamespacePolicies | None:
         before = self._namespaces.get(namespace)
         if document is None or document.get("deleted"):
             self._namespaces.pop(namespace, None)
             return None
-        if before is not None and before.document == document:
+        if before is not None and (before.document, before.local) == (document, local):
             return before
         if before is None and len(self._namespaces) >= self._namespaces_max:
             self._forget_unused()
-        kept = self._namespaces[namespace] = NamespacePolicies(self.broker, document)
+        kept = self._namespaces[namespace] = NamespacePolicies(self.broker, document, local)
         if before is not None:
             self._tell(namespace, None)
         return kept
@@ -212,9 +226,11 @@ class Policies:
         self._namespaces_max = max(NAMESPACES_KEPT, 2 * len(self._namespaces))
 
     def _take_notification(self, notification: Notification) -> None:
-        if not notification.path.startswith(POLICIES_PATH):
+        path = notification.path
+        root = next((root for root in (POLICIES_PATH, LOCAL_POLICIES_ROOT) if path.startswith(root)), None)
+        if root is None:
             return
-        tenant, slash, name = notification.path[len(POLICIES_PATH) :].partition("/")
+        tenant, slash, name = path[len(root) :].partition("/")
         if slash and "/" not in name:
             self._changed(NamespaceName(tenant, name))
 

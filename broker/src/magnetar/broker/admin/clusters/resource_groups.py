@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE as NAMESPACE
@@ -18,14 +18,14 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     node_name,
 )
-from magnetar.broker.admin.web.shapes import Shape, integer, long, required_body
+from magnetar.broker.admin.web.shapes import BadValue, Kind, Shape, integer, long, required_body
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.resource_groups.groups import ROOT
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.store import NodeNotFound, VersionConflict
 
 BASE: Final = "/admin/v2/resourcegroups"
 ONE: Final = BASE + "/{group}"
-ROOT: Final = "/admin/resourcegroups"
 
 NO_LIMITS: Final = {
     "publishRateInMsgs": -1,
@@ -33,7 +33,21 @@ NO_LIMITS: Final = {
     "dispatchRateInMsgs": -1,
     "dispatchRateInBytes": -1,
 }
-RESOURCE_GROUP: Final = Shape({name: (long if name.endswith("Bytes") else integer, None) for name in NO_LIMITS})
+
+
+def rate(kind: Kind) -> Kind:
+    """A rate per second; 0 and -1 are no limit. Apache's broker takes any negative number for none."""
+
+    def read(value: Any) -> int:
+        given: int = kind(value)
+        if given < -1:
+            raise BadValue(f"{given} is no rate: -1 is no limit")
+        return given
+
+    return read
+
+
+RESOURCE_GROUP: Final = Shape({name: (rate(long if name.endswith("Bytes") else integer), None) for name in NO_LIMITS})
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
