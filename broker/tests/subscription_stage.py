@@ -16,6 +16,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.managed.entry import Entry
+from magnetar.managed.redelivery_counts import RedeliveryCounts
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, MessageMetadata
@@ -42,6 +43,7 @@ class MemoryCursor:
         self.entries: list[Entry] = []
         self.acknowledged: set[int] = set()
         self.partial: dict[int, int] = {}
+        self.redeliveries = RedeliveryCounts()
         self.cursor_properties: dict[str, str] = {}
         self.next_entry = 0
         self.cached_from = 0
@@ -87,6 +89,7 @@ class MemoryCursor:
     def acknowledge(self, positions: Sequence[Position]) -> None:
         for _, entry_id in positions:
             self.acknowledged.add(entry_id)
+            self.redeliveries.forget((LEDGER, entry_id))
             self.partial.pop(entry_id, None)
 
     def acknowledge_batch_indexes(self, position: Position, remaining: list[int], batch_size: int) -> bool:
@@ -111,6 +114,12 @@ class MemoryCursor:
         left = self.partial.get(position[1])
         return None if left is None else [left]
 
+    def redelivered(self, positions: Sequence[Position]) -> None:
+        self.redeliveries.increment(list(positions))
+
+    def redelivery_counts(self, entries: list[Entry]) -> list[int] | None:
+        return self.redeliveries.of(entries)
+
     def unacknowledged_at(self, number: int) -> Position:
         return (LEDGER, [each for each in range(len(self.entries)) if each not in self.acknowledged][number - 1])
 
@@ -128,6 +137,7 @@ class MemoryCursor:
     async def reset(self, position: Position) -> None:
         self.acknowledged = set(range(position[1]))
         self.partial = {}
+        self.redeliveries = RedeliveryCounts()
         self.next_entry = position[1]
 
     def persist(self, done: Callable[[MagnetarError | None], None]) -> None:

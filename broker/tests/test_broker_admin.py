@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import time
@@ -314,7 +315,8 @@ async def test_metrics(admin: Any, client: ProtocolClient) -> None:
         labels = 'cluster="standalone",namespace="public/default",topic="persistent://public/default/topic"'
         assert f"pulsar_in_messages_total{{{labels}}} 2" in lines
         assert f'pulsar_subscription_back_log{{{labels},subscription="s"}} 2' in lines
-        assert 'pulsar_topics_count{cluster="standalone"} 1' in lines
+        assert 'pulsar_topics_count{cluster="standalone",namespace="public/default"} 1' in lines
+        assert 'pulsar_broker_topics_count{cluster="standalone"} 1' in lines
         # Nothing is decided where a broker is alone; dashboards want a number all the same.
         assert 'magnetar_lb_decisions_failed_total{cluster="standalone"} 0' in lines
         assert 'magnetar_lb_placements_total{cluster="standalone"} 0' in lines
@@ -346,13 +348,13 @@ async def test_metrics_are_never_those_of_an_earlier_question(
 ) -> None:
     """Also when they could not be gathered for whoever asked before."""
     gathered = CollectedMetrics(admin.broker.running.context)
-    assert b"topic=" not in await gathered.text()
+    assert b"topic=" not in b"".join(await gathered.text())
     await client.producer("persistent://public/default/topic")
-    assert b'topic="persistent://public/default/topic"' in await gathered.text()
+    assert b'topic="persistent://public/default/topic"' in b"".join(await gathered.text())
     gather, go = metrics.broker_metrics, asyncio.Event()
     gatherings = 0
 
-    async def slowly(context: BrokerContext, process: bytes) -> bytes:
+    async def slowly(context: BrokerContext, process: bytes) -> list[bytes]:
         nonlocal gatherings
         gatherings += 1
         if gatherings == 2:
@@ -368,10 +370,10 @@ async def test_metrics_are_never_those_of_an_earlier_question(
     others = [asyncio.create_task(gathered.text()) for _ in range(2)]
     await asyncio.sleep(0)
     go.set()
-    assert b"other" not in await first
+    assert b"other" not in b"".join(await first)
     with pytest.raises(ValueError, match="a mistake of ours"):
         await others[0]
-    assert b'topic="persistent://public/default/other"' in await others[1]
+    assert b'topic="persistent://public/default/other"' in b"".join(await others[1])
 
 
 @pytest.mark.slow
@@ -394,15 +396,20 @@ async def test_metrics_of_many_topics_are_gathered_in_turns_and_once_for_all_who
             await asyncio.sleep(0)
             longest_seconds = max(longest_seconds, time.thread_time() - begun)
 
-    for _ in range(5):
-        longest_seconds = 0.0
-        measuring = asyncio.create_task(measure())
-        first, *others = await asyncio.gather(*(gathered.text() for _ in range(100)))
-        measuring.cancel()
-        if longest_seconds < 0.05:
-            break
+    gc.disable()  # A collection would look at all that other tests have left in this process.
+    try:
+        for _ in range(5):
+            longest_seconds = 0.0
+            measuring = asyncio.create_task(measure())
+            first, *others = await asyncio.gather(*(gathered.text() for _ in range(100)))
+            measuring.cancel()
+            if longest_seconds < 0.05:
+                break
+    finally:
+        gc.enable()
     assert longest_seconds < 0.05
     # The first one's was begun before the others asked.
     assert len({id(one) for one in others}) == 1
-    assert first.count(b"\npulsar_subscription_back_log{") == count
-    assert first.count(b"\n# TYPE pulsar_rate_in gauge\n") == 1
+    text = b"".join(first)
+    assert text.count(b"\npulsar_subscription_back_log{") == count
+    assert text.count(b"\n# TYPE pulsar_rate_in gauge\n") == 1

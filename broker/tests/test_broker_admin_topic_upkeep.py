@@ -212,7 +212,7 @@ async def test_what_this_broker_cannot_do_is_refused(admin: Any) -> None:
     await admin.check(
         ("PUT", TOPIC, None, 204, None),
         ("GET", TOPIC + "/offload", None, 200, no_offload),
-        ("PUT", TOPIC + "/offload", EARLIEST, 405, "not available"),
+        ("PUT", TOPIC + "/offload", EARLIEST, 405, "managedLedgerOffloadDriver"),
         ("PUT", TOPIC + "/offload", None, 400, "messageId is null"),
         ("PUT", PERSISTENT + "/parts/partitions", 1, 204, None),
         ("GET", PERSISTENT + "/parts/offload", None, 404, "not found"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from magnetar.broker.dispatch.choice import new_dispatcher
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.failover import FailoverDispatcher
 from magnetar.broker.dispatch.hash_ring import (
@@ -16,13 +17,15 @@ from magnetar.broker.dispatch.hash_ring import (
     sticky_slot,
 )
 from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
-from magnetar.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
+from magnetar.broker.dispatch.redelivery import RedeliveryQueue
+from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection
 
@@ -99,6 +102,86 @@ def test_an_empty_ring_has_no_owner() -> None:
     assert selector.owner(1) is None
 
 
+def test_more_points_spread_slots_more_evenly() -> None:
+    few, many = ConsistentHashSelector(1), ConsistentHashSelector(1_000)
+    for selector in (few, many):
+        for name in "abcd":
+            selector.add(consumer(name))
+    shares = [sorted(owners(selector).count(name) for name in "abcd") for selector in (few, many)]
+    assert shares[1][-1] - shares[1][0] < shares[0][-1] - shares[0][0]
+
+
+def test_who_joins_gets_the_lower_half_of_the_widest_range() -> None:
+    selector = SplitRangeSelector()
+    assert selector.owner(1) is None
+    a, b, c, d = (consumer(name) for name in "abcd")
+    selector.add(a)
+    assert selector.ranges(a) == [(0, 65_536)]
+    selector.add(b)
+    assert [selector.ranges(one) for one in (b, a)] == [[(0, 32_768)], [(32_769, 65_536)]]
+    selector.add(c)
+    selector.add(d)
+    assert [selector.ranges(one) for one in (c, b, d, a)] == [
+        *([(0, 16_384)], [(16_385, 32_768)], [(32_769, 49_152)], [(49_153, 65_536)])
+    ]
+    assert [selector.owner(slot) for slot in (1, 16_384, 16_385, 49_152, 65_535)] == [c, c, b, d, a]
+    assert selector.slot(b"key") == selector.slot_of_hash(murmur3_32(b"key")) == sticky_slot(b"key")
+
+
+def test_the_range_above_takes_over_and_the_one_below_for_the_last() -> None:
+    selector = SplitRangeSelector()
+    a, b, c = (consumer(name) for name in "abc")
+    for one in (a, b, c):
+        selector.add(one)
+    selector.remove(c)
+    assert [selector.ranges(one) for one in (b, a)] == [[(0, 32_768)], [(32_769, 65_536)]]
+    selector.remove(a)
+    assert selector.ranges(b) == [(0, 65_536)]
+    selector.remove(b)
+    assert selector.owner(1) is None
+
+
+@given(st.lists(st.integers(0, 12), max_size=60))
+def test_ranges_in_halves_are_all_slots_whoever_comes_and_goes(moves: list[int]) -> None:
+    selector = SplitRangeSelector()
+    joined: list[Consumer] = []
+    for move in moves:
+        if move < len(joined):
+            selector.remove(joined.pop(move))
+        else:
+            joined.append(consumer(str(move)))
+            selector.add(joined[-1])
+        ranges = sorted((selector.ranges(one)[0], one.name) for one in joined)
+        edges = [edge for (start, end), _ in ranges for edge in (start, end + 1)]
+        assert edges[:1] + edges[-1:] == ([0, 65_537] if joined else [])
+        assert edges[1:-1:2] == edges[2:-1:2], "each begins where the one before ends"
+        assert all(selector.owner(max(1, selector.ranges(one)[0][0])) is one for one in joined)
+
+
+def test_a_range_of_one_slot_is_not_halved() -> None:
+    selector = SplitRangeSelector()
+    # As if so many had joined one after the other, which takes long: each of them looks for the widest range.
+    selector._ends = list(range(1, 65_537))
+    with pytest.raises(
+        PulsarError, match="No more range can assigned to new consumer, assigned consumers 65536"
+    ) as hit:
+        selector.add(consumer("one too many"))
+    assert hit.value.code is ServerError.CONSUMER_ASSIGN_ERROR
+
+
+@pytest.mark.parametrize(("consistent", "chosen"), [(False, "b"), (True, "a")])
+def test_a_hash_ring_can_pick_for_partitions(consistent: bool, chosen: str) -> None:
+    settings = DispatchSettings(failover_consistent_hashing=consistent)
+    identity = ConsumerIdentity(1, "a", SubscriptionType.FAILOVER)
+    topic = next(name for name in map(str, range(100)) if failover_index(name, ["a", "b"]) == 0)
+    first = Consumer(identity, StagedConnection(), partition_index=1)
+    dispatcher = new_dispatcher(topic, first, settings)
+    dispatcher.add(first)
+    dispatcher.add(consumer("b"))
+    assert dispatcher.active is not None
+    assert dispatcher.active.name == chosen
+
+
 def test_sticky_owner_is_by_range() -> None:
     selector = StickyRangeSelector()
     one = consumer("a", KeySharedPolicy(sticky=True, ranges=[(10, 20), (0, 5)]))
@@ -145,17 +228,6 @@ def test_the_queue_gives_up_places_that_nobody_holds() -> None:
     for number in range(1_000):
         queue.discard((1, number))
     assert len(queue._heap) <= 64
-
-
-def test_redelivery_counts_are_sparse() -> None:
-    counts = RedeliveryCounts()
-    entries = [Entry(1, number, b"") for number in range(3)]
-    assert counts.of(entries) is None
-    counts.increment((1, 1))
-    counts.increment((1, 1))
-    assert counts.of(entries) == [0, 2, 0]
-    counts.forget((1, 1))
-    assert counts.of(entries) is None
 
 
 def test_pending_counts_messages_and_hashes() -> None:

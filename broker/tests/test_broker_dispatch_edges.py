@@ -11,13 +11,14 @@ import pytest
 from magnetar.broker.dispatch.consumer import PERMITS_MAX, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHashSelector, consistent_slot
-from magnetar.broker.dispatch.key_shared import LOOK_AHEAD_MAX, KeySharedDispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.shared import CHUNKED_MESSAGES_MAX, WAITING_ENTRIES_MAX, SharedDispatcher
 from magnetar.broker.policies.limiter import RateLimiter
 from magnetar.broker.policies.model import EffectivePolicies, Rate
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DELAYED_ENTRIES_MAX
+from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX
+from magnetar.broker.subscriptions.delayed_index import DELAYED_ENTRIES_MAX
 from magnetar.broker.subscriptions.filtering import unacknowledged, within_batch
 from magnetar.core.ids import Position
 from magnetar.ledger.api import EntryUnreadable
@@ -520,8 +521,12 @@ def test_reading_stops_when_too_much_waits_for_one_consumer() -> None:
     assert dispatcher.room() == 0
 
 
+LOOK_AHEAD_MAX = 20_000
+
+
 def test_the_look_ahead_of_many_consumers_is_bounded_altogether() -> None:
-    dispatcher = KeySharedDispatcher(KeySharedPolicy())
+    dispatcher = KeySharedDispatcher(KeySharedPolicy(), ConsistentHashSelector())
+    dispatcher.limit(2_000, LOOK_AHEAD_MAX)
     for number in range(20):
         dispatcher.add(consumer(number, KEY_SHARED))
     dispatcher.redeliver([((LEDGER, number), 1 + number % 1_000) for number in range(LOOK_AHEAD_MAX - 1)])

@@ -88,6 +88,27 @@ async def test_dispatch_of_subscriptions_that_are_there() -> None:
         assert dispatcher.round_robin_messages_max == 3
 
 
+async def test_look_ahead_of_key_shared_subscriptions_that_are_there() -> None:
+    async with MemoryBroker() as broker:
+        client = await broker.connect()
+        await client.consumer(TOPIC, subType=3)
+        dynamic = broker.running.context.dynamic
+        await dynamic.set("keySharedLookAheadMsgInReplayThresholdPerConsumer", "5")
+        (subscription,) = broker.service.topics[TOPIC].subscriptions.values()
+        dispatcher = subscription.key_shared
+        assert dispatcher is not None
+        dispatcher.consumers[0].allow(10)
+        assert dispatcher.room() == 10
+        dispatcher.redeliver([((1, number), 1) for number in range(5)])
+        assert dispatcher.room() == 0
+        await dynamic.set("keySharedLookAheadMsgInReplayThresholdPerConsumer", "0")
+        assert dispatcher.room() == 10
+        await dynamic.set("keySharedLookAheadMsgInReplayThresholdPerSubscription", "5")
+        # What waited is read again by now.
+        dispatcher.redeliver([((1, number), 1) for number in range(5, 10)])
+        assert dispatcher.room() == 0
+
+
 async def test_ledgers_of_topics_that_are_there() -> None:
     async with MemoryBroker() as broker:
         client = await broker.connect()

@@ -71,7 +71,7 @@ def topic_of(context: BrokerContext) -> PersistentTopic:
 
 
 async def of_prometheus(context: BrokerContext) -> int:
-    return (await broker_metrics(context)).count(b"\npulsar_subscription_back_log{")
+    return b"".join(await broker_metrics(context)).count(b"\npulsar_subscription_back_log{")
 
 
 async def of_the_namespace(context: BrokerContext) -> int:

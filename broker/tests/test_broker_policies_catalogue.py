@@ -98,7 +98,6 @@ def test_what_is_in_force_has_a_field_of_its_own() -> None:
         "pause_on_ack_state",
         "property_keys_for_metrics",
         "replication",
-        "resource_group",
         "retention",
         "schema_auto_update",
         "schema_auto_update_allowed",

@@ -140,7 +140,7 @@ async def test_connections() -> None:
         answer = await third.expect(Command.ERROR)
         assert answer.body.error == ServerError.NOT_ALLOWED_ERROR
         assert answer.body.message == "Reached the maximum number of connections"
-        metrics = (await broker_metrics(broker.running.context)).decode()
+        metrics = b"".join(await broker_metrics(broker.running.context)).decode()
         assert 'pulsar_broker_rejected_connections_total{cluster="standalone",reason="all"} 1' in metrics
         assert 'pulsar_broker_rejected_connections_total{cluster="standalone",reason="http"} 0' in metrics
         await third.end()

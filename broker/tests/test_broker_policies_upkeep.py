@@ -320,6 +320,7 @@ async def test_everything_is_swept_by_itself() -> None:
             "message expiry",
             "idle subscriptions",
             "inactive topics",
+            "storage statistics",
             "compaction",
             "deduplication",
             "backlog quotas",

@@ -295,6 +295,37 @@ async def test_redeliver_everything_with_an_epoch(memory_broker: MemoryBroker) -
     assert await client.round_trip() == []
 
 
+async def subscribed_again(broker: MemoryBroker, client: ProtocolClient, count: int, **fields: Any) -> list[Received]:
+    """What comes after the topic was unloaded and the client has subscribed again."""
+    await broker.service.unload(TopicName.parse(TOPIC))
+    await client.expect(Command.CLOSE_CONSUMER)
+    client.inbox.clear()
+    await client.consumer(TOPIC, **fields)
+    return await client.messages(count, permits=20)
+
+
+async def test_counts_and_epochs_outlast_an_unload(memory_broker: MemoryBroker) -> None:
+    """What a client asked for counts, at whichever broker; that the topic was moved does not."""
+    client, ids = await with_messages(memory_broker)
+    await client.consumer(TOPIC, subType=SHARED, initialPosition=1)
+    await client.messages(5, permits=20)
+    for _ in range(2):
+        client.send(
+            Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=[an_id(ids[1]), an_id(ids[3])]
+        )
+        assert len([await client.expect(Command.MESSAGE) for _ in range(2)]) == 2
+    await client.request(Command.ACK, consumer_id=1, ack_type=0, message_id=[an_id(ids[3])])
+    for _ in range(2):
+        again = await subscribed_again(memory_broker, client, 4, subType=SHARED)
+        assert entry_ids(again) == [0, 1, 2, 4]
+        assert [message.body.redelivery_count for message in again] == [0, 2, 0, 0]
+    await client.request(Command.CLOSE_CONSUMER, consumer_id=1)
+    await client.consumer(TOPIC, consumer_epoch=7)
+    await client.messages(4, permits=20)
+    again = await subscribed_again(memory_broker, client, 4, consumer_epoch=8)
+    assert [(message.body.consumer_epoch, message.body.redelivery_count) for message in again] == [(8, 0)] * 4
+
+
 # --- SEEK
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, batch_message, command_frame, message
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.testing import MemoryBookie
@@ -365,8 +366,22 @@ async def test_send_while_the_topic_terminates(memory_broker: MemoryBroker) -> N
     client.send(Command.SEND, message(), producer_id=1, sequence_id=0)
     await terminating
     names = {received.name for received in await client.round_trip()}
-    assert names <= {"SEND_RECEIPT", "SEND_ERROR", "CLOSE_PRODUCER"}
+    assert names <= {"SEND_RECEIPT", "CLOSE_PRODUCER"}
     assert "CLOSE_PRODUCER" in names
+
+
+async def test_what_a_terminated_topic_does_not_take_closes_its_producers(memory_broker: MemoryBroker) -> None:
+    """Go's client forgets a producer at a SEND_ERROR that says so; then it would not hear CLOSE_PRODUCER."""
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    topic = memory_broker.service.topics[TOPIC]
+    assert isinstance(topic, PersistentTopic)
+    await topic.ledger.terminate()  # Its producers are not told yet.
+    for number in range(2):
+        client.send(Command.SEND, message(), producer_id=1, sequence_id=number)
+    names = [received.name for received in await client.round_trip()]
+    assert names == ["CLOSE_PRODUCER"]
+    assert await refused(client) == pb.TopicTerminatedError
 
 
 async def test_too_much_unstored_stops_the_reading() -> None:

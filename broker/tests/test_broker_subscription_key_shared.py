@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from magnetar.broker.dispatch.consumer import KeySharedPolicy
 from magnetar.broker.dispatch.hash_ring import consistent_slot
+from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -89,7 +90,7 @@ def test_look_ahead_is_bounded() -> None:
     stage.join("b")
     dispatcher = stage.subscription.key_shared
     assert dispatcher is not None
-    dispatcher.look_ahead_per_consumer_max = 5
+    dispatcher.limit(5, 0)
     mine = next(key for key, name in owners(stage).items() if name == "a")
     other = next(key for key, name in owners(stage).items() if name == "b")
     for _ in range(30):
@@ -337,6 +338,22 @@ def test_order_per_key_whatever_happens(steps: list[tuple[str, str | int]]) -> N
     for action, value in steps:
         checker.step(action, value)
     checker.drain()
+
+
+def test_keys_keep_their_order_where_ranges_are_halved() -> None:
+    stage = Stage(KEY_SHARED, DispatchSettings(key_shared_consistent_hashing=False))
+    stage.join("a")
+    stage.publish_keys(KEYS)
+    assert stage.received("a") == list(range(8))
+    # What `a` holds of the keys that `b` gets drains first.
+    stage.join("b")
+    moved = [key for key in KEYS if owner(stage, key) == "b"]
+    assert 0 < len(moved) < len(KEYS)
+    stage.publish_keys(KEYS)
+    kept = [8 + index for index, key in enumerate(KEYS) if key not in moved]
+    assert (stage.received("a"), stage.received("b")) == (kept, [])
+    stage.ack("a", *range(8))
+    assert stage.received("b") == [8 + index for index, key in enumerate(KEYS) if key in moved]
 
 
 def test_slots_are_never_zero() -> None:

@@ -21,7 +21,7 @@ from broker.tests.subscription_stage import Stage, stored_message
 SHARED = SubscriptionType.SHARED
 
 
-def shared_stage(**limits: int) -> Stage:
+def shared_stage(**limits: Any) -> Stage:
     return Stage(SHARED, DispatchSettings(**limits))
 
 
@@ -153,11 +153,9 @@ def test_no_count_is_kept_of_what_is_acknowledged() -> None:
     stage.received("a")
     stage.redeliver("a", 0, 1)
     stage.received("a")
-    pump = stage.subscription._pump
-    assert pump is not None
-    assert len(pump.redelivery_counts) == 2
+    assert len(stage.cursor.redeliveries) == 2
     stage.ack("a", 1)
-    assert len(pump.redelivery_counts) == 1
+    assert len(stage.cursor.redeliveries) == 1
 
 
 def test_no_count_is_kept_of_what_is_acknowledged_while_it_waits() -> None:
@@ -166,11 +164,30 @@ def test_no_count_is_kept_of_what_is_acknowledged_while_it_waits() -> None:
     stage.publish(2)
     stage.received("a")
     stage.redeliver("a")
-    pump = stage.subscription._pump
-    assert pump is not None
-    assert len(pump.redelivery_counts) == stage.subscription.waiting_entries == 2
+    assert len(stage.cursor.redeliveries) == stage.subscription.waiting_entries == 2
     stage.ack("a", 0)
-    assert len(pump.redelivery_counts) == 1
+    assert len(stage.cursor.redeliveries) == 1
+
+
+def test_counts_outlast_the_consumers() -> None:
+    """What a consumer held goes to others, or to whoever comes next, and is counted only when a client has asked."""
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(3)
+    stage.received("a")
+    stage.redeliver("a", 1)
+    assert stage.received("a") == [1]
+    stage.join("b", permits=0)
+    stage.leave("a")
+    stage.flow("b", 10)
+    assert stage.received("b") == [0, 1, 2]
+    assert [message.redelivery_count for message in stage.connections["b"].messages] == [0, 1, 0]
+    stage.redeliver("b", 1)
+    stage.received("b")
+    stage.leave("b")
+    stage.join("c")
+    assert stage.received("c") == [0, 1, 2]
+    assert [message.redelivery_count for message in stage.connections["c"].messages] == [0, 2, 0]
 
 
 def test_what_the_broker_acknowledges_is_held_by_nobody() -> None:

@@ -156,7 +156,7 @@ def test_a_batch_that_is_refused_is_named_by_its_highest_sequence_id() -> None:
     """As clients look for it (Apache: `Producer.sendError` is given the highest)."""
     client = Client()
     publishing = producer("p", connection=client)
-    publishing.refused(batch(publishing, 3, highest=9), ServerError.PERSISTENCE_ERROR, "full")
+    publishing.answer_in_order(batch(publishing, 3, highest=9), ServerError.PERSISTENCE_ERROR, "full")
     assert client.answers[-1].send_error.sequence_id == 9
 
 

@@ -19,6 +19,7 @@ from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapsho
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotsUnavailable
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_transaction_buffer import TOPIC, Command, end, ended, loaded, send, texts
@@ -281,3 +282,22 @@ async def test_snapshots_are_written_with_the_brokers_own_credentials() -> None:
         await send(client, 0, transaction=1)
         assert not (await end(coordinator, 1, topic=ORDERS)).HasField("error")
         assert texts(await client.messages(1)) == [b"m0"]
+
+
+async def test_an_end_that_waits_for_the_first_snapshot_is_answered_when_the_topic_goes() -> None:
+    async with with_fake() as (broker, client, snapshots):
+        await client.producer(TOPIC)
+        snapshots.open.clear()
+        snapshots.asked.clear()
+        client.send(Command.SEND, transactional(0, 1), **fields(0, 1))
+        await snapshots.asked.wait()
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        ending = asyncio.ensure_future(buffer.end((0, 1), commit=True, low_water_mark=0))
+        await client.round_trip()
+        assert not ending.done()
+        await broker.service.unload(NAME)
+        with pytest.raises(PulsarError) as refused:
+            await asyncio.wait_for(ending, 10)
+        assert refused.value.code == ServerError.SERVICE_NOT_READY
+        snapshots.open.set()

@@ -9,7 +9,6 @@ import pytest
 from magnetar.broker.states import CoordinatorState, TransactionState
 from magnetar.broker.transactions.api import Asker
 from magnetar.broker.transactions.coordinator import END_WAIT_SECONDS_MAX, NAMES_CHARACTERS_MAX, TransactionCoordinator
-from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.broker.transactions.coordinator_timeouts import PURGED_FROM
 from magnetar.broker.transactions.names import TransactionId, log_name
 from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, Stamp, opened, partitions_added, state_changed
@@ -468,7 +467,7 @@ async def test_entries_of_several_records_are_read_and_given_up_record_by_record
         state_changed(TransactionId(3, 0), TransactionState.ABORTING, TransactionState.ABORTED, stamp),
     ]
     async with coordinator_stage() as stage:
-        ledger = (await CoordinatorLog.open(stage.world.factory(), 3)).ledger
+        ledger = (await stage.open_log()).ledger
         position = await append(ledger, [encode_batch(batch)])
         await append(ledger, [encode_batch([partitions_added(TransactionId(3, 1), [B], stamp)])])
         coordinator = await stage.open()
@@ -501,12 +500,41 @@ async def test_a_log_that_cannot_be_read_is_left_alone() -> None:
             await stage.open()
         await append(stage.opened[-1].log.ledger, [b"\xff\xff"])
         with pytest.raises(BadTransactionRecord):
-            await CoordinatorLog.open(stage.world.factory(), 3)
+            await stage.open_log()
 
 
 async def test_a_fresh_log_begins_at_zero_and_its_cursor_at_its_beginning() -> None:
     async with coordinator_stage() as stage:
-        log = await CoordinatorLog.open(stage.world.factory(), 3)
+        log = await stage.open_log()
         assert log.last_sequence == -1
         assert list(log.ledger.cursors) == ["transaction.subscription"]
         assert log.ledger.name == "pulsar/system/persistent/__transaction_log_3"
+
+
+async def test_what_passes_soon_is_tried_soon_beside_what_is_refused_for_good() -> None:
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        await begin(coordinator, A, B)
+        stage.participants.refusals = {
+            A: PulsarError(ServerError.NOT_ALLOWED_ERROR, "never"),
+            B: PulsarError(ServerError.SERVICE_NOT_READY, "moving"),
+        }
+        ending = asyncio.ensure_future(coordinator.end(0, NOBODY, commit=True))
+        await asyncio.sleep(0.5)
+        del stage.participants.refusals[B]
+        await asyncio.sleep(5)
+        assert [told[3] for told in stage.participants.told] == [B]
+        with pytest.raises(PulsarError):
+            await ending
+
+
+async def test_a_transaction_of_a_broker_whose_clock_was_ahead_has_no_more_than_its_time() -> None:
+    """Found by the simulator of broker clusters: clocks a minute apart."""
+    async with coordinator_stage() as stage:
+        ledger = (await stage.open_log()).ledger
+        stamp = Stamp(EPOCH_MS + 3_600_000, 0)
+        await append(ledger, [opened(TransactionId(3, 0), 2_000, "", stamp).SerializeToString()])
+        await append(ledger, [partitions_added(TransactionId(3, 0), [A], stamp).SerializeToString()])
+        await stage.open()
+        await asyncio.sleep(3)
+        assert stage.participants.outcomes() == {(A, ""): [(0, False)]}

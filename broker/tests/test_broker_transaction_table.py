@@ -61,7 +61,7 @@ def test_the_oldest_open_transaction() -> None:
     assert table.stored((0, 2), (5, 1))
     assert not table.stored((0, 1), (5, 2))
     assert first_of(table) == (5, 0)
-    table.committed((0, 1))
+    table.commit((0, 1))
     assert first_of(table) == (5, 1)
     table.abort((0, 2), (5, 4))
     assert first_of(table) is None
@@ -104,10 +104,11 @@ def test_any_history(steps: list[tuple[str, int]]) -> None:
     table = BufferTable()
     first: dict[int, tuple[int, int]] = {}
     aborted: set[int] = set()
+    committed: set[int] = set()
     for entry_id, (step, number) in enumerate(steps):
         if step == "store":
             table.stored((0, number), (1, entry_id))
-            if number not in aborted:
+            if number not in aborted | committed:
                 first.setdefault(number, (1, entry_id))
             continue
         first.pop(number, None)
@@ -115,7 +116,8 @@ def test_any_history(steps: list[tuple[str, int]]) -> None:
             table.abort((0, number), (1, entry_id))
             aborted.add(number)
         else:
-            table.committed((0, number))
+            table.commit((0, number))
+            committed.add(number)
     assert table.first_open == min(first.values(), default=None)
     assert {bits[1] for bits in table.aborted} == aborted
     assert list(table.aborted.values()) == sorted(table.aborted.values())

@@ -226,7 +226,7 @@ def test_transactions_below_the_low_water_mark_are_left_behind() -> None:
     assert held.left_behind() == []
     held.low_water_mark(3, 5)
     held.low_water_mark(3, 0)
-    assert held.left_behind() == [(3, 4), (3, 5), (3, 2)]
+    assert held.left_behind() == [(3, 2), (3, 4), (3, 5)]
     assert held.low_water_marks == {3: 5}
 
 
@@ -373,3 +373,60 @@ def test_every_change_of_state_is_in_the_table() -> None:
             else:
                 with pytest.raises(Misuse):
                     PENDING_ACK_TRANSITIONS.step(before, after)
+
+
+HISTORY = st.lists(
+    st.tuples(st.sampled_from(["hold", "cumulative", "forget", "mark"]), st.integers(0, 1), st.integers(0, 9)),
+    max_size=60,
+)
+
+
+@given(HISTORY)
+def test_what_coordinators_have_forgotten_is_found(history: list[tuple[str, int, int]]) -> None:
+    """As by looking at all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pending_state, "NUMBERS_KEPT", 2)
+        held = HeldAcknowledgements()
+        for entry_id, (step, coordinator, number) in enumerate(history):
+            transaction = (coordinator, number)
+            if step == "hold":
+                held.hold(transaction, [pending_state.HeldEntry((1, entry_id), WHOLE, 0, 0)])
+            elif step == "cumulative" and (held.cumulative is None or held.cumulative.transaction == transaction):
+                held.hold_cumulative(CumulativeAck(transaction, (1, entry_id), 0))
+            elif step == "forget":
+                held.forget(transaction)
+            elif step == "mark":
+                held.low_water_mark(coordinator, number - 1)
+            known = set(held.transactions) | ({held.cumulative.transaction} if held.cumulative else set())
+            marks = held.low_water_marks
+            wanted = sorted(one for one in known if one[0] in marks and one[1] <= marks[one[0]])
+            assert sorted(held.left_behind()) == wanted
+            assert sum(map(len, held._numbers.values())) <= 2 * (3 + 2 * len(known) + 2)
+
+
+def test_open_at_two_looks() -> None:
+    held = HeldAcknowledgements()
+    held.hold((0, 1), [pending_state.HeldEntry((1, 1), WHOLE, 0, 0)])
+    held.hold((0, 2), [pending_state.HeldEntry((1, 2), WHOLE, 0, 0)])
+    assert held.still_open() == []
+    held.hold_cumulative(CumulativeAck((0, 3), (1, 3), 0))
+    assert held.still_open() == [(0, 1)]
+    held.forget((0, 1))
+    assert held.still_open() == [(0, 3)]
+    assert held.still_open() == [(0, 2), (0, 3)]
+
+
+def test_a_log_that_begins_anew_says_the_same() -> None:
+    held = HeldAcknowledgements()
+    first = held_entry(AckedEntry((1, 1), [0b110], 3))
+    held.hold((0, 1), [first, held_entry(AckedEntry((1, 2), (), 0))])
+    held.hold((0, 1), [held_entry(AckedEntry((1, 3), [0b10], 0))])
+    held.hold((0, 2), [held_entry(AckedEntry((1, 1), [0b101], 3))])
+    held.hold_cumulative(CumulativeAck((0, 3), (1, 9), 0b100))
+    again = HeldAcknowledgements()
+    for record in held.records():
+        assert again.replay(record, Cursor((0, -1)), lambda _: True) is None
+    assert (again.entries, again.sizes, again.cumulative) == (held.entries, held.sizes, held.cumulative)
+    assert {one: acks.records for one, acks in again.transactions.items()} == {
+        one: acks.records for one, acks in held.transactions.items()
+    }

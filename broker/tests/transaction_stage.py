@@ -11,7 +11,7 @@ from typing import Any
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.api import Asker, EndedTransaction
 from magnetar.broker.transactions.coordinator import CoordinatorParts, TransactionCoordinator
-from magnetar.broker.transactions.coordinator_log import CoordinatorLog
+from magnetar.broker.transactions.coordinator_log import CoordinatorLog, batch_limits
 from magnetar.core.errors import MagnetarError
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.testing import ManagedWorld
@@ -80,9 +80,10 @@ class CoordinatorStage:
 
     async def open(self, factory: ManagedLedgerFactory | None = None, **settings: Any) -> TransactionCoordinator:
         """By another broker, which fences the one before."""
-        log = await CoordinatorLog.open(factory or self.world.factory(), 3)
+        chosen = replace(self.settings, **settings)
+        log = await self.open_log(factory, chosen)
         parts = CoordinatorParts(
-            settings=replace(self.settings, **settings),
+            settings=chosen,
             clock=LoopClock(),
             participants=self.participants,
             spawn=self.spawn,
@@ -92,6 +93,14 @@ class CoordinatorStage:
         self.opened.append(coordinator)
         await coordinator.recover()
         return coordinator
+
+    async def open_log(
+        self, factory: ManagedLedgerFactory | None = None, settings: TransactionSettings | None = None
+    ) -> CoordinatorLog:
+        """Its log alone."""
+        limits = batch_limits(settings or self.settings)
+        ledgers = factory or self.world.factory()
+        return await CoordinatorLog.open(ledgers, 3, limits, asyncio.get_running_loop().call_later)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait, in virtual time."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,6 +22,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.load.drain import Drains
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.operations import BrokerOperations
+from magnetar.broker.offload_stores import load_for, offloader_of
 from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.peers.internal_client import InternalClient
 from magnetar.broker.peers.known_peers import KnownPeers
@@ -29,6 +30,7 @@ from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.policies.change_events import ChangeEvents
 from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.ensembles import Ensembles
+from magnetar.broker.resource_groups.exchange import ExchangeParts, UsageExchange
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.storage import SchemaStorage
@@ -50,6 +52,8 @@ from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.tls import ServerTls
+from magnetar.tiered.api import Offloader
+from magnetar.tiered.offloaders import Offloaders
 
 if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
@@ -95,6 +99,8 @@ class BrokerEnvironment:
     admin_port: Callable[[BrokerSettings], AdminPort] = admin_server
     admin_client: Callable[..., AdminClient] = AdminClient
     """Makes the client that asks other brokers; takes what `AdminClient` takes."""
+    offloader: Callable[[Hashable], Offloader] = offloader_of
+    """Makes what reaches the store of offloaded ledgers, of the settings that policies give it."""
     host_root: Path = Path("/")
     """Where the system's own files are that tell how full the host is."""
     rng: Random | None = None
@@ -128,6 +134,7 @@ class RunningBroker:
         managed: ManagedLedgerFactory,
         ports: ServicePorts,
         admin: AdminPort,
+        usage: UsageExchange,
     ) -> None:
         self.context = context
         self._topic_policies = topic_policies
@@ -135,6 +142,7 @@ class RunningBroker:
         self._managed = managed
         self._ports = ports
         self._admin = admin
+        self._usage = usage
 
     async def start(self) -> None:
         """Serve, then take part: only who answers may be sent clients."""
@@ -144,6 +152,7 @@ class RunningBroker:
         context.service.start()
         await self._admin.serve(context)
         await context.load.start()
+        self._usage.start()
         await context.lookup.find_bundle(heartbeat_bundle(settings.broker_id))
         logger.info("broker %s serves %s", settings.broker_id, settings.service_url)
 
@@ -154,6 +163,7 @@ class RunningBroker:
         context = self.context
         await _in_any_case(context.operations.close())
         await _in_any_case(self._leave())
+        await _in_any_case(self._usage.close())
         await _in_any_case(self._topic_policies.close())
         if context.coordinators is not None:
             await _in_any_case(context.coordinators.close())
@@ -230,10 +240,10 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         managed = _ledger_factory(settings, parts)
         started.push_async_callback(managed.close)
         context, topic_policies = _assemble(settings, parts, managed)
-        _use_transactions(context.service, context.client)
+        _use_transactions(context.service, context.client, context.peers)
         contexts.append(context)
         started.pop_all()
-    running = RunningBroker(context, topic_policies, managed, ports, admin)
+    running = RunningBroker(context, topic_policies, managed, ports, admin, _usage_exchange(context))
     try:
         await running.start()
     except BaseException:
@@ -243,14 +253,18 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
 
 
 def _ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedgerFactory:
-    return ManagedLedgerFactory(
+    load_for(settings.offload)
+    factory = ManagedLedgerFactory(
         parts.store,
         parts.ledgers,
         parts.clock,
         asyncio.get_running_loop(),
         cache_bytes_max=settings.managed_ledger_cache_bytes_max,
         settings=parts.ledger_settings,
+        offloaders=Offloaders(parts.environment.offloader),
     )
+    factory.tiered_idle_seconds_max = settings.offload.idle_seconds_max
+    return factory
 
 
 def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
@@ -260,7 +274,7 @@ def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
         write_quorum=ledger_settings.write_quorum,
         ack_quorum=ledger_settings.ack_quorum,
     )
-    return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options))
+    return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options), parts.clock)
 
 
 def _topic_policies(
@@ -337,7 +351,7 @@ def _assemble(
     return context, topic_policies
 
 
-def _use_transactions(service: BrokerService, client: InternalClient) -> None:
+def _use_transactions(service: BrokerService, client: InternalClient, peers: PeerClient) -> None:
     """Topics with transaction buffers; a broker without transactions does not load what keeps these."""
     settings = service.settings.transactions
     if not settings.enabled:
@@ -345,6 +359,8 @@ def _use_transactions(service: BrokerService, client: InternalClient) -> None:
     from magnetar.broker.transactions.buffers.segments import SegmentedSnapshots
     from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
     from magnetar.broker.transactions.buffers.snapshots import SingleSnapshots
+    from magnetar.broker.transactions.inquiry import Inquiries
+    from magnetar.broker.transactions.names import COORDINATORS_TOPIC
 
     async def existing(name: TopicName) -> list[TopicName]:
         if count := await service.resources.partitions(name):
@@ -356,6 +372,21 @@ def _use_transactions(service: BrokerService, client: InternalClient) -> None:
     segmented = settings.segmented_snapshots
     kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
     service.transactions.use_snapshots(kept)
+    coordinators = partial(service.resources.partitions, COORDINATORS_TOPIC)
+    service.transactions.use_inquiries(Inquiries(client.get, peers, coordinators))
+
+
+def _usage_exchange(context: BrokerContext) -> UsageExchange:
+    """What this broker and the others tell each other of resource groups."""
+    service = context.service
+    parts = ExchangeParts(
+        own=context.ownership.own,
+        brokers=context.load.brokers,
+        client=context.client.get,
+        clock=context.clock,
+        interval_seconds=lambda: service.settings.policies.resource_usage_interval_seconds,
+    )
+    return UsageExchange(service.groups, parts)
 
 
 def _dynamic_settings(

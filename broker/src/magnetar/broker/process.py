@@ -20,15 +20,17 @@ from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
+from magnetar.ledger.bookie_client.tls_settings import BrokerBookieTlsSettings
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.factory import check_url
 from magnetar.metadata.store import MetadataStore
-from magnetar.metadata.urls import store_url
+from magnetar.metadata.urls import store_url, with_config
+from magnetar.net.tls import TlsSettings, client_tls
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
-from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
+from magnetar.process.metadata_settings import CONFIG_PATH, MetadataSettings, pulsar_metadata
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX, request_stop
 
@@ -45,6 +47,8 @@ NO_METADATA: Final = MetadataSettings(url="memory:")
 DEFAULT_CONTROL_PORT: Final = 3183
 """The control service's port unless a setting names one: the next one after the bookie's."""
 
+CONFIGURATION_STORE: Final = "configurationMetadataStoreUrl"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerProcessSettings:
@@ -59,6 +63,8 @@ class BrokerProcessSettings:
     managed: ManagedLedgerSettings
     ledgers: LedgerClientSettings
     connections: TcpBookieSettings
+    bookie_tls: TlsSettings | None
+    """How bookies are reached; None: without TLS."""
     balance: BalanceSettings
     control: ControlSettings | None
     """The control service's port and token; None: there is no control port."""
@@ -86,12 +92,13 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     metadata = given.attempt(lambda: _metadata(given), NO_METADATA)
     return BrokerProcessSettings(
         metadata=metadata,
-        configuration=given.attempt(lambda: _other_store(given, "configurationMetadataStoreUrl", metadata), None),
+        configuration=given.attempt(lambda: _other_store(given, CONFIGURATION_STORE, metadata), None),
         bookkeeper=given.attempt(lambda: _other_store(given, "bookkeeperMetadataServiceUri", metadata), None),
         broker=broker,
         managed=given.build(managed),
         ledgers=given.build(LedgerClientSettings()),
         connections=given.build(TcpBookieSettings()),
+        bookie_tls=given.attempt(lambda: _bookie_tls(given), None),
         balance=given.build(BalanceSettings()),
         control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
@@ -104,13 +111,24 @@ def _metadata(given: GivenSettings) -> MetadataSettings:
     return metadata
 
 
+def _bookie_tls(given: GivenSettings) -> TlsSettings | None:
+    settings = given.build(BrokerBookieTlsSettings()).client_tls()
+    client_tls(settings)  # Files that cannot be used are told before the start.
+    return settings
+
+
 def _other_store(given: GivenSettings, name: str, metadata: MetadataSettings) -> MetadataSettings | None:
     """The store that a setting names; None when it names none, or the cluster's own."""
-    url = given.text(name)
-    if url is None or store_url(url) == metadata.url:
+    url, file = given.text(name), given.text(CONFIG_PATH)
+    if url is None:
         return None
-    check_url(store_url(url))
-    return replace(metadata, url=store_url(url))
+    if name == CONFIGURATION_STORE:
+        file = given.text("configurationStoreConfigPath") or file
+    found = with_config(store_url(url), file)
+    if found == metadata.url:
+        return None
+    check_url(found)
+    return replace(metadata, url=found)
 
 
 Part: TypeAlias = MetadataStore | TcpBookieConnections | BookKeeperClient
@@ -165,7 +183,7 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
         configuration = await open_store(settings.configuration) if settings.configuration else store
         bookkeeper = await open_store(settings.bookkeeper) if settings.bookkeeper else store
         await _check_cluster(configuration, settings.broker.cluster_name)
-        connections = TcpBookieConnections(bookkeeper, clock, settings.connections)
+        connections = TcpBookieConnections(bookkeeper, clock, settings.connections, client_tls(settings.bookie_tls))
         opened.append(connections)
         await connections.start()
         ledgers = BookKeeperClient(bookkeeper, connections, clock, settings=settings.ledgers, places=connections.places)

@@ -164,6 +164,12 @@ class Resources:
         self._policies: NodeCache[Document] | None = None
         self._partitions: NodeCache[Document] | None = None
 
+    @property
+    def stores(self) -> tuple[MetadataStore, ...]:
+        """The configuration store, and the cluster's own if that is another one."""
+        both = (self.configuration_store, self._store)
+        return both[:1] if both[0] is both[1] else both
+
     def close(self) -> None:
         """Forget what is kept of the stores, and listen to them no more."""
         for cache in (self._policies, self._partitions):

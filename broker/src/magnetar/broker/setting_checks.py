@@ -8,6 +8,7 @@ from typing import Final
 
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
 from magnetar.broker.peers.addresses import own_addresses
+from magnetar.broker.policies.offload import of_broker, store_of
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
@@ -23,7 +24,7 @@ PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeySt
 def check_broker(given: GivenSettings, broker: BrokerSettings) -> None:
     """Problems of the broker that was made of what was given."""
     refuse_protection(given, PROTECTIONS)
-    for look in (_try_authentication, own_addresses, _try_tls, _try_peer_access):
+    for look in (_try_authentication, own_addresses, _try_tls, _try_peer_access, _try_offload):
         given.attempt(partial(look, broker), None)
     _refuse_closed_ports(given)
 
@@ -62,6 +63,12 @@ def _try_tls(broker: BrokerSettings) -> None:
     """Certificates of ports are read."""
     if broker.broker_service_port_tls is not None or broker.web_service_port_tls is not None:
         ServerTls(broker.tls)
+
+
+def _try_offload(broker: BrokerSettings) -> None:
+    """The store of offloaded ledgers is there, and is described; nobody is asked yet."""
+    if broker.offload.driver:
+        store_of(of_broker(broker.offload))
 
 
 def _try_peer_access(broker: BrokerSettings) -> None:

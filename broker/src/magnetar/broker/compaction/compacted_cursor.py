@@ -251,6 +251,14 @@ class CompactedCursor:
         """What is left of a batch."""
         return self.inner.remaining_ack_set(position)
 
+    def redelivered(self, positions: Sequence[Position]) -> None:
+        """Clients asked for these entries again."""
+        self.inner.redelivered(positions)
+
+    def redelivery_counts(self, entries: list[Entry]) -> list[int] | None:
+        """How often each of the entries was asked for again."""
+        return self.inner.redelivery_counts(entries)
+
     def unacknowledged_at(self, number: int) -> Position:
         """The `number`-th entry of the backlog, from 1."""
         at_hand = self._only_compacted()

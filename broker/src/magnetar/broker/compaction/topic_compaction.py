@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from magnetar.broker.compaction.compacted_topic import compaction_of
@@ -98,7 +98,7 @@ class CompactionWorld:
 class TopicCompaction:
     """Made when a topic is compacted for the first time, or has something to be settled."""
 
-    __slots__ = ("_error", "_retries", "_retry_at_seconds", "_task", "_topic", "_world", "record", "state")
+    __slots__ = ("_error", "_retries", "_retry_at_seconds", "_settling", "_task", "_topic", "_world", "record", "state")
 
     def __init__(self, topic: CompactableTopic, world: CompactionWorld) -> None:
         self._topic = topic
@@ -107,6 +107,8 @@ class TopicCompaction:
         self._error = ""
         self._retries = Backoff(RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX)
         self._retry_at_seconds = float("-inf")
+        self._settling = asyncio.Lock()
+        """One at a time: who deletes slowly would take a note away that a later run has made."""
         self.state = CompactionState.NOT_RUN
         self.record = CompactionRecord()
 
@@ -142,6 +144,10 @@ class TopicCompaction:
         """Delete the ledger that a run has noted and that is not the compaction's. May be repeated.
 
         Raises what the ledger raises: then nothing is lost, and the note stays."""
+        async with self._settling:
+            await self._settle()
+
+    async def _settle(self) -> None:
         cursor = self._topic.ledger.cursors.get(COMPACTION_CURSOR)
         if cursor is None or RUN_PROPERTY not in cursor.cursor_properties:
             return
@@ -153,15 +159,36 @@ class TopicCompaction:
         kept = {name: value for name, value in cursor.cursor_properties.items() if name != RUN_PROPERTY}
         await cursor.set_cursor_properties(kept)
 
+    async def discard(self) -> None:
+        """The topic was emptied: delete what compaction has left of it, and end what runs. May be repeated. Raises what
+        the ledger raises: then what was left may still be read."""
+        await self.close()
+        async with self._settling:
+            cursor, found = self._topic.ledger.cursors.get(COMPACTION_CURSOR), compaction_of(self._topic.ledger)
+            if cursor is not None and found is not None:
+                noted = sorted(run_ledgers(cursor.cursor_properties) | {found.ledger_id})
+                await self._note(cursor, noted)
+                kept = {name: value for name, value in cursor.properties.items() if name != LEDGER_PROPERTY}
+                await cursor.set_properties(kept)
+            await self._settle()
+
+    @staticmethod
+    async def _note(cursor: Cursor, ledger_ids: Iterable[int]) -> None:
+        """Which ledgers are to be looked after, by whoever has the topic then."""
+        note = ",".join(str(one) for one in ledger_ids)
+        await cursor.set_cursor_properties({**cursor.cursor_properties, RUN_PROPERTY: note})
+
     def settle_later(self) -> None:
         """Settle in the background what an earlier owner's run may have left."""
         self._world.spawn(self._settle_quietly())
 
     async def _settle_quietly(self) -> None:
-        if self.state is CompactionState.RUNNING:
-            return  # It begins with that.
+        if self._settling.locked():
+            return  # Somebody is at it.
         try:
-            await self.settle()
+            async with self._settling:
+                if self.state is not CompactionState.RUNNING:  # It begins with that.
+                    await self._settle()
         except MagnetarError as error:
             logger.warning("what a compaction of %s has left is deleted later: %s", self._topic.name, error)
 
@@ -212,10 +239,7 @@ class TopicCompaction:
 
     async def _announce(self, ledger_id: int) -> None:
         cursor, before = self._cursor(), compaction_of(self._topic.ledger)
-        noted = [ledger_id] if before is None else [ledger_id, before.ledger_id]
-        await cursor.set_cursor_properties(
-            {**cursor.cursor_properties, RUN_PROPERTY: ",".join(str(one) for one in noted)}
-        )
+        await self._note(cursor, [ledger_id] if before is None else [ledger_id, before.ledger_id])
 
     async def _publish(self, ledger_id: int, end: Position) -> None:
         """From here on readers get the new ledger, and the one before is deleted."""

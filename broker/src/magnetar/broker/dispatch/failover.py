@@ -8,7 +8,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.hash_ring import failover_index
 from magnetar.broker.dispatch.single_active import SingleActive
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
 
 
+NO_PARTITION: Final = -1
+
+
 class FailoverDispatcher(SingleActive):
     """Consumers in order, one of them active."""
 
     def __init__(self, topic_name: str, partition_index: int) -> None:
+        """`NO_PARTITION`: the hash ring picks."""
         super().__init__()
         self.type = SubscriptionType.FAILOVER
         self._topic_name = topic_name

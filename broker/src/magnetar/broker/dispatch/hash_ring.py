@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
 
 POINTS_PER_CONSUMER: Final = 100
-"""`subscriptionKeySharedConsistentHashingReplicaPoints`, and the same number for Failover."""
+"""Points of each consumer on a ring, unless `subscriptionKeySharedConsistentHashingReplicaPoints` says another number
+for Key_Shared."""
 
 POSITIVE_MASK: Final = 0x7FFF_FFFF
 """Pulsar drops the sign bit of its Murmur3 hashes."""
@@ -64,7 +65,8 @@ class ConsistentHashSelector:
     reconnects gets its slots back. Where two points fall together the consumer that came first keeps the slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, points_per_consumer: int = POINTS_PER_CONSUMER) -> None:
+        self._points_per_consumer = points_per_consumer
         self._owners: dict[int, list[Consumer]] = {}
         self._points: list[int] = []
         self._numbers: dict[Consumer, int] = {}
@@ -123,7 +125,8 @@ class ConsistentHashSelector:
         return _joined(found)
 
     def _points_of(self, consumer: Consumer, number: int) -> list[int]:
-        return [consistent_slot(f"{consumer.name}\0{number}\0{point}".encode()) for point in range(POINTS_PER_CONSUMER)]
+        points = range(self._points_per_consumer)
+        return [consistent_slot(f"{consumer.name}\0{number}\0{point}".encode()) for point in points]
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -18,9 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
-from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
-from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -28,13 +26,8 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer, KeySharedPolicy
     from magnetar.core.ids import Position
 
-LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
-"""`keySharedLookAheadMsgInReplayThresholdPerConsumer`: entries that may wait per consumer before reading on
-stops."""
-
-LOOK_AHEAD_MAX: Final = 20_000
-"""Entries that may wait per subscription before reading on stops (Pulsar:
-`keySharedLookAheadMsgInReplayThresholdPerSubscription`)."""
+WAITING_ENTRIES_MAX: Final = 200_000
+"""Entries of a subscription that may wait where no setting says less, before reading on stops: some 40 MB."""
 
 
 class Selector(Protocol):
@@ -68,13 +61,14 @@ class Selector(Protocol):
 class KeySharedDispatcher:
     """Owners of slots, slots that drain, and entries that wait."""
 
-    def __init__(self, policy: KeySharedPolicy) -> None:
+    def __init__(self, policy: KeySharedPolicy, selector: Selector) -> None:
         self.type = SubscriptionType.KEY_SHARED
         self.consumers: list[Consumer] = []
         self.sticky = policy.sticky
         self.allow_out_of_order = policy.allow_out_of_order
-        self.selector: Selector = StickyRangeSelector() if policy.sticky else ConsistentHashSelector()
-        self.look_ahead_per_consumer_max = LOOK_AHEAD_PER_CONSUMER_MAX
+        self.selector: Selector = selector
+        self._look_ahead_per_consumer_max = 0
+        self._look_ahead_max = WAITING_ENTRIES_MAX
         self.draining: dict[int, Consumer] = {}
         self._ready: dict[Consumer, RedeliveryQueue] = {}
         self._unowned = RedeliveryQueue()
@@ -92,6 +86,11 @@ class KeySharedDispatcher:
     def waiting(self) -> int:
         """Entries that wait to be sent (again)."""
         return self._waiting
+
+    def limit(self, look_ahead_per_consumer_max: int, look_ahead_max: int) -> None:
+        """How many entries may wait, for each consumer and in all, before reading on stops; 0: not limited so."""
+        self._look_ahead_per_consumer_max = look_ahead_per_consumer_max
+        self._look_ahead_max = min(look_ahead_max or WAITING_ENTRIES_MAX, WAITING_ENTRIES_MAX)
 
     def accepts(self, policy: KeySharedPolicy) -> bool:
         """Whether a consumer of this policy may join those that are connected."""
@@ -116,7 +115,10 @@ class KeySharedDispatcher:
 
     def room(self) -> int:
         """What consumers may be sent, unless too much waits already."""
-        if self._waiting >= min(LOOK_AHEAD_MAX, self.look_ahead_per_consumer_max * len(self.consumers)):
+        waiting_max = self._look_ahead_max
+        if self._look_ahead_per_consumer_max:
+            waiting_max = min(waiting_max, self._look_ahead_per_consumer_max * len(self.consumers))
+        if self._waiting >= waiting_max:
             return 0
         total = 0
         for consumer in self.consumers:

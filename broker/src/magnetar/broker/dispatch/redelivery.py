@@ -1,6 +1,6 @@
-"""Entries that have to be sent again, in their order, and how often each was redelivered.
+"""Entries that have to be sent again, in their order.
 
-Both are bounded by what consumers may hold unacknowledged and by the look-ahead limits of the dispatchers.
+They are bounded by what consumers may hold unacknowledged and by the look-ahead limits of the dispatchers.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position
-    from magnetar.managed.entry import Entry
 
 
 class RedeliveryQueue:
@@ -75,34 +74,3 @@ class RedeliveryQueue:
         """Forget all entries that wait for redelivery."""
         self._hashes.clear()
         self._heap.clear()
-
-
-class RedeliveryCounts:
-    """How often each unacknowledged entry was asked for again; entries that never were are not in it."""
-
-    __slots__ = ("_counts",)
-
-    def __init__(self) -> None:
-        self._counts: dict[Position, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def increment(self, position: Position) -> None:
-        """A client asked for the entry again."""
-        self._counts[position] = self._counts.get(position, 0) + 1
-
-    def of(self, entries: list[Entry]) -> list[int] | None:
-        """The count of each entry; None when all are 0."""
-        counts = self._counts
-        if not counts:
-            return None
-        return [counts.get((entry.ledger_id, entry.entry_id), 0) for entry in entries]
-
-    def forget(self, position: Position) -> None:
-        """The entry is acknowledged."""
-        self._counts.pop(position, None)
-
-    def clear(self) -> None:
-        """Forget how often entries were redelivered."""
-        self._counts.clear()

@@ -14,8 +14,9 @@ from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerReque
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.limits import RESERVED_SUBSCRIPTIONS
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, position_of_time, reader_start
-from magnetar.broker.topics.topic import RESERVED_SUBSCRIPTIONS, PersistentTopic, Topic
+from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar import messages
@@ -209,8 +210,8 @@ class ConsumerCommands:
             raise PulsarError(ServerError.PRODUCER_BUSY, "Empty subscription name")
         if request.subscription.startswith(RESERVED_SUBSCRIPTIONS):
             raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
-        if request.subscription == COMPACTION_CURSOR and request.read_compacted:
-            # What such a tool acknowledges would count as compacted.
+        if request.subscription == COMPACTION_CURSOR:
+            # What is acknowledged there would count as compacted.
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, COMPACTED_BY_BROKER)
         if not request.read_compacted:
             return

@@ -37,6 +37,9 @@ class Publishes:
         self.topics: dict[int, Topic] = {}
         self._recently_closed: dict[int, None] = {}
         self._batches: dict[int, PublishBatch] = {}
+        self._waiting: list[PublishBatch] = []
+        """What came before a group was at its limit, in its order; bounded by what one read brings."""
+        self._held_for: dict[str, None] = {}
         self._buffered_bytes: int = 0
         self.paused: bool = False
         """The connection is not read because too much of what came is not stored yet."""
@@ -50,7 +53,13 @@ class Publishes:
         self._recently_closed.pop(producer_id, None)
 
     def closed(self, producer_id: int) -> None:
-        """SENDs of this producer that are under way are dropped."""
+        """SENDs of this producer that are under way are dropped; what came before is stored, whatever the limits."""
+        if self._waiting:
+            waiting = self._waiting
+            self._waiting = [batch for batch in waiting if batch.producer.producer_id != producer_id]
+            for batch in waiting:
+                if batch.producer.producer_id == producer_id:
+                    self._publish(self.topics[producer_id], batch)
         del self.producers[producer_id]
         del self.topics[producer_id]
         self._recently_closed[producer_id] = None
@@ -101,20 +110,70 @@ class Publishes:
                 continue
             size_bytes = batch.size_bytes
             self._buffered_bytes += size_bytes
-            batch.producer.batches_pending += 1
             topic = self.topics[producer_id]
             limits.publish_buffer.add(size_bytes, connection)
-            message_count = batch.message_count
-            topic.publish(batch)
-            limiter = topic.publish_limiter
-            if limiter is not None and limiter.take(message_count, size_bytes):
-                limiter.hold(connection)
-            limiter = limits.publish
-            if limiter is not None and limiter.take(message_count, size_bytes):
-                limiter.hold(connection)
+            if topic.publish_limiters or self._waiting:
+                self._waiting.append(batch)
+            else:
+                self._publish(topic, batch)
+        if self._waiting:
+            self._publish_waiting()
         if self._buffered_bytes > self._buffer_bytes_max and not self.paused:
             self.paused = True
             self._connection.pause_reading(PAUSED_FOR_PUBLISHES)
+
+    def _publish(self, topic: Topic, batch: PublishBatch) -> None:
+        """Hand a batch to its topic, and take it off all limits."""
+        connection = self._connection
+        size_bytes = batch.size_bytes
+        message_count = batch.message_count
+        batch.producer.batches_pending += 1
+        topic.publish(batch)
+        limiter = topic.publish_limiter
+        if limiter is not None and limiter.take(message_count, size_bytes):
+            limiter.hold(connection)
+        limiter = self._limits.publish
+        if limiter is not None and limiter.take(message_count, size_bytes):
+            limiter.hold(connection)
+        for limiter in topic.publish_limiters:
+            if limiter.take(message_count, size_bytes):
+                limiter.hold(self)
+
+    def _publish_waiting(self) -> None:
+        """As much as groups let pass now. While something waits, one of their limiters holds this connection."""
+        while self._waiting:
+            batch = self._waiting[0]
+            topic = self.topics[batch.producer.producer_id]
+            count = len(batch.payloads)
+            for limiter in topic.publish_limiters:
+                room_messages, room_bytes = limiter.room()
+                if room_messages < 1 or room_bytes < 1:
+                    limiter.hold(self)
+                    return
+                by_messages = room_messages * len(batch.payloads) // max(1, batch.message_count)
+                by_size = room_bytes * len(batch.payloads) // max(1, batch.size_bytes)
+                count = min(count, max(1, by_messages), max(1, by_size))
+            if count == len(batch.payloads):
+                del self._waiting[0]
+                self._publish(topic, batch)
+            else:
+                # Which SEND holds how many messages is not kept: each counts for as many as the next.
+                total = len(batch.payloads)
+                message_count = batch.message_count * count // total
+                self._waiting[0] = batch.part(count, total, batch.message_count - message_count)
+                self._publish(topic, batch.part(0, count, message_count))
+
+    def pause_reading(self, reason: str) -> None:
+        """A group's limiter holds the connection."""
+        self._held_for[reason] = None
+        self._connection.pause_reading(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """A group's limiter lets it go on: what waits comes first."""
+        self._held_for.pop(reason, None)
+        self._publish_waiting()
+        if reason not in self._held_for:
+            self._connection.resume_reading(reason)
 
     def publish_finished(self, size_bytes: int) -> None:
         """Producer: these bytes are stored (or refused)."""

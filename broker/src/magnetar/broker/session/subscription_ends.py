@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
+from magnetar.broker.session.transaction_ends import NO_SUCH_TOPIC
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.api import NOT_ENABLED
 from magnetar.core.errors import MagnetarError, forget_frames
@@ -90,9 +91,9 @@ class SubscriptionEndCommands:
         try:
             topic = await service.topic(name, create=False)
         except PulsarError as error:
-            if error.code != ServerError.TOPIC_NOT_FOUND:
+            if error.code not in NO_SUCH_TOPIC:
                 raise
-            if await service.exists(name):
+            if error.code == ServerError.TOPIC_NOT_FOUND and await service.exists(name):
                 raise PulsarError(ServerError.SERVICE_NOT_READY, f"The topic {name} is not exist in broker.") from error
             return None
         return topic if isinstance(topic, PersistentTopic) else None

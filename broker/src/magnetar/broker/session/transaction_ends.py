@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.topics.message_checks import NO_BUFFER
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.api import NOT_ENABLED
 from magnetar.core.errors import MagnetarError
@@ -21,6 +20,10 @@ from magnetar.wire.pulsar.messages import TEXT_CHARACTERS_MAX, frame_of
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
+
+NO_SUCH_TOPIC: Final = frozenset({ServerError.TOPIC_NOT_FOUND, ServerError.NOT_ALLOWED_ERROR})
+"""How it is refused to load what is gone, and what can never be a topic: a name that stands for several partitions, or
+for a log of brokers. A coordinator that heard of an error would ask again for ever."""
 
 NOT_FOUND: Final = "The transaction is not found, or its coordinator has no right to end it."
 
@@ -58,11 +61,11 @@ class TransactionEndCommands:
         try:
             topic = await session.context.service.topic(name, create=False)
         except PulsarError as error:
-            if error.code == ServerError.TOPIC_NOT_FOUND:
+            if error.code in NO_SUCH_TOPIC:
                 return  # It was deleted, and with it what the transaction has written.
             raise
         if not isinstance(topic, PersistentTopic) or topic.buffer is None:
-            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, NO_BUFFER)
+            return  # Messages of transactions are refused there, so that there is nothing to be ended.
         await topic.buffer.end(
             (request.txnid_most_bits, request.txnid_least_bits),
             commit=request.txn_action == pb.COMMIT,

@@ -26,6 +26,10 @@ class AdminSettings:
     """The URL of the store that the clusters of an instance share; empty: `metadata_store_url`."""
     bookkeeper_metadata_service_uri: str = setting("bookkeeperMetadataServiceUri", "")
     """The URL of the bookies' metadata store that tools are told; empty: the cluster's own store."""
+    topic_metrics: bool = setting("exposeTopicLevelMetricsInPrometheus", True)
+    """Whether `/metrics` has a line for each topic and subscription; else one for each namespace."""
+    consumer_metrics: bool = setting("exposeConsumerLevelMetricsInPrometheus", False)
+    """Whether `/metrics` has lines for each consumer, too."""
     status_file: str = setting("statusFilePath", "")
     """The file without which /status.html is 404, as load balancers ask; empty: no such file is wanted."""
     http_connections_max: int = setting("maxHttpServerConnections", 2_048, low=1)

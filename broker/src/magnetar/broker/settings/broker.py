@@ -8,6 +8,7 @@ from typing import Final
 from magnetar.broker.settings.access import AccessSettings
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.load import LoadSettings
+from magnetar.broker.settings.offload import OffloadSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
@@ -15,12 +16,17 @@ from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB, PORT_MAX
 from magnetar.core.setting import check_ranges, part, setting
 from magnetar.net.tls import SERVER_TLS_NAMES, TlsSettings
 
-SERVER_VERSION: Final = "Pulsar Server4.0.8"
+VERSION_PREFIX: Final = "Pulsar Server"
+
+SERVER_VERSION: Final = VERSION_PREFIX + "4.0.8"
 """What CONNECTED reports: the text that Apache's broker of the same protocol level sends (it puts no space)."""
 
 BUNDLES_MAX: Final = 4_096
 """Of a namespace: more ranges than any of a cluster of this size needs; each costs a metadata node. Apache has no
 limit, and hangs with what does not fit into its metadata store."""
+
+RING_POINTS_MAX: Final = 10_000
+"""Points of a consumer on the ring of a Key_Shared subscription: it is sorted whenever one comes or goes."""
 
 CREATION_TYPES: Final = {"partitioned": True, "non-partitioned": False}
 
@@ -51,6 +57,21 @@ class DispatchSettings:
     unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000, below_zero=0)
     """Unacknowledged messages that a subscription may hold before its consumers are sent no more; 0 is no limit."""
     failover_delay_ms: int = setting("activeConsumerFailoverDelayTimeMillis", 1_000, below_zero=0)
+    failover_consistent_hashing: bool = setting("activeConsumerFailoverConsistentHashing", False)
+    """Whether a hash ring picks the active consumer of a partition, too, and not the partition's index."""
+    key_shared_consistent_hashing: bool = setting("subscriptionKeySharedUseConsistentHashing", True)
+    """Whether keys are spread over consumers by a hash ring; if not, who joins gets half of the widest range."""
+    key_shared_points_per_consumer: int = setting(
+        "subscriptionKeySharedConsistentHashingReplicaPoints", 100, low=1, high=RING_POINTS_MAX
+    )
+    look_ahead_per_consumer_max: int = setting(
+        "keySharedLookAheadMsgInReplayThresholdPerConsumer", 2_000, dynamic="broker", below_zero=0
+    )
+    """Key_Shared: entries that may wait for each consumer before reading on stops; 0 is no limit of this kind."""
+    look_ahead_max: int = setting(
+        "keySharedLookAheadMsgInReplayThresholdPerSubscription", 20_000, dynamic="broker", below_zero=0
+    )
+    """Key_Shared: entries of a subscription that may wait before reading on stops; 0 is no limit of this kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +113,8 @@ class BrokerSettings:
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
     consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
     managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB, dynamic="broker")
+    storage_statistics_seconds: int = setting("managedLedgerStatsPeriodSeconds", 60, low=1)
+    """How long a period is whose writes, reads and cache hits the metrics tell."""
     default_namespace_bundles: int = setting(
         "defaultNumberOfNamespaceBundles", 4, dynamic="broker", low=1, high=BUNDLES_MAX
     )
@@ -101,6 +124,7 @@ class BrokerSettings:
     load: LoadSettings = field(default_factory=LoadSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    offload: OffloadSettings = field(default_factory=OffloadSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:

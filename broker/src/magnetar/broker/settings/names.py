@@ -10,15 +10,29 @@ from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.setting_catalogue import Catalogue
 from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
+from magnetar.ledger.bookie_client.tls_settings import BrokerBookieTlsSettings
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.process.control_settings import CONTROL_NAMES
 from magnetar.process.missing_features import MissingFeature
 
-UNLISTED: Final = ("enableBrokerTopicListWatcher", "tokenAllowedClockSkewSeconds", "tokenPublicAlg")
-"""The first is of later versions than the list is made from; the others are read by Pulsar's providers themselves."""
+UNLISTED: Final = (
+    *("bookkeeper_tlsHostnameVerificationEnabled", "enableBrokerTopicListWatcher"),
+    *("tokenAllowedClockSkewSeconds", "tokenPublicAlg"),
+    *("managedLedgerOffloadRegion", "managedLedgerOffloadServiceEndpoint"),
+    *("managedLedgerOffloadMaxBlockSizeInBytes", "managedLedgerOffloadReadBufferSizeInBytes"),
+    *("s3ManagedLedgerOffloadCredentialId", "s3ManagedLedgerOffloadCredentialSecret"),
+    *("s3ManagedLedgerOffloadRole", "s3ManagedLedgerOffloadRoleSessionName"),
+)
+"""The first is passed on to BookKeeper's client, the second is of later versions than the list is made from; the others
+are read by Pulsar's providers and offloaders themselves."""
 
-STORE_NAMES: Final = ("metadataStoreSessionTimeoutMillis", "zookeeperServers")
+STORE_NAMES: Final = (
+    "configurationStoreConfigPath",
+    "metadataStoreConfigPath",
+    "metadataStoreSessionTimeoutMillis",
+    "zookeeperServers",
+)
 """Pulsar's names of settings that `magnetar.process` reads itself."""
 
 _ON: Final = ("true", "yes", "on")
@@ -26,7 +40,6 @@ _ON: Final = ("true", "yes", "on")
 MISSING: Final[Mapping[str, MissingFeature]] = {
     "additionalServlets": MissingFeature("further servlets"),
     "bookkeeperClientAuthenticationPlugin": MissingFeature("authentication at bookies"),
-    "bookkeeperTLSClientAuthentication": MissingFeature("client certificates for bookies"),
     "brokerEntryMetadataInterceptors": MissingFeature("index and time of the broker on entries"),
     "brokerInterceptors": MissingFeature("interceptors"),
     "clientLibraryVersionCheckEnabled": MissingFeature("check of clients' versions"),
@@ -41,10 +54,12 @@ MISSING: Final[Mapping[str, MissingFeature]] = {
     "isAllowAutoUpdateSchemaEnabled": MissingFeature(
         "way to forbid by the broker's settings that producers change schemas", _ON
     ),
-    "managedLedgerOffloadDriver": MissingFeature("tiered storage: nothing is offloaded"),
     "messagingProtocols": MissingFeature("other protocols beside Pulsar's own"),
     "metadataSyncEventTopic": MissingFeature("exchange of metadata by a topic"),
-    "resourceUsageTransportClassName": MissingFeature("resource groups that hold over several brokers"),
+    "resourceUsageTransportClassName": MissingFeature(
+        "way to share limits of resource groups but by the system topic",
+        ("resourceusagetopictransportmanager",),
+    ),
     "schemaRegistryStorageClassName": MissingFeature(
         "storage of schemas but BookKeeper", ("bookkeeperschemastoragefactory",)
     ),
@@ -64,6 +79,7 @@ SETTINGS: Final = Catalogue(
     ManagedLedgerSettings,
     LedgerClientSettings,
     TcpBookieSettings,
+    BrokerBookieTlsSettings,
     BalanceSettings,
     unlisted=UNLISTED,
     ignored=Path(__file__).with_name("ignored_settings.txt"),

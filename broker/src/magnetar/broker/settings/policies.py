@@ -45,6 +45,9 @@ class PolicySettings:
 
     retention_minutes: int = setting("defaultRetentionTimeInMinutes", 0, below_zero=-1)
     retention_megabytes: int = setting("defaultRetentionSizeInMB", 0, below_zero=-1)
+    retention_check_seconds: int = setting("retentionCheckIntervalInSeconds", 120, below_zero=0)
+    """Seconds between two looks for ledgers whose retention is over; 0: nobody looks, and they go when something else
+    happens to their topic."""
     message_ttl_seconds: int = setting("ttlDurationDefaultInSeconds", 0, below_zero=0)
     message_expiry_check_seconds: float = setting("messageExpiryCheckIntervalInMinutes", 300, low=60)
     backlog_quota_check: bool = setting("backlogQuotaCheckEnabled", True)
@@ -125,6 +128,10 @@ class PolicySettings:
     """A batch takes one message off a dispatch rate, not as many as it has."""
     dispatch_limits_caught_up: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", True, dynamic="broker")
     """Whether dispatch rates also hold for subscriptions without a backlog worth the name."""
+    resource_usage_interval_seconds: int = setting(
+        "resourceUsageTransportPublishIntervalInSecs", 60, unit="seconds", dynamic="broker", low=1
+    )
+    """How often brokers tell each other what they use of resource groups while it hardly changes."""
     subscribes_per_consumer: int = setting("subscribeThrottlingRatePerConsumer", 0, dynamic="broker", below_zero=0)
     subscribe_period_seconds: int = setting(
         "subscribeRatePeriodPerConsumerInSecond", 30, unit="seconds", dynamic="broker", low=1

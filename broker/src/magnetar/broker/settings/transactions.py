@@ -26,6 +26,11 @@ class TransactionSettings:
     requests_at_once_max: int = setting("transactionBufferClientMaxConcurrentRequests", 1_000, low=1, high=INTEGER_MAX)
     """Requests by which topics and subscriptions hear of an end that may be without an answer; at least
     `REQUESTS_AT_ONCE_MIN`."""
+    log_batched: bool = setting("transactionLogBatchedWriteEnabled", False)
+    """Whether several records of a coordinator's log become one entry."""
+    log_batch_records_max: int = setting("transactionLogBatchedWriteMaxRecords", 512, low=1)
+    log_batch_bytes_max: int = setting("transactionLogBatchedWriteMaxSize", 4 * MIB, low=1)
+    log_batch_delay_ms: int = setting("transactionLogBatchedWriteMaxDelayInMillis", 1, low=0)
     request_timeout_ms: int = setting("transactionBufferClientOperationTimeoutInMills", 3_000, low=1, high=INTEGER_MAX)
     """Milliseconds until such a request without an answer is sent again."""
     snapshot_changes_max: int = setting("transactionBufferSnapshotMaxTransactionCount", 1_000, low=1)

@@ -13,7 +13,6 @@ from magnetar.managed.entry_bitmap import value_of, words_of
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.broker.dispatch.entry_batch import Dispatcher
-    from magnetar.broker.dispatch.redelivery import RedeliveryCounts
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
@@ -24,14 +23,12 @@ class Acknowledger:
 
     __slots__ = (
         "_cursor",
-        "_redelivery_counts",
         "hidden",
         "unacked_messages",
     )
 
-    def __init__(self, cursor: SubscriptionCursor, redelivery_counts: RedeliveryCounts) -> None:
+    def __init__(self, cursor: SubscriptionCursor) -> None:
         self._cursor = cursor
-        self._redelivery_counts = redelivery_counts
         self.unacked_messages = 0
         self.hidden: dict[Position, int] | None = None
         """What open transactions hold: of that consumers have nothing to acknowledge."""
@@ -141,12 +138,10 @@ class Acknowledger:
         """An entry is wholly acknowledged."""
         holder = _holder(consumer, position, dispatcher)
         if holder is None:
-            self._redelivery_counts.forget(position)
             return dispatcher.acknowledged(None, position, 0)
         return self._release_from(holder, consumer, position, dispatcher)
 
     def _release_from(self, holder: Consumer, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
-        self._redelivery_counts.forget(position)
         key_hash = holder.pending.hash_of(position)
         messages = holder.pending.remove(position)
         self.unacked_messages -= messages

@@ -72,6 +72,14 @@ class SubscriptionCursor(Protocol):
         """The ack set of a batch: the words of its bits that are not acknowledged. None: the batch is whole."""
         ...
 
+    def redelivered(self, positions: Sequence[Position]) -> None:
+        """Clients asked for these entries again: it is counted until they are acknowledged."""
+        ...
+
+    def redelivery_counts(self, entries: list[Entry]) -> list[int] | None:
+        """How often each of the entries was asked for again; None when none was."""
+        ...
+
     def unacknowledged_at(self, number: int) -> Position:
         """The `number`-th entry of the backlog, from 1."""
         ...

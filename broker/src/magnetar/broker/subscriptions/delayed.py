@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from magnetar.core.clock import CallLater, Clock, TimerHandle
     from magnetar.core.ids import Position
 
-DELAYED_ENTRIES_MAX: Final = 4_000_000
-"""Entries of a topic that may wait for their time before its subscriptions read no further; some 100 MB of memory."""
-
 FAR_FUTURE_MS: Final = 1 << 63
 
 DELAY_SECONDS_MAX: Final = 10.0
@@ -75,7 +72,7 @@ class DelayedEntries:
     def full(self) -> bool:
         """Reading on has to wait."""
         index = self._delays.index
-        return index is not None and index.count >= DELAYED_ENTRIES_MAX
+        return index is not None and index.full
 
     def passed_ms(self, now_ms: int) -> int:
         """The time up to which entries are delivered at once; what is due later has to be added. It is now, or earlier
@@ -95,6 +92,8 @@ class DelayedEntries:
             index = self._delays.opened()
             index.stand_at(self, self._key)
             index.add(deliver_at_ms, position, key_hash)
+            if self._delays.note_due is not None:
+                self._delays.note_due(position[0], deliver_at_ms)
 
     def take_due(self, now_ms: int) -> list[tuple[Position, int]]:
         """Take out what is to be delivered by now, with the hashes of the keys; of very many those that come first, and

@@ -11,12 +11,14 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.subscriptions.position_set import PositionSet
+from magnetar.broker.subscriptions.sorted_keys import SortedKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar.core.ids import Position
 
 BUCKET_BITS: Final = 16
@@ -29,6 +31,17 @@ NO_ENTRY: Final = -1
 
 FORGOTTEN_AT_ONCE_MAX: Final = 20_000
 """Entries of buckets that are over, which are forgotten in one turn of the event loop: some milliseconds."""
+
+
+DELAYED_ENTRIES_MAX: Final = 4_000_000
+"""Entries of a topic that may wait for their time before its subscriptions read no further; some 100 MB of memory."""
+
+BUCKETS_MAX: Final = 600_000
+"""Minutes for which there may be some: those of a year, in 400 MB. Clients name any time, each time another one."""
+
+NOT_ORDERED: Final = array("i")
+NONE_OCCUPIED: Final = bytearray()
+"""Of buckets whose time has not come, which are many; never changed."""
 
 
 class DelayBucket:
@@ -56,10 +69,10 @@ class DelayBucket:
         self._hashes = array("I")
         self._chained = 0
         """Entries that are in their millisecond's chain; the others come when the bucket's time does."""
-        self._next = array("i")
-        self._heads = array("i")
-        self._tails = array("i")
-        self._occupied = bytearray()
+        self._next = NOT_ORDERED
+        self._heads = NOT_ORDERED
+        self._tails = NOT_ORDERED
+        self._occupied = NONE_OCCUPIED
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -75,6 +88,7 @@ class DelayBucket:
     def chain(self, count_max: int) -> bool:
         """Order more entries by time; True when all are."""
         if not self._occupied:
+            self._next = array("i")
             self._occupied = bytearray(BUCKET_MS)
             self._heads = array("i", [NO_ENTRY]) * BUCKET_MS
             self._tails = array("i", [NO_ENTRY]) * BUCKET_MS
@@ -141,7 +155,7 @@ class DelayedIndex:
         self.count = 0
         """Entries that somebody may wait for."""
         self._buckets: dict[int, DelayBucket] = {}
-        self._keys: list[int] = []
+        self._keys = SortedKeys()
         """Of the buckets, in order: the ms at which each begins, without the last `BUCKET_BITS`."""
         self._known = PositionSet()
         self._over: list[tuple[DelayBucket, int]] = []
@@ -158,14 +172,18 @@ class DelayedIndex:
             return
         if bucket is None:
             bucket = self._buckets[key] = DelayBucket()
-            insort(self._keys, key)
+            self._keys.add(key)
         bucket.add(deliver_at_ms & (BUCKET_MS - 1), position, key_hash)
         self.count += 1
 
     def first_from(self, key: int) -> int:
         """The key of the first bucket at or behind one; -1 when there is none."""
-        at = bisect_left(self._keys, key)
-        return self._keys[at] if at < len(self._keys) else -1
+        return self._keys.first_from(key)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no memory for more."""
+        return self.count >= DELAYED_ENTRIES_MAX or self._keys.count >= BUCKETS_MAX
 
     def bucket(self, key: int) -> DelayBucket:
         """A bucket that is there."""
@@ -186,17 +204,15 @@ class DelayedIndex:
             return
         self.count = 0
         self._buckets = {}
-        self._keys = []
+        self._keys = SortedKeys()
         self._known.clear()
         self._over = []
 
     def _drop(self, needed: int) -> None:
-        over = bisect_left(self._keys, needed)
-        for key in self._keys[:over]:
+        for key in self._keys.take_before(needed):
             bucket = self._buckets.pop(key)
             self._over.append((bucket, len(bucket)))
             self.count -= len(bucket)
-        del self._keys[:over]
 
     def forget(self) -> None:
         """Let a part go of what is over, which may be a million."""
@@ -214,10 +230,12 @@ class DelayedIndex:
 class TopicDelays:
     """One topic's index of delayed entries, which is there while a subscription waits for one of them."""
 
-    __slots__ = ("index",)
+    __slots__ = ("index", "note_due")
 
-    def __init__(self) -> None:
+    def __init__(self, note_due: Callable[[int, int], None] | None = None) -> None:
         self.index: DelayedIndex | None = None
+        self.note_due = note_due
+        """Told the ledger of each entry that is delivered later, and the time in ms: its retention counts from then."""
 
     def opened(self) -> DelayedIndex:
         """The index; made when nobody waited for anything."""

@@ -15,12 +15,14 @@ from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
+from magnetar.core.histogram import Histogram
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import EntryUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from magnetar.broker.resource_groups.groups import ResourceGroups
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.core.clock import CallLater, Clock, TimerHandle
     from magnetar.core.ids import Position
@@ -47,13 +49,24 @@ class Spawn(Protocol):
 class SubscriptionRuntime:
     """The world as subscriptions see it; one for a whole broker."""
 
-    __slots__ = ("call_later", "clock", "limits", "spawn")
+    __slots__ = ("call_later", "clock", "groups", "limits", "publish_latencies", "spawn")
 
-    def __init__(self, clock: Clock, spawn: Spawn, call_later: CallLater, limits: BrokerLimits | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        spawn: Spawn,
+        call_later: CallLater,
+        limits: BrokerLimits | None = None,
+        groups: ResourceGroups | None = None,
+    ) -> None:
+        """`groups`: the resource groups that limit topics together; None: there are none."""
         self.clock = clock
         self.spawn = spawn
         self.call_later = call_later
         self.limits = limits if limits is not None else BrokerLimits(PolicySettings(), clock, call_later)
+        self.groups = groups
+        self.publish_latencies = Histogram()
+        """From the append of messages to their confirmation, in seconds, of all topics."""
 
 
 class RetryTimer:

@@ -60,16 +60,9 @@ def acknowledge_held(
 ) -> None:
     """Their transaction was committed: acknowledge entries, and parts of batches (position, what remains, size)."""
     cursor = subscription.cursor
-    dispatcher, pump = subscription.delivering
-    over = list(whole)
     cursor.acknowledge(whole)
     for position, remaining, batch_size in parts:
-        if cursor.acknowledge_batch_indexes(position, remaining, batch_size):
-            over.append(position)
-    if dispatcher is None or pump is None:
-        return
-    for position in over:
-        pump.redelivery_counts.forget(position)
+        cursor.acknowledge_batch_indexes(position, remaining, batch_size)
 
 
 def take_back(subscription: Subscription, positions: Sequence[Position]) -> list[tuple[Position, int]]:
@@ -132,8 +125,7 @@ def _redeliver(subscription: Subscription, items: list[tuple[Position, int]]) ->
     dispatcher, pump = subscription.delivering
     if dispatcher is None or pump is None:
         return
-    for position, _ in items:
-        pump.redelivery_counts.increment(position)
+    subscription.cursor.redelivered([position for position, _ in items])
     dispatcher.redeliver(items)
     pump.unblock()
     pump.wake()

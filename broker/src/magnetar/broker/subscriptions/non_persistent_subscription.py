@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.rates import CounterRate
+from magnetar.broker.policies.limiter import NO_LIMITERS
 from magnetar.broker.states import ConsumerState
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
@@ -19,6 +20,7 @@ from magnetar.wire.pulsar.metadata import sticky_key
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.entry_batch import Dispatcher
+    from magnetar.broker.policies.limiter import RateLimiter
     from magnetar.broker.settings.broker import DispatchSettings
     from magnetar.managed.entry import Entry
 
@@ -33,6 +35,8 @@ class NonPersistentSubscription:
         self.totals = SubscriptionTotals()
         self.messages_dropped = 0
         self.drop_rate = CounterRate()
+        self.limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        """Of resource groups: what they do not let pass is dropped."""
         self._clock = clock if clock is not None else SystemClock()
         self._settings = settings
         self._dispatcher: Dispatcher | None = None
@@ -61,7 +65,7 @@ class NonPersistentSubscription:
         """Let a consumer in. Raises what `Subscription.add_consumer` raises."""
         dispatcher = self._dispatcher
         if dispatcher is None:
-            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
+            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings)
         elif dispatcher.type is not consumer.identity.subscription_type:
             raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
         before = dispatcher.active
@@ -106,13 +110,16 @@ class NonPersistentSubscription:
         consumer.last_flow_ms = self._clock.now_ms()
 
     def publish(self, entries: list[Entry]) -> None:
-        """Send entries to those that have permits and drop what nobody can take."""
+        """Send entries to those that have permits and drop what nobody can take, or no group lets pass."""
         dispatcher = self._dispatcher
         if dispatcher is None or not entries:
             return
         batch = EntryBatch()
         batch.entries = entries
         batch.message_counts = [entry.metadata().num_messages for entry in entries]
+        if self.limiters and not self._may_pass():
+            self.messages_dropped += sum(batch.message_counts)
+            return
         if isinstance(dispatcher, KeySharedDispatcher):
             slot = dispatcher.selector.slot
             batch.key_hashes = [slot(sticky_key(entry.metadata())) for entry in entries]
@@ -121,7 +128,12 @@ class NonPersistentSubscription:
         for consumer, share in assignments:
             consumer.send_entries(share.entries, share.message_counts)
             consumer.last_consumed_ms = now_ms
+            for limiter in self.limiters:
+                limiter.take(sum(share.message_counts), sum([len(entry.data) for entry in share.entries]))
         self.messages_dropped += sum(left.message_counts)
+
+    def _may_pass(self) -> bool:
+        return all(min(limiter.room()) >= 1 for limiter in self.limiters)
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""

@@ -12,7 +12,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
@@ -94,7 +93,6 @@ class Pump:
         "held",
         "hidden",
         "reader",
-        "redelivery_counts",
         "stopped",
         "visibility",
     )
@@ -116,8 +114,7 @@ class Pump:
         self.stopped = False
         self.visibility: Visibility | None = None
         """What the topic's transactions hide; None: nothing."""
-        self.redelivery_counts = RedeliveryCounts()
-        self.acknowledger = Acknowledger(cursor, self.redelivery_counts)
+        self.acknowledger = Acknowledger(cursor)
         self.delayed = DelayedEntries(runtime.clock, runtime.call_later, self._delayed_due, delays)
         self.reader = EntryReader(cursor, runtime, self, label)
         self._cursor = cursor
@@ -158,6 +155,8 @@ class Pump:
         self._settings = settings
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.round_robin_messages_max = settings.round_robin_messages_max
+        if self._key_shared is not None:
+            self._key_shared.limit(settings.look_ahead_per_consumer_max, settings.look_ahead_max)
         if limiters != self._limiters:
             for limiter in self._limiters:
                 limiter.forget(self.run)
@@ -190,7 +189,6 @@ class Pump:
         self.held = False
         for limiter in self._limiters:
             limiter.forget(self.run)
-        self.redelivery_counts.clear()
         self.delayed.clear()
         self._due = False
         self.reader.drop()
@@ -405,7 +403,7 @@ class Pump:
         self.acknowledger.unacked_messages = total
         if 0 < self._settings.unacked_messages_per_subscription_max <= total:
             self.blocked = True
-        consumer.send_entries(entries, share.message_counts, self.redelivery_counts.of(entries), ack_sets)
+        consumer.send_entries(entries, share.message_counts, self._cursor.redelivery_counts(entries), ack_sets)
 
     def _leave(self, dispatcher: Dispatcher, filtered: FilteredEntries, left: EntryBatch, *, replayed: bool) -> None:
         """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room, or

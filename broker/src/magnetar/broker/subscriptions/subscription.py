@@ -159,7 +159,7 @@ class Subscription:
             raise PulsarError(ServerError.SERVICE_NOT_READY, "Subscription is fenced")
         dispatcher = self._dispatcher
         if dispatcher is None:
-            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings.round_robin_messages_max)
+            dispatcher = new_dispatcher(self.topic_name, consumer, self._settings)
         elif dispatcher.type is not consumer.identity.subscription_type:
             raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription is of different type")
         before = dispatcher.active
@@ -282,8 +282,7 @@ class Subscription:
                 pump.run()
             return
         taken, messages = pump.acknowledger.take_back(consumer, list(positions) if positions else None)
-        for position, _ in taken:
-            pump.redelivery_counts.increment(position)
+        self.cursor.redelivered([position for position, _ in taken])
         consumer.messages_redelivered += messages
         dispatcher.redeliver(taken)
         for position, key_hash in taken:
@@ -322,8 +321,8 @@ class Subscription:
         if self._pump is not None:
             self._pump.wake()
 
-    def follow(self, policies: EffectivePolicies, topic_limiter: RateLimiter | None) -> None:
-        """Other policies hold from now on; `topic_limiter` is what all subscriptions of the topic share."""
+    def follow(self, policies: EffectivePolicies, *shared: RateLimiter | None) -> None:
+        """Other policies hold from now on; `shared` limits others as well: the topic, and those of its groups."""
         runtime, settings = self._runtime, policies.dispatch
         self._limiter = limiter_for(
             policies.dispatch_rate_of(self.name),
@@ -332,7 +331,7 @@ class Subscription:
             runtime.call_later,
             f"dispatch rate of {self.topic_name} / {self.name}",
         )
-        limiters = [one for one in (self._limiter, topic_limiter, runtime.limits.dispatch) if one is not None]
+        limiters = [one for one in (self._limiter, *shared, runtime.limits.dispatch) if one is not None]
         self._settings = settings
         for consumer in self.consumers:
             consumer.limit(settings.unacked_messages_per_consumer_max)

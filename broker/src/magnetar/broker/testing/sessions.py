@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, cast
 
 from magnetar.balance.settings import BalanceSettings
-from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import BrokerEnvironment, BrokerParts, RunningBroker, start_broker
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.transactions.initialization import initialize_coordinators
@@ -268,6 +268,7 @@ class MemoryBroker:
         shared: SharedParts | None = None,
         known_after_seconds: float = 0.0,
         balance: BalanceSettings | None = None,
+        environment: BrokerEnvironment | None = None,
     ) -> None:
         """`shared`: what it has together with other brokers; without, everything is its own.
 
@@ -279,6 +280,7 @@ class MemoryBroker:
         )
         self._ledger_settings = ledgers if ledgers is not None else ManagedLedgerSettings()
         self._balance = balance
+        self._environment = environment if environment is not None else BrokerEnvironment()
         self._clients: list[ProtocolClient] = []
         # Any store, but tests of a single broker play with what a memory one can do.
         self.store: Any = MemoryMetadataStore() if shared is None else shared.store
@@ -317,7 +319,14 @@ class MemoryBroker:
         )
         if settings.transactions.enabled:
             await initialize_coordinators(Resources(self.store), COORDINATORS)
-        parts = BrokerParts(self.store, self.ledgers, clock, self._ledger_settings, balance_settings=self._balance)
+        parts = BrokerParts(
+            self.store,
+            self.ledgers,
+            clock,
+            self._ledger_settings,
+            balance_settings=self._balance,
+            environment=self._environment,
+        )
         self.broker = await start_broker(settings, parts)
 
     async def stop(self) -> None:

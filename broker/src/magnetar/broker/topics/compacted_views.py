@@ -6,15 +6,18 @@ import logging
 from typing import Final, Protocol
 
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
+from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
+from magnetar.ledger.api import LedgerNotFound
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
 
@@ -33,6 +36,26 @@ async def open_compaction_cursor_quietly(topic: HeldTopic) -> None:
         await topic.create_subscription(COMPACTION_CURSOR, EARLIEST)
     except MagnetarError as error:
         logger.warning("%s has no subscription %s yet: %s", topic.name, COMPACTION_CURSOR, error)
+
+
+async def check_compacted(ledger: ManagedLedger) -> None:
+    """For who wants a compacted view. `PulsarError` when the ledger that it begins with is lost: its client would wait
+    for ever. What may pass is no error, as reading is tried again."""
+    while (compaction := compaction_of(ledger)) is not None:
+        try:
+            reader = await ledger.open_other(compaction.ledger_id)
+        except LedgerNotFound:
+            if compaction_of(ledger) != compaction:
+                continue  # A later one has replaced it.
+            raise PulsarError(
+                ServerError.PERSISTENCE_ERROR,
+                f"The compacted ledger {compaction.ledger_id} is lost: delete the subscription {COMPACTION_CURSOR}, "
+                "and compact the topic again",
+            ) from None
+        except MagnetarError:
+            return
+        await reader.close()
+        return
 
 
 def reader_cursor(ledger: ManagedLedger, consumer: Consumer, name: str, start: Position) -> SubscriptionCursor:

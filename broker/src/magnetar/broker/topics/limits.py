@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import host_of
 from magnetar.broker.policies.limiter import TokenBucket
+from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ REPLICATOR_PREFIX: Final = "pulsar.repl"
 SUBSCRIBERS_REMEMBERED_MAX: Final = 10_000
 """Consumers whose subscribe rate is known; the ones that are full again are forgotten first."""
 
+RESERVED_SUBSCRIPTIONS: Final = (REPLICATOR_PREFIX, DEDUPLICATION_CURSOR)
+"""Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
+
+NO_NODE_NAMES: Final = (".", "..")
+"""What no cursor's node can be called: in paths of a metadata store these are steps."""
+
 
 class HasConsumers(Protocol):
     """A subscription of either kind of topic."""
@@ -32,6 +39,15 @@ class HasConsumers(Protocol):
     def consumers(self) -> list[Consumer]:
         """Who is connected."""
         ...
+
+
+def check_durable_subscription(name: str) -> None:
+    """Raises PulsarError for a name that no cursor of a client can have. PRODUCER_BUSY is what Apache's broker calls
+    every error about names."""
+    if name.startswith(RESERVED_SUBSCRIPTIONS):
+        raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
+    if name in NO_NODE_NAMES:
+        raise PulsarError(ServerError.PRODUCER_BUSY, f"No subscription can be called {name!r}")
 
 
 def check_producer(

@@ -1,6 +1,6 @@
 """What looks at published messages one by one: sizes, delays, encryption, duplicates, transactions.
 
-Only topics with such a policy come here, and transactional messages. What is not stored is answered in its turn among
+Only topics with such a policy come here, and those with transactions. What is not stored is answered in its turn among
 the receipts of the rest.
 (Pulsar: `PersistentTopic.publishMessage`, `Producer.checkAndStartPublish`)
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.topics.deduplication import DuplicateStatus
+from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
 from magnetar.wire.pulsar.metadata import skim
 
@@ -29,6 +30,16 @@ ALREADY_STORED: Final[Refusal] = (None, "")
 NO_BUFFER: Final = "Transaction buffer disable!"
 """To transactional messages for topics without a buffer: in Apache's words, for which clients may look."""
 
+FORGED_MARKER: Final = "The end of a transaction is told to its coordinator; clients publish no markers"
+
+MARKER_TYPE: Final = b"\xa0\x01"
+"""How a field `marker_type` begins (number 20, a varint)."""
+
+LONG_MARKER_TYPE: Final = b"\xa0\x81"
+"""How that field begins with a tag that is longer than it need be, which parsers take as well."""
+
+OTHER_TRANSACTION: Final = "The message does not say that it is of the transaction that its command names"
+
 
 def publish_checked(
     batch: PublishBatch,
@@ -42,8 +53,10 @@ def publish_checked(
     refusals = _refusals(batch, policies)
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals)
+    if buffer is not None:
+        _add_markers(batch, refusals)
     if batch.transactions is not None:
-        _add_ended(batch.transactions, buffer, refusals)
+        _add_ended(batch, batch.transactions, buffer, refusals)
     if not refusals:
         append(batch)
         return
@@ -107,16 +120,46 @@ def _add_duplicates(
             refusals[index] = (ServerError.PERSISTENCE_ERROR, unknown)
 
 
+def _add_markers(batch: PublishBatch, refusals: dict[int, Refusal]) -> None:
+    """The ends of transactions are brokers' to write: the next owner takes them for true. Apache's brokers take them
+    from anybody. The markers of replicated subscriptions come from other clusters, and pass."""
+    for index, payload in enumerate(batch.payloads):
+        # Looked for in all of it, which costs less than to read what is in front; most have none.
+        if (MARKER_TYPE in payload or LONG_MARKER_TYPE in payload) and _is_end_marker(payload):
+            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, FORGED_MARKER)
+
+
+def _is_end_marker(payload: bytes) -> bool:
+    try:
+        return skim(payload).marker_type in (COMMIT_MARKER, ABORT_MARKER)
+    except BadMetadata:
+        return False
+
+
 def _add_ended(
-    transactions: list[tuple[int, int] | None], buffer: TransactionBuffer | None, refusals: dict[int, Refusal]
+    batch: PublishBatch,
+    transactions: list[tuple[int, int] | None],
+    buffer: TransactionBuffer | None,
+    refusals: dict[int, Refusal],
 ) -> None:
     """After the duplicates: what is stored has its receipt, also when its transaction has ended since."""
     for index, transaction in enumerate(transactions):
         if transaction is None or index in refusals:
             continue
         text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
+        if not text and _transaction_of(batch.payloads[index]) != transaction:
+            text = OTHER_TRANSACTION
         if text:
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+
+
+def _transaction_of(payload: bytes) -> tuple[int, int] | None:
+    """What a message itself says, by which readers and the topic's next owner go."""
+    try:
+        metadata = skim(payload)
+    except BadMetadata:
+        return None
+    return metadata.txnid_most_bits, metadata.txnid_least_bits
 
 
 def _messages_in(payload: bytes) -> int:

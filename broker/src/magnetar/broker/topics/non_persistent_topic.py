@@ -39,7 +39,12 @@ class NonPersistentTopic(TopicBase):
         """Other policies hold from now on."""
         self.policies = policies
         self._follow_publish_rate()
+        self._limit_dispatch()
         self._disconnect_unencrypted()
+
+    def _limit_dispatch(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.limiters = self.dispatch_limiters
 
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
@@ -100,6 +105,7 @@ class NonPersistentTopic(TopicBase):
             subscription = self.subscriptions[name] = NonPersistentSubscription(
                 str(self.name), name, self.policies.dispatch
             )
+            subscription.limiters = self.dispatch_limiters
         return subscription
 
     async def subscribe(

@@ -187,11 +187,6 @@ class Producer:
             )
         self._stored_or_not(batch)
 
-    def refused(self, batch: PublishBatch, code: ServerError, message: str) -> None:
-        """The batch is not stored: say so for each of its messages."""
-        self._write_answer(batch, code, message)
-        self._stored_or_not(batch)
-
     def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:
         """The batch is not stored and the client is about to reconnect and send it again: say nothing."""
         del error

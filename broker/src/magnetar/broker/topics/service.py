@@ -19,6 +19,7 @@ from magnetar.broker.policies.effective import BrokerLevel
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.policies import Policies
 from magnetar.broker.policies.system_topics import belongs_to_brokers, is_bare_ledger, is_pending_ack_log
+from magnetar.broker.resource_groups.groups import ResourceGroups
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -93,9 +94,12 @@ class BrokerService:
             self.spawn,
             self.namespaces_in_use,
         )
-        self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits)
+        self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
+        self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
+        self.publish_latencies = self._runtime.publish_latencies
         self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
         self.upkeep = Upkeep(self, call_later)
+        self.groups.on_changed = self.upkeep.groups_changed
         self._compactions = CompactionWorld(
             clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
         )
@@ -112,6 +116,7 @@ class BrokerService:
 
     def start(self) -> None:
         """Begin the periodic work."""
+        self.groups.start()
         self.upkeep.start()
 
     def use_settings(self, settings: BrokerSettings) -> None:
@@ -248,7 +253,7 @@ class BrokerService:
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
         try:
-            ledger = await self.ledgers.open(name.persistence_name, policies.ledger, create=create)
+            ledger = await self.ledgers.open(name.persistence_name, policies.ledger_of(name), create=create)
         except ManagedLedgerNotFound:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
         # Again from memory: what it is opened with may be outdated by now.
@@ -480,6 +485,7 @@ class BrokerService:
         """Unload every topic; positions are persisted."""
         self._closing = True
         self.upkeep.stop()
+        self.groups.close()
         self.policies.close()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))

@@ -21,13 +21,19 @@ from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.backlog import check_quotas, published_since
-from magnetar.broker.topics.compacted_views import follow_view, open_compaction_cursor_quietly, reader_cursor
-from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
+from magnetar.broker.topics.compacted_views import (
+    check_compacted,
+    follow_view,
+    open_compaction_cursor_quietly,
+    reader_cursor,
+)
 from magnetar.broker.topics.deduplication import Deduplication, DeduplicationSwitch
 from magnetar.broker.topics.limits import (
+    RESERVED_SUBSCRIPTIONS,
     SubscribeLimiter,
     check_consumer,
     check_durability,
+    check_durable_subscription,
     check_subscription_type,
     subscribe_limiter_for,
 )
@@ -53,21 +59,6 @@ BITS_PER_WORD: Final = 64
 """Bits in one word of an ack set."""
 
 _OPEN: Final = LoadedTopicState.OPEN
-
-RESERVED_SUBSCRIPTIONS: Final = ("pulsar.repl", DEDUPLICATION_CURSOR)
-"""Names of cursors that belong to the broker itself; subscriptions may not begin like them."""
-
-NO_NODE_NAMES: Final = (".", "..")
-"""What no cursor's node can be called: in paths of a metadata store these are steps."""
-
-
-def check_durable_subscription(name: str) -> None:
-    """Raises PulsarError for a name that no cursor of a client can have. PRODUCER_BUSY is what Apache's broker calls
-    every error about names."""
-    if name.startswith(RESERVED_SUBSCRIPTIONS):
-        raise PulsarError(ServerError.PRODUCER_BUSY, "Subscription with reserved subscription name attempted")
-    if name in NO_NODE_NAMES:
-        raise PulsarError(ServerError.PRODUCER_BUSY, f"No subscription can be called {name!r}")
 
 
 class PersistentTopic(TopicBase):
@@ -111,7 +102,7 @@ class PersistentTopic(TopicBase):
         self.compaction: TopicCompaction | None = None
         """Made by the first one who asks `BrokerService.compaction` for it."""
         self._checks_messages = policies.checks_messages
-        self._delayed = TopicDelays()
+        self._delayed = TopicDelays(ledger.ledgers.note_due)
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
         self._deduplication_switch = DeduplicationSwitch(runtime)
@@ -119,7 +110,8 @@ class PersistentTopic(TopicBase):
         self._on_lost = on_lost
         self._subscribing = asyncio.Lock()
         self._follow_rates()
-        ledger.settings = policies.ledger
+        ledger.settings = policies.ledger_of(name)
+        ledger.appends.latencies = runtime.publish_latencies
         for cursor_name, cursor in ledger.cursors.items():
             if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
                 self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
@@ -143,7 +135,7 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self._checks_messages or batch.transactions is not None:
+        elif self._checks_messages or batch.transactions is not None or (self.buffer and self.buffer.in_use):
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
             self._append(batch)
@@ -175,10 +167,13 @@ class PersistentTopic(TopicBase):
     def _append_failed(self, batch: PublishBatch, error: MagnetarError) -> None:
         if self.deduplication is not None:
             self.deduplication.append_failed()
-        if isinstance(error, ManagedLedgerTerminated):
-            batch.producer.refused(batch, ServerError.TOPIC_TERMINATED_ERROR, "The topic is terminated")
-            return
+        if self.buffer is not None and batch.transactions is not None:
+            self.buffer.not_stored()
         batch.producer.dropped(batch, error)
+        if isinstance(error, ManagedLedgerTerminated):
+            # Not SEND_ERROR: Go's client forgets its producer at that. Whoever comes back hears why it was closed.
+            self.disconnect_producers()
+            return
         self._storing_failed(error)
 
     def _storing_failed(self, error: MagnetarError) -> None:
@@ -277,6 +272,10 @@ class PersistentTopic(TopicBase):
         if not self.of_broker:
             settings = self._runtime.limits.settings
             check_consumer(self.policies, settings, consumer, self.subscriptions.values(), subscription)
+        if consumer.identity.read_compacted:
+            await check_compacted(self.ledger)
+            self._refuse_when_closing()
+            subscription = self.subscriptions.get(name)
         if consumer.durable:
             new = subscription is None
             subscription = await self.create_subscription(name, start, properties)
@@ -364,7 +363,7 @@ class PersistentTopic(TopicBase):
         try:
             if self.pending_acks is not None and subscription.durable:
                 # Or a later replay would acknowledge again what is read again from here on.
-                await self.pending_acks.ready(subscription)
+                await self.pending_acks.begin_anew(subscription)
             await subscription.reset(position)
         except MagnetarError as error:
             if isinstance(error, PulsarError):
@@ -381,7 +380,7 @@ class PersistentTopic(TopicBase):
 
     async def terminate(self) -> Position:
         """Take no more messages, for good. Returns the last one's position."""
-        position = await self.ledger.terminate()
+        position = await (self.ledger if self.buffer is None else self.buffer).terminate()
         self.disconnect_producers()
         for subscription in self.subscriptions.values():
             subscription.topic_terminated()
@@ -430,8 +429,9 @@ class PersistentTopic(TopicBase):
             await self.buffer.forget()
 
     def _close_buffer(self) -> None:
-        if self._held is not None:
-            self._held.close(MagnetarError("the topic is closing"))
+        held, self._held = self._held, None  # It refers to the topic, which would wait for the collector of cycles.
+        if held is not None:
+            held.close(MagnetarError("the topic is closing"))
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
@@ -448,11 +448,9 @@ class PersistentTopic(TopicBase):
         if before is policies or self.closing:
             return
         self._checks_messages = policies.checks_messages
-        self.ledger.settings = policies.ledger
-        self.ledger.trim_later()
+        self.ledger.use(policies.ledger_of(self.name))
         self._follow_rates()
-        for subscription in self.subscriptions.values():
-            subscription.follow(policies, self._dispatch_limiter)
+        self._limit_dispatch()
         self._disconnect_unencrypted()
         if self.compacts_by_itself and COMPACTION_CURSOR not in self.subscriptions:
             self._spawn(open_compaction_cursor_quietly(self))
@@ -461,11 +459,14 @@ class PersistentTopic(TopicBase):
     def _follow_rates(self) -> None:
         policies, clock, call_later = self.policies, self._clock, self._runtime.call_later
         self._follow_publish_rate()
-        self._dispatch_limiter = limiter_for(
-            policies.topic_dispatch_rate, self._dispatch_limiter, clock, call_later, f"dispatch rate of {self.name}"
-        )
-        rate = None if self.of_broker else policies.subscribe_rate
-        self._subscribe_limiter = subscribe_limiter_for(rate, self._subscribe_limiter, clock)
+        rate, text = policies.topic_dispatch_rate, f"dispatch rate of {self.name}"
+        self._dispatch_limiter = limiter_for(rate, self._dispatch_limiter, clock, call_later, text)
+        subscribes = None if self.of_broker else policies.subscribe_rate
+        self._subscribe_limiter = subscribe_limiter_for(subscribes, self._subscribe_limiter, clock)
+
+    def _limit_dispatch(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.follow(self.policies, self._dispatch_limiter, *self.dispatch_limiters)
 
     def maintain_deduplication(self) -> None:
         """Called now and then, and when policies change."""
@@ -480,8 +481,7 @@ class PersistentTopic(TopicBase):
             size_bytes += producer.byte_rate_in
         if self.compaction is not None:
             self.compaction.record.update_rates(seconds)
-        limiter = self._dispatch_limiter
-        if limiter is not None and limiter.rate.relative_to_publish_rate:
+        if (limiter := self._dispatch_limiter) is not None and limiter.rate.relative_to_publish_rate:
             limiter.set_rate(limiter.rate, messages, size_bytes)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
@@ -491,7 +491,7 @@ class PersistentTopic(TopicBase):
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch, self._delayed)
         if self.buffer is not None:
             subscription.visibility = self.buffer.visibility
-        subscription.follow(self.policies, self._dispatch_limiter)
+        subscription.follow(self.policies, self._dispatch_limiter, *self.dispatch_limiters)
         return subscription
 
 

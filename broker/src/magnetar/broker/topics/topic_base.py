@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.policies.broker_limits import BrokerLimits
-from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.resource_groups.group import ResourceGroup
 from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.topics.limits import check_new_subscription, check_producer
@@ -28,6 +29,8 @@ class TopicBase:
         "bytes_in",
         "close_notices",
         "created_ms",
+        "dispatch_limiters",
+        "groups",
         "last_active_seconds",
         "last_publish_ms",
         "messages_in",
@@ -35,6 +38,7 @@ class TopicBase:
         "of_broker",
         "policies",
         "publish_limiter",
+        "publish_limiters",
         "state",
     )
 
@@ -56,6 +60,11 @@ class TopicBase:
         """No client's: limits and inactivity do not concern it."""
         self.policies = policies
         self.publish_limiter: RateLimiter | None = None
+        self.groups: tuple[ResourceGroup, ...] = ()
+        """The resource groups that it is in."""
+        self.publish_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        """Those of its groups."""
+        self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self._runtime = runtime
         self._clock = clock
 
@@ -94,6 +103,26 @@ class TopicBase:
         rate, call_later = self.policies.publish_rate, self._runtime.call_later
         text = f"publish rate of {self.name}"
         self.publish_limiter = limiter_for(rate, self.publish_limiter, self._clock, call_later, text)
+        self._join_groups()
+
+    def follow_groups(self) -> None:
+        """There are other resource groups than before."""
+        if not self.closing and self._join_groups():
+            self._limit_dispatch()
+
+    def _join_groups(self) -> bool:
+        """Be in the groups that there are for it. True when these are others than before."""
+        known = self._runtime.groups
+        groups = () if known is None else known.of(self.name, self.policies.resource_group)
+        if groups == self.groups:
+            return False
+        self.groups = groups
+        self.publish_limiters = tuple([group.publish.limiter for group in groups]) or NO_LIMITERS
+        self.dispatch_limiters = tuple([group.dispatch.limiter for group in groups]) or NO_LIMITERS
+        return True
+
+    def _limit_dispatch(self) -> None:
+        """Have the subscriptions go by the limiters of dispatch that there are now; each kind of topic has its own."""
 
     def _disconnect_unencrypted(self) -> None:
         if self.policies.encryption_required and not self.of_broker:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction.threshold import over_threshold
 from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
 from magnetar.broker.policies.unreplicated import Unreplicated
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
-from magnetar.broker.topics.sweep import Job, Sweeper, Work
+from magnetar.broker.topics.sweep import Item, Job, Sweeper, Work
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.inquiry import LOOK_SECONDS
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError
 
@@ -21,15 +22,26 @@ if TYPE_CHECKING:
     from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.topic import Topic
+    from magnetar.broker.transactions.topic_parts import TopicParts
     from magnetar.core.clock import CallLater, Clock
     from magnetar.core.topic_name import NamespaceName, TopicName
+    from magnetar.managed.factory import ManagedLedgerFactory
+    from magnetar.managed.managed_ledger import ManagedLedger
 
 logger: Final = logging.getLogger(__name__)
 
 RATE_UPDATE_SECONDS: Final = 10.0
 """How often counters become rates. Apache's `statsUpdateFrequencyInSecs` is 60; people who watch want it sooner."""
 
+ROLLOVER_CHECK_SECONDS: Final = 60.0
+"""By how much a ledger may outlive its age on a topic to which nobody publishes: ages are set in minutes."""
+
+OFFLOAD_CHECK_SECONDS: Final = 60.0
+"""By how much the offload of a ledger, or the deletion of its other copy, may be late; ages and lags are hours."""
+
 INACTIVE_TOPICS: Final = "inactive topics"
+
+STORAGE_STATISTICS: Final = "storage statistics"
 
 UNACKED_CHECK_SECONDS: Final = 3.0
 """How often what all consumers hold is added up, if there is a limit; what comes on top between two looks is bounded by
@@ -57,7 +69,11 @@ class LoadedTopics(Protocol):
     @property
     def policies(self) -> Policies: ...
     @property
+    def transactions(self) -> TopicParts: ...
+    @property
     def topics(self) -> Mapping[str, Topic]: ...
+    @property
+    def ledgers(self) -> ManagedLedgerFactory: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
     def compaction(self, topic: PersistentTopic) -> TopicCompaction: ...
     async def exists(self, name: TopicName) -> bool: ...
@@ -73,15 +89,22 @@ class Upkeep:
         self.unreplicated = Unreplicated()
         self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
+        self._ledgers: Sweeper[ManagedLedger] = Sweeper(self._opened, service.clock, call_later, service.spawn)
+        """Also those of transactions, which belong to no topic. Its work is apart: what waits for bookies or for the
+        metadata store must not keep topics from expiring."""
         self._changed: set[NamespaceName] = set()
         self._applying: set[NamespaceName] = set()
         self._apply: Job[Topic] = Job("policies", 0.0, self._apply_to, self._applied)
+        self._regroup: Job[Topic] = Job("resource groups", 0.0, _follow_groups)
         self._unacked_total = 0
         self._over_unacked_limit = False
         self._stop_watching = service.policies.watch(self._policies_changed)
 
     def _loaded(self) -> list[Topic]:
         return list(self._service.topics.values())
+
+    def _opened(self) -> list[ManagedLedger]:
+        return self._service.ledgers.opened()
 
     def use_partitioned_topics(self, partitioned: RecordedTopics) -> None:
         """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
@@ -99,6 +122,12 @@ class Upkeep:
         settings = self._settings
         jobs: list[Job[Topic]] = [
             Job("rates", RATE_UPDATE_SECONDS, self._update_rates, self._service.policies.retry),
+            Job(
+                STORAGE_STATISTICS,
+                self._service.settings.storage_statistics_seconds,
+                self._end_storage_period,
+                self._end_cache_period,
+            ),
             Job("message expiry", settings.message_expiry_check_seconds, _persistent(expiry.check_messages)),
             Job(
                 "idle subscriptions",
@@ -109,6 +138,8 @@ class Upkeep:
             Job("compaction", settings.compaction_check_seconds, _persistent(self._compact)),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
         ]
+        if self._service.settings.transactions.enabled:
+            jobs.append(Job("transactions", LOOK_SECONDS, _persistent(self._service.transactions.look_after)))
         if settings.backlog_quota_check:
             jobs.append(Job("backlog quotas", settings.backlog_quota_check_seconds, _persistent(backlog_quota.enforce)))
         if settings.unacked_messages_per_broker_max > 0:
@@ -117,21 +148,29 @@ class Upkeep:
             if job.interval_seconds > 0:
                 self._sweeper.add(job)
         self._sweeper.start()
+        # The bound on work at once is what keeps a hundred thousand topics that fell silent together from filling the
+        # metadata store: each roll is some four writes.
+        self._ledgers.add(Job("rollover", ROLLOVER_CHECK_SECONDS, _roll))
+        if settings.retention_check_seconds > 0:
+            self._ledgers.add(Job("retention", settings.retention_check_seconds, _trim))
+        self._ledgers.add(Job("offload", OFFLOAD_CHECK_SECONDS, _offload))
+        self._ledgers.start()
 
     async def check_now(self, name: str) -> None:
-        """Do one of the checks at once, to its end: `message expiry`, `inactive topics`, `backlog quotas` …"""
-        job = next(job for job in self._sweeper.jobs if job.name == name)
-        for topic in self._loaded():
-            work = job.visit(topic)
-            if work is not None:
-                await work()
-        if job.finished is not None:
-            job.finished()
+        """Do one of the checks at once, to its end: `message expiry`, `backlog quotas`, `rollover`, `retention` …"""
+        of_topics = [job for job in self._sweeper.jobs if job.name == name]
+        of_ledgers = [job for job in self._ledgers.jobs if job.name == name]
+        assert of_topics or of_ledgers, name
+        for job in of_topics:
+            await _to_the_end(job, self._loaded())
+        for each in of_ledgers:
+            await _to_the_end(each, self._opened())
 
     def stop(self) -> None:
         """Begin nothing more."""
         self._stop_watching()
         self._sweeper.stop()
+        self._ledgers.stop()
 
     # --- policies that changed
 
@@ -164,11 +203,30 @@ class Upkeep:
         if not self._apply.queued:
             self._changed = set()
 
+    def groups_changed(self) -> None:
+        """There are other resource groups than before: topics go by those that they are in now."""
+        if len(self._service.topics) <= TOPICS_AT_ONCE:
+            for topic in self._loaded():
+                topic.follow_groups()
+        else:
+            self._sweeper.run_once(self._regroup)
+
     # --- periodic
 
     def _update_rates(self, topic: Topic) -> Work | None:
         topic.update_rates(RATE_UPDATE_SECONDS)
         return None
+
+    def _end_storage_period(self, topic: Topic) -> Work | None:
+        if isinstance(topic, PersistentTopic):
+            seconds = self._service.settings.storage_statistics_seconds
+            if topic.ledger.appends.periods is not None:
+                topic.ledger.appends.periods.end(seconds)
+            topic.ledger.offloads.end_period(seconds)
+        return None
+
+    def _end_cache_period(self) -> None:
+        self._service.ledgers.cache_rates.end_period(self._service.settings.storage_statistics_seconds)
 
     def _check_activity(self, topic: Topic) -> Work | None:
         if not inactivity.may_be_deleted(topic, self._service.clock.monotonic_seconds()):
@@ -216,8 +274,9 @@ class Upkeep:
         """Start what a threshold asks for; a run goes on by itself, and what an earlier one has left is tried again."""
         if topic.closing:
             return None
+        threshold_bytes, end = topic.policies.compaction_threshold_bytes, topic.visible_entries.end()
         if backlog_quota.held_by_compaction(topic) or (
-            topic.compacts_by_itself and over_threshold(topic.ledger, topic.policies.compaction_threshold_bytes)
+            topic.compacts_by_itself and over_threshold(topic.ledger, threshold_bytes, end)
         ):
             compaction = self._service.compaction(topic)
             if compaction.may_start_by_itself:
@@ -249,6 +308,34 @@ class Upkeep:
 def _persistent(visit: Callable[[PersistentTopic], Work | None]) -> Callable[[Topic], Work | None]:
     """A visit of persistent topics only."""
     return lambda topic: visit(topic) if isinstance(topic, PersistentTopic) else None
+
+
+def _roll(ledger: ManagedLedger) -> Work | None:
+    return ledger.roll_if_due if ledger.due_for_rollover else None
+
+
+def _trim(ledger: ManagedLedger) -> Work | None:
+    return ledger.trim_if_due if ledger.due_for_trimming else None
+
+
+def _offload(ledger: ManagedLedger) -> Work | None:
+    """Start what is due; the store says how many are at it at a time."""
+    ledger.offloads.later()
+    return None
+
+
+async def _to_the_end(job: Job[Item], items: Iterable[Item]) -> None:
+    for item in items:
+        work = job.visit(item)
+        if work is not None:
+            await work()
+    if job.finished is not None:
+        job.finished()
+
+
+def _follow_groups(topic: Topic) -> Work | None:
+    topic.follow_groups()
+    return None
 
 
 def _maintain_deduplication(topic: Topic) -> Work | None:

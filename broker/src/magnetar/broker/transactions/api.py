@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.broker.bundles.guests import BundleGuests
@@ -61,6 +62,23 @@ class CoordinatorStats(NamedTuple):
     """0 while its log is being read."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorCounts:
+    """What one coordinator has counted since it was opened."""
+
+    coordinator: int
+    active: int
+    """Transactions that are not over."""
+    created: int
+    committed: int
+    aborted: int
+    timed_out: int
+    appended: int
+    """Records of its log."""
+    latencies: tuple[int, ...]
+    """Commits of the last whole minute, by bucket of `LATENCY_BOUNDS_MS` and one more."""
+
+
 class TransactionDetails(NamedTuple):
     """One transaction that is not over, as administrators see it."""
 
@@ -109,6 +127,10 @@ class CoordinatorService(Coordinators, BundleGuests, Protocol):
 
     def stats(self, coordinator: int) -> CoordinatorStats:
         """How it stands."""
+        ...
+
+    def counts(self) -> list[CoordinatorCounts]:
+        """What each that this broker runs has counted."""
         ...
 
     def log_of(self, coordinator: int) -> ManagedLedger:

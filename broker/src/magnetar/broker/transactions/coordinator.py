@@ -18,9 +18,10 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.states import COORDINATOR_TRANSITIONS, CoordinatorState, TransactionState
 from magnetar.broker.transactions.api import Asker, EndedTransaction, Participants, coordinator_not_found
-from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding
+from magnetar.broker.transactions.coordinator_counters import CoordinatorCounters
+from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding, passes_soon
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
-from magnetar.broker.transactions.coordinator_table import LogPlace, Transaction, TransactionTable
+from magnetar.broker.transactions.coordinator_table import AppliedRecord, LogPlace, Transaction, TransactionTable
 from magnetar.broker.transactions.coordinator_timeouts import CallLater, Timeouts
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
@@ -38,6 +39,12 @@ from magnetar.wire.pulsar.transaction_log import Record
 NAMES_CHARACTERS_MAX: Final = 1 << 20
 """Of the topics and subscriptions of one transaction, some ten thousand: all are kept in memory, and all have to hear.
 Apache's coordinators take any number."""
+
+OPEN_MAX: Final = 50_000
+"""Transactions of one coordinator that are not over, whatever the settings allow: to go through all takes 30 ms."""
+
+ALL_NAMES_CHARACTERS_MAX: Final = 64 << 20
+"""Of the topics and subscriptions of all transactions of a coordinator."""
 
 END_WAIT_SECONDS_MAX: Final = 60.0
 """How long whoever ends a transaction waits: twice what clients do. Attempts go on without him; without this bound
@@ -79,10 +86,13 @@ class TransactionCoordinator:
         self.recovery_ended_ms = 0
         self.log = log
         self.table: TransactionTable = TransactionTable(coordinator, log.last_sequence)
+        self.counters = CoordinatorCounters(parts.clock.now_ms())
         self._parts = parts
         self._failed = failed
         self._opening = 0
         """Transactions that are being begun."""
+        self._adding_characters = 0
+        """Of names whose records are on their way."""
         self._timeouts = Timeouts(parts.clock, parts.call_later, self._expired, self._is_open)
         self._endings = Endings(self._end, parts.spawn, parts.call_later, parts.settings.requests_max)
 
@@ -100,7 +110,9 @@ class TransactionCoordinator:
             if self.state is not CoordinatorState.READY:
                 return
             if transaction.state is TransactionState.OPEN:
-                self._timeouts.add(transaction.expires_ms, transaction.id.sequence)
+                # The clock of whoever began it may have been ahead: nothing is held for longer than it asked for.
+                latest_ms = self._parts.clock.now_ms() + transaction.timeout_ms
+                self._timeouts.add(min(transaction.expires_ms, latest_ms), transaction.id.sequence)
             elif self._endings.get(transaction.id.sequence) is None:
                 self._endings.begin(transaction.id.sequence, commit=transaction.state is TransactionState.COMMITTING)
 
@@ -127,13 +139,12 @@ class TransactionCoordinator:
     async def new_transaction(self, timeout_ms: int, asker: Asker) -> TransactionId:
         """Begin one, durably."""
         self._require_ready()
-        limit = self._parts.settings.open_per_coordinator_max
-        if 0 < limit <= len(self.table) + self._opening:
-            raise PulsarError(
-                ServerError.TOO_MANY_REQUESTS,
-                f"The coordinator {self.id} has {limit} open transactions, which is the most that "
-                "maxActiveTransactionsPerCoordinator allows",
-            )
+        wanted = self._parts.settings.open_per_coordinator_max
+        limit = min(wanted, OPEN_MAX) if wanted > 0 else OPEN_MAX
+        if len(self.table) + self._opening >= limit:
+            text = f"The coordinator {self.id} has {limit} open transactions, which is the most that "
+            allowing = "maxActiveTransactionsPerCoordinator allows" if limit == wanted else "there may be"
+            raise PulsarError(ServerError.TOO_MANY_REQUESTS, text + allowing)
         transaction = self.table.next_id()
         self.log.note_last_sequence(transaction.sequence)
         self._opening += 1
@@ -150,17 +161,17 @@ class TransactionCoordinator:
         """Topics that have to hear how it ends, durably."""
         transaction = self._open_one(sequence, asker)
         new = [partition for partition in dict.fromkeys(partitions) if partition not in transaction.partitions]
-        self._check_names(transaction, sum(map(len, new)))
         if new:
-            await self._append(partitions_added(transaction.id, new, self._stamp()))
+            record = partitions_added(transaction.id, new, self._stamp())
+            await self._add_names(transaction, sum(map(len, new)), record)
 
     async def add_subscriptions(self, sequence: int, asker: Asker, subscriptions: Collection[tuple[str, str]]) -> None:
         """(topic, subscription) that have to hear how it ends, durably."""
         transaction = self._open_one(sequence, asker)
         new = [one for one in dict.fromkeys(subscriptions) if one not in transaction.subscriptions]
-        self._check_names(transaction, sum(len(topic) + len(name) for topic, name in new))
         if new:
-            await self._append(subscriptions_added(transaction.id, new, self._stamp()))
+            record = subscriptions_added(transaction.id, new, self._stamp())
+            await self._add_names(transaction, sum(len(topic) + len(name) for topic, name in new), record)
 
     async def end(self, sequence: int, asker: Asker, *, commit: bool) -> None:
         """Returns when all that take part have heard, and that it is over is durable."""
@@ -206,8 +217,18 @@ class TransactionCoordinator:
         if self.state is not CoordinatorState.READY:
             raise coordinator_not_found(self.id, f"it is {self.state.value}")
 
-    @staticmethod
-    def _check_names(transaction: Transaction, characters: int) -> None:
+    async def _add_names(self, transaction: Transaction, characters: int, record: Record) -> None:
+        self._check_names(transaction, characters)
+        self._adding_characters += characters
+        try:
+            await self._append(record)
+        finally:
+            self._adding_characters -= characters
+
+    def _check_names(self, transaction: Transaction, characters: int) -> None:
+        if self.table.names_characters + self._adding_characters + characters > ALL_NAMES_CHARACTERS_MAX:
+            text = f"The topics and subscriptions of coordinator {self.id} have more than {ALL_NAMES_CHARACTERS_MAX}"
+            raise PulsarError(ServerError.TOO_MANY_REQUESTS, f"{text} characters")
         if transaction.names_characters + characters > NAMES_CHARACTERS_MAX:
             raise PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
@@ -219,6 +240,7 @@ class TransactionCoordinator:
 
     def _expired(self, sequence: int) -> None:
         if self._is_open(sequence) and self._endings.get(sequence) is None:
+            self.counters.timed_out += 1
             self._endings.begin(sequence, commit=False)
 
     def _is_open(self, sequence: int) -> bool:
@@ -243,25 +265,32 @@ class TransactionCoordinator:
         """Topics before subscriptions, as Apache's."""
         participants = self._parts.participants
 
+        failures: list[MagnetarError] = []
+
+        async def told(one: object, telling: Callable[[EndedTransaction], Awaitable[None]]) -> None:
+            # Those that can be told are, whatever becomes of the others.
+            try:
+                await telling(self._ended(transaction.id, ending))
+                ending.told.add(one)
+            except MagnetarError as error:
+                failures.append(error)
+
         async def partition(topic: str) -> None:
-            await participants.end_on_partition(self._ended(transaction.id, ending), topic)
-            ending.told.add(topic)
+            await told(topic, lambda ended: participants.end_on_partition(ended, topic))
 
         async def subscription(one: tuple[str, str]) -> None:
-            await participants.end_on_subscription(self._ended(transaction.id, ending), *one)
-            ending.told.add(one)
+            await told(one, lambda ended: participants.end_on_subscription(ended, *one))
 
         def left(some: Collection[Any]) -> list[Any]:
             return [one for one in some if one not in ending.told]
 
-        # Those that can be told are, whatever becomes of the others.
-        outcomes: list[Awaitable[object]] = [
+        await asyncio.gather(
             in_slices(partition, left(transaction.partitions), TOLD_AT_ONCE),
             in_slices(subscription, left(transaction.subscriptions), TOLD_AT_ONCE),
-        ]
-        for outcome in await asyncio.gather(*outcomes, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        )
+        if failures:
+            # What passes soon decides when all are tried again.
+            raise next((one for one in failures if passes_soon(one)), failures[0])
 
     def _ended(self, transaction: TransactionId, ending: TransactionEnding) -> EndedTransaction:
         # Another broker may tell them by now.
@@ -290,6 +319,7 @@ class TransactionCoordinator:
             applied = self.table.apply(place, record)
             if applied.done:
                 self.log.acknowledge(applied.done)
+            self._count(record, applied)
             if not applied.accepted:
                 outcome = _refusal(TransactionId(self.id, int(record.txnid_least_bits)), applied.transaction)
         if stored.done():
@@ -298,6 +328,19 @@ class TransactionCoordinator:
             stored.set_result(None)
         else:
             stored.set_exception(outcome)
+
+    def _count(self, record: Record, applied: AppliedRecord) -> None:
+        counters, transaction = self.counters, applied.transaction
+        counters.appended += 1
+        if transaction is None or not applied.accepted:
+            return
+        if record.metadata_op == Record.NEW:
+            counters.created += 1
+        elif transaction.state is TransactionState.COMMITTED:
+            now_ms = self._parts.clock.now_ms()
+            counters.commit(now_ms, now_ms - transaction.started_ms)
+        elif transaction.state is TransactionState.ABORTED:
+            counters.aborted += 1
 
     def _give_up(self, error: MagnetarError) -> None:
         if self.state is not CoordinatorState.CLOSED:

@@ -131,7 +131,7 @@ class Endings:
                 self._start()
 
     def _failed(self, ending: TransactionEnding, error: MagnetarError) -> None:
-        soon = isinstance(error, Unavailable) or (isinstance(error, PulsarError) and error.code in _SOON)
+        soon = passes_soon(error)
         if soon:
             logger.info("transaction %d is not ended yet: %s", ending.sequence, error)
         else:
@@ -151,6 +151,11 @@ class Endings:
     def _finish(self, ending: TransactionEnding, error: MagnetarError | None) -> None:
         self._under_way.pop(ending.sequence, None)
         _tell(ending, error)
+
+
+def passes_soon(error: MagnetarError) -> bool:
+    """Whether what an attempt failed with is mostly over after a second."""
+    return isinstance(error, Unavailable) or (isinstance(error, PulsarError) and error.code in _SOON)
 
 
 def _tell(ending: TransactionEnding, error: MagnetarError | None) -> None:

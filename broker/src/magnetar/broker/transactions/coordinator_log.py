@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple, cast
 
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.slices import TimeSlice
+from magnetar.broker.transactions.batched_writes import BatchedWrites, BatchLimits
 from magnetar.broker.transactions.coordinator_table import LogPlace
 from magnetar.broker.transactions.names import LOG_CURSOR, log_name
 from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, last_sequence_of
+from magnetar.core.clock import CallLater
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.limits import MIB
@@ -21,7 +24,7 @@ from magnetar.managed.entry_bitmap import value_of, words_of
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.stats import ManagedLedgerStats
-from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode
+from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode, encode_batch
 
 logger: Final = logging.getLogger(__name__)
 
@@ -35,15 +38,35 @@ Stored = Callable[[MagnetarError | None, LogPlace], None]
 """Told once what became of an append, in the order of the appends. With an error the record may be stored or not."""
 
 
+def batch_limits(settings: TransactionSettings) -> BatchLimits:
+    """How records are gathered."""
+    return BatchLimits(
+        enabled=settings.log_batched,
+        records_max=settings.log_batch_records_max,
+        bytes_max=settings.log_batch_bytes_max,
+        delay_ms=settings.log_batch_delay_ms,
+    )
+
+
+class _Appended(NamedTuple):
+    """A record on its way to the disk."""
+
+    record: Record
+    stored: Stored
+
+
 class CoordinatorLog:
     """The log of one coordinator, of which this broker is the only writer: whoever opens it fences the former one."""
 
-    def __init__(self, ledger: ManagedLedger, cursor: Cursor) -> None:
+    def __init__(self, ledger: ManagedLedger, cursor: Cursor, limits: BatchLimits, call_later: CallLater) -> None:
         self._ledger = ledger
         self._cursor = cursor
+        self._batches: BatchedWrites[_Appended] = BatchedWrites(limits, call_later, self._push)
 
     @staticmethod
-    async def open(ledgers: ManagedLedgerFactory, coordinator: int) -> CoordinatorLog:
+    async def open(
+        ledgers: ManagedLedgerFactory, coordinator: int, limits: BatchLimits, call_later: CallLater
+    ) -> CoordinatorLog:
         """Take the log over, or make it. `BadTransactionRecord`, and what managed ledgers raise."""
         ledger = await ledgers.open(log_name(coordinator), said_by_last=_with_last_sequence)
         try:
@@ -51,7 +74,7 @@ class CoordinatorLog:
         except BaseException:
             await ledger.abandon()
             raise
-        return CoordinatorLog(ledger, cursor)
+        return CoordinatorLog(ledger, cursor, limits, call_later)
 
     @property
     def last_sequence(self) -> int:
@@ -83,12 +106,17 @@ class CoordinatorLog:
                         take(LogPlace(entry.position, index, len(records)), record)
 
     def append(self, record: Record, stored: Stored) -> None:
-        """Store a record; `stored` is never called from inside."""
+        """Store a record, perhaps in one entry with others; `stored` is never called from inside."""
+        self._batches.add(_Appended(record, stored), record.ByteSize())
 
-        def done(error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
-            stored(error, LogPlace((ledger_id, first_entry_id)))
+    def _push(self, appended: list[_Appended], batched: bool) -> None:
+        data = encode_batch([one.record for one in appended]) if batched else encode(appended[0].record)
+        self._ledger.appends.append([data], self._done, appended)
 
-        self._ledger.appends.append([encode(record)], done, None)
+    def _done(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        appended = cast("list[_Appended]", context)
+        for index, one in enumerate(appended):
+            one.stored(error, LogPlace((ledger_id, first_entry_id), index, len(appended)))
 
     def acknowledge(self, places: Iterable[LogPlace]) -> None:
         """These records are needed no more. Stored with the next write of the cursor: one that is lost is found again
@@ -114,12 +142,15 @@ class CoordinatorLog:
         return self._ledger
 
     async def close(self) -> None:
-        """Store what is acknowledged, and let go."""
+        """Store what waits and what is acknowledged, and let go."""
+        self._batches.flush()
         await self._ledger.close()
 
     async def abandon(self) -> None:
         """Let go at once and write nothing."""
         await self._ledger.abandon()
+        # Whoever waits for these hears that they are not stored.
+        self._batches.flush()
 
 
 def _with_last_sequence(entry: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:

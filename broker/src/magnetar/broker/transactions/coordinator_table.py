@@ -89,6 +89,8 @@ class TransactionTable:
         self._ids: list[int] = []
         """A heap of their ids, with some that are over: at most as many as there are, and `PURGED_FROM`."""
         self._purge_at = PURGED_FROM
+        self.names_characters = 0
+        """Of the topics and subscriptions of all."""
 
     def __len__(self) -> int:
         return len(self._transactions)
@@ -155,8 +157,8 @@ class TransactionTable:
             heapq.heappush(self._ids, sequence)
         return AppliedRecord(transaction, accepted=True, done=[])
 
-    @staticmethod
-    def _add(transaction: Transaction, record: Record) -> None:
+    def _add(self, transaction: Transaction, record: Record) -> None:
+        before = transaction.names_characters
         for partition in record.partitions:
             if partition not in transaction.partitions:
                 transaction.partitions[partition] = None
@@ -166,6 +168,7 @@ class TransactionTable:
             if key not in transaction.subscriptions:
                 transaction.subscriptions[key] = None
                 transaction.names_characters += len(key[0]) + len(key[1])
+        self.names_characters += transaction.names_characters - before
 
     def _change(self, transaction: Transaction, place: LogPlace, record: Record) -> AppliedRecord:
         before, after = TransactionState(record.expected_status), TransactionState(record.new_status)
@@ -176,6 +179,7 @@ class TransactionTable:
         if after not in OVER:
             return AppliedRecord(transaction, accepted=True, done=[])
         del self._transactions[transaction.id.sequence]
+        self.names_characters -= transaction.names_characters
         if not self._transactions:
             self._ids.clear()
         return AppliedRecord(transaction, accepted=True, done=transaction.places)

@@ -16,9 +16,15 @@ from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.bundles.ownership import BundleOwnership
 from magnetar.broker.resources import Resources
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.transactions.api import Asker, CoordinatorStats, TransactionDetails, coordinator_not_found
+from magnetar.broker.transactions.api import (
+    Asker,
+    CoordinatorCounts,
+    CoordinatorStats,
+    TransactionDetails,
+    coordinator_not_found,
+)
 from magnetar.broker.transactions.coordinator import CoordinatorParts, TransactionCoordinator
-from magnetar.broker.transactions.coordinator_log import CoordinatorLog
+from magnetar.broker.transactions.coordinator_log import CoordinatorLog, batch_limits
 from magnetar.broker.transactions.coordinator_table import Transaction
 from magnetar.broker.transactions.names import COORDINATORS_TOPIC, TransactionId, coordinator_topic
 from magnetar.core.errors import MagnetarError
@@ -109,6 +115,23 @@ class TransactionCoordinators:
             recovery_ended_ms=one.recovery_ended_ms,
         )
 
+    def counts(self) -> list[CoordinatorCounts]:
+        """What each that is run here has counted."""
+        now_ms = self._parts.clock.now_ms()
+        return [
+            CoordinatorCounts(
+                coordinator=one.id,
+                active=len(one.table),
+                created=one.counters.created,
+                committed=one.counters.committed,
+                aborted=one.counters.aborted,
+                timed_out=one.counters.timed_out,
+                appended=one.counters.appended,
+                latencies=one.counters.latencies(now_ms),
+            )
+            for one, _ in self._open.values()
+        ]
+
     def log_of(self, coordinator: int) -> ManagedLedger:
         """Where its log is. `PulsarError`"""
         return self.get(coordinator).log.ledger
@@ -191,7 +214,8 @@ class TransactionCoordinators:
 
     async def _read(self, coordinator: int, owned: OwnedBundle) -> None:
         tenure = owned.tenure
-        log = await CoordinatorLog.open(self._ledgers, coordinator)
+        limits = batch_limits(self._parts.settings)
+        log = await CoordinatorLog.open(self._ledgers, coordinator, limits, self._parts.call_later)
         opened = TransactionCoordinator(coordinator, log, self._parts, self._failed)
         self._open[coordinator] = opened, tenure
         try:

@@ -19,12 +19,12 @@ from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.held import acknowledge_held, hold_back, send_again, take_back
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.transactions.pending_log import PendingAckLog
+from magnetar.broker.subscriptions.visibility import TransactionBits
+from magnetar.broker.transactions.pending_log import PendingAckLog, settling
 from magnetar.broker.transactions.pending_records import (
     AckedEntry,
     PendingAckOperation,
     PendingAckRecord,
-    TransactionId,
 )
 from magnetar.broker.transactions.pending_state import (
     CumulativeAck,
@@ -118,7 +118,7 @@ class PendingAckHandle:
         self._new_log = new_log
         self._open_log = open_log
         self._starting: asyncio.Future[None] | None = None
-        self._endings: dict[TransactionId, asyncio.Future[None]] = {}
+        self._endings: dict[TransactionBits, asyncio.Future[None]] = {}
         self._key_hashes: dict[Position, int] = {}
         """Key_Shared: under which slots entries were sent that are held now."""
         self._sweeping = False
@@ -215,7 +215,7 @@ class PendingAckHandle:
             self._acknowledge_individually(consumer, transaction, ack, done)
         consumer.last_acknowledged_ms = self._runtime.clock.now_ms()
 
-    def _refusal(self, transaction: TransactionId) -> PulsarError | None:
+    def _refusal(self, transaction: TransactionBits) -> PulsarError | None:
         if self.state is not PendingAckState.READY:
             return PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements are not replayed")
         if transaction in self._endings:
@@ -227,7 +227,7 @@ class PendingAckHandle:
         return None
 
     def _acknowledge_individually(
-        self, consumer: Consumer, transaction: TransactionId, ack: Ack, done: AckDone
+        self, consumer: Consumer, transaction: TransactionBits, ack: Ack, done: AckDone
     ) -> None:
         acked = [entry for entry in _entries_of(ack) if self._contains(entry.position)]
         entries = [held for held in map(held_entry, acked) if held.bits]
@@ -249,7 +249,7 @@ class PendingAckHandle:
             self._key_hashes[position] = key_hash
         self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=acked), done)
 
-    def _acknowledge_cumulatively(self, transaction: TransactionId, ack: Ack, done: AckDone) -> None:
+    def _acknowledge_cumulatively(self, transaction: TransactionBits, ack: Ack, done: AckDone) -> None:
         acked = _entries_of(ack)
         if len(acked) != 1:
             why = "invalid cumulative ack received with multiple message ids."
@@ -263,7 +263,7 @@ class PendingAckHandle:
         self.held.hold_cumulative(held)
         self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=True, entries=acked), done)
 
-    def _text(self, transaction: TransactionId, why: str) -> str:
+    def _text(self, transaction: TransactionBits, why: str) -> str:
         subscription = self._subscription
         return f"[{subscription.topic_name}][{subscription.name}] Transaction {transaction}: {why}"
 
@@ -286,7 +286,7 @@ class PendingAckHandle:
 
     # --- ends
 
-    async def end(self, transaction: TransactionId, *, commit: bool, low_water_mark: int) -> None:
+    async def end(self, transaction: TransactionBits, *, commit: bool, low_water_mark: int) -> None:
         """A coordinator says how a transaction ended. May be repeated. Raises what keeps it from being stored."""
         await self.ready()
         ending = self._endings.get(transaction)
@@ -299,23 +299,27 @@ class PendingAckHandle:
             self._sweeping = True
             self._runtime.spawn(self._sweep())
 
-    def _end_in_background(self, transaction: TransactionId, *, commit: bool) -> asyncio.Future[None]:
+    async def abort(self, transaction: TransactionBits) -> None:
+        """No coordinator will end it. Raises as `end` does."""
+        await self.end(transaction, commit=False, low_water_mark=-1)
+
+    def _end_in_background(self, transaction: TransactionBits, *, commit: bool) -> asyncio.Future[None]:
         ending = self._endings[transaction] = self._run(self._end(transaction, commit=commit))
         ending.add_done_callback(lambda _: self._endings.pop(transaction, None))
         return ending
 
-    async def _end(self, transaction: TransactionId, *, commit: bool) -> None:
+    async def _end(self, transaction: TransactionBits, *, commit: bool) -> None:
         operation = PendingAckOperation.COMMIT if commit else PendingAckOperation.ABORT
         kinds = [False] if transaction in self.held.transactions else []
         if self.held.cumulative_of(transaction) is not None:
             kinds.append(True)
         for cumulative in kinds:
-            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._store(PendingAckRecord(operation, transaction, cumulative), _settling(stored))
+            stored, settle = settling()
+            self._store(PendingAckRecord(operation, transaction, cumulative), settle)
             await stored
         await self._finish(transaction, commit=commit)
 
-    async def _finish(self, transaction: TransactionId, *, commit: bool) -> None:
+    async def _finish(self, transaction: TransactionBits, *, commit: bool) -> None:
         """What a transaction holds is acknowledged, or sent again; a record at a time, as these are bounded."""
         subscription, held = self._subscription, self.held
         before = subscription.cursor.mark_delete
@@ -364,6 +368,32 @@ class PendingAckHandle:
         finally:
             self._sweeping = False
 
+    # --- when the subscription goes back
+
+    async def begin_anew(self) -> None:
+        """Have no later replay do again what transactions did by now: what they hold stands in the log once more, and
+        all before that is given up. Raises what keeps it from being stored."""
+        await self.ready()
+        log = self.log
+        if log is None or log.ledger is None:
+            return
+        reached = log.ledger.last_confirmed
+        written = []
+        turn = TimeSlice()
+        for record in self.held.records():
+            if turn.over:
+                await turn.pause()
+            # An end that is in the log already, or on its way there, would come before it.
+            if self.held.knows(record.transaction) and record.transaction not in self._endings:
+                stored, settle = settling()
+                self._store(record, settle)
+                written.append(stored)
+        for outcome in await asyncio.gather(*written, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+        await self._settled()
+        await log.forget_up_to(reached)
+
     # --- the end
 
     async def close(self) -> None:
@@ -402,7 +432,7 @@ class PendingAckHandle:
             "recoverEndTime": self.recover_ended_ms,
         }
 
-    def cumulative_position(self, transaction: TransactionId) -> str | None:
+    def cumulative_position(self, transaction: TransactionBits) -> str | None:
         """Up to where a transaction acknowledges: `ledger:entry`, within a batch with the message's index."""
         cumulative = self.held.cumulative_of(transaction)
         if cumulative is None:
@@ -464,15 +494,3 @@ def _acknowledgement(entries: list[HeldEntry]) -> tuple[list[Position], list[tup
     whole = [entry.position for entry in entries if not entry.left]
     parts = [(entry.position, words_of(entry.left), entry.batch_size) for entry in entries if entry.left]
     return whole, parts
-
-
-def _settling(outcome: asyncio.Future[None]) -> AckDone:
-    def settle(error: MagnetarError | None) -> None:
-        if outcome.done():
-            return
-        if error is None:
-            outcome.set_result(None)
-        else:
-            outcome.set_exception(error)
-
-    return settle

@@ -6,14 +6,16 @@ log is trimmed by are the marks of the subscription's cursor, as far as these ar
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.transactions.batched_writes import BatchedWrites, BatchLimits
 from magnetar.broker.transactions.pending_index import TrimPoints
 from magnetar.broker.transactions.pending_records import (
     PendingAckRecord,
@@ -21,7 +23,6 @@ from magnetar.broker.transactions.pending_records import (
     encode_batch,
     encode_record,
 )
-from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.limits import MIB
@@ -73,31 +74,32 @@ class PendingAckLogs:
     runtime: SubscriptionRuntime
 
 
-class LogEntry:
-    """Records that become one entry, and who hears of it."""
+class Waiting(NamedTuple):
+    """A record that is not durable yet, and who hears of it."""
 
-    __slots__ = ("batched", "done", "records", "size_bytes")
+    record: PendingAckRecord
+    size_bytes: int
+    done: RecordDone
 
-    def __init__(self, *, batched: bool) -> None:
-        self.batched = batched
-        """Whether it has the form of several records, perhaps around a single one."""
-        self.records: list[PendingAckRecord] = []
-        self.size_bytes = 0
-        self.done: list[RecordDone] = []
 
-    def add(self, record: PendingAckRecord, size_bytes: int, done: RecordDone) -> None:
-        """One more record."""
-        self.records.append(record)
-        self.size_bytes += size_bytes
-        self.done.append(done)
+class LogEntry(NamedTuple):
+    """Records that become one entry."""
+
+    waiting: list[Waiting]
+    batched: bool
+    """Whether it has the form of several records, perhaps around a single one."""
+
+    @property
+    def records(self) -> list[PendingAckRecord]:
+        """In order."""
+        return [one.record for one in self.waiting]
 
 
 class PendingAckLog:
     """One log. `open` comes before everything else."""
 
     __slots__ = (
-        "_batch",
-        "_batch_timer",
+        "_batches",
         "_cursor",
         "_logs",
         "_opened_with",
@@ -125,8 +127,14 @@ class PendingAckLog:
         self._cursor: Cursor | None = None
         self._points = TrimPoints(logs.settings.pending_ack_index_lag_min)
         self._queue: list[LogEntry] = []
-        self._batch: LogEntry | None = None
-        self._batch_timer: TimerHandle | None = None
+        settings = logs.settings
+        limits = BatchLimits(
+            enabled=settings.pending_ack_batched,
+            records_max=settings.pending_ack_batch_records_max,
+            bytes_max=settings.pending_ack_batch_bytes_max,
+            delay_ms=settings.pending_ack_batch_delay_ms,
+        )
+        self._batches: BatchedWrites[Waiting] = BatchedWrites(limits, logs.runtime.call_later, self._push)
         self._waiting_records = 0
         self._waiting_bytes = 0
         self._persisting = False
@@ -140,7 +148,11 @@ class PendingAckLog:
             ledger = await self._logs.ledgers.open(self.name, settings, create=create)
         except ManagedLedgerNotFound:
             return False
-        self._cursor = await ledger.open_cursor(CURSOR_NAME, EARLIEST)
+        try:
+            self._cursor = await ledger.open_cursor(CURSOR_NAME, EARLIEST)
+        except BaseException:
+            await asyncio.shield(ledger.abandon())
+            raise
         self.ledger = ledger
         if self.closed:
             await ledger.close()
@@ -174,39 +186,17 @@ class PendingAckLog:
 
     def append(self, record: PendingAckRecord, done: RecordDone) -> None:
         """Store a record. Never waits; `done` hears later, in the order of the calls."""
-        settings = self._logs.settings
         size_bytes = RECORD_BYTES + sum([ENTRY_BYTES + WORD_BYTES * len(entry.remaining) for entry in record.entries])
         self._waiting_records += 1
         self._waiting_bytes += size_bytes
-        if not settings.pending_ack_batched or size_bytes >= settings.pending_ack_batch_bytes_max:
-            self._flush()
-            alone = LogEntry(batched=False)
-            alone.add(record, size_bytes, done)
-            self._push(alone)
-            return
-        batch = self._batch
-        if batch is None:
-            batch = self._batch = LogEntry(batched=True)
-            delay_seconds = settings.pending_ack_batch_delay_ms / 1_000
-            self._batch_timer = self._logs.runtime.call_later(delay_seconds, self._flush)
-        batch.add(record, size_bytes, done)
-        records_max, bytes_max = settings.pending_ack_batch_records_max, settings.pending_ack_batch_bytes_max
-        if len(batch.records) >= records_max or batch.size_bytes >= bytes_max:
-            self._flush()
+        self._batches.add(Waiting(record, size_bytes, done), size_bytes)
 
-    def _flush(self) -> None:
-        batch, self._batch = self._batch, None
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-            self._batch_timer = None
-        if batch is not None:
-            self._push(batch)
-
-    def _push(self, waiting: LogEntry) -> None:
+    def _push(self, waiting: list[Waiting], batched: bool) -> None:
+        entry = LogEntry(waiting, batched)
         if self.ledger is not None:
-            self._send(self.ledger, waiting)
+            self._send(self.ledger, entry)
             return
-        self._queue.append(waiting)
+        self._queue.append(entry)
         if not self.making:
             self.making = True
             self._logs.runtime.spawn(self._make())
@@ -225,15 +215,15 @@ class PendingAckLog:
         finally:
             self.making = False
         queue, self._queue = self._queue, []
-        for waiting in queue:
+        for entry in queue:
             if error is not None or self.ledger is None:
-                self._finished(waiting, error if error is not None else ManagedLedgerClosed(self.name))
+                self._finished(entry, error if error is not None else ManagedLedgerClosed(self.name))
             else:
-                self._send(self.ledger, waiting)
+                self._send(self.ledger, entry)
 
-    def _send(self, ledger: ManagedLedger, waiting: LogEntry) -> None:
-        data = encode_batch(waiting.records) if waiting.batched else encode_record(waiting.records[0])
-        ledger.appends.append([data], self._appended, waiting)
+    def _send(self, ledger: ManagedLedger, entry: LogEntry) -> None:
+        data = encode_batch(entry.records) if entry.batched else encode_record(entry.records[0])
+        ledger.appends.append([data], self._appended, entry)
 
     def _appended(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
         assert isinstance(context, LogEntry)
@@ -246,11 +236,11 @@ class PendingAckLog:
         if error is None:
             self._trim()
 
-    def _finished(self, waiting: LogEntry, error: MagnetarError | None) -> None:
-        self._waiting_records -= len(waiting.records)
-        self._waiting_bytes -= waiting.size_bytes
-        for done in waiting.done:
-            done(error)
+    def _finished(self, entry: LogEntry, error: MagnetarError | None) -> None:
+        for one in entry.waiting:
+            self._waiting_records -= 1
+            self._waiting_bytes -= one.size_bytes
+            one.done(error)
 
     # --- trimming
 
@@ -270,12 +260,24 @@ class PendingAckLog:
         if position is not None:
             self._cursor.acknowledge_cumulative(position)
 
+    async def forget_up_to(self, position: Position) -> None:
+        """Nobody needs the log up to here once what the subscription has acknowledged is durable. Durable on return."""
+        cursor = self._cursor
+        if cursor is None:
+            return
+        for one in (self._subscription_cursor, cursor):
+            if one is cursor:
+                cursor.acknowledge_cumulative(position)
+            stored, settle = settling()
+            one.persist(settle)
+            await stored
+
     # --- the end
 
     async def close(self) -> None:
         """Store nothing more; what waits for a ledger is told so."""
         self.closed = True
-        self._flush()
+        self._batches.flush()
         ledger, self.ledger = self.ledger, None
         if ledger is not None:
             await ledger.close()
@@ -284,6 +286,22 @@ class PendingAckLog:
         """Write nothing: somebody else may have it."""
         self.closed = True
         ledger, self.ledger = self.ledger, None
-        self._flush()
+        self._batches.flush()
         if ledger is not None:
             await ledger.abandon()
+
+
+def settling() -> tuple[asyncio.Future[None], RecordDone]:
+    """What can be awaited, and what is told for it. Nobody need look at how it ends."""
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(error: MagnetarError | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+            outcome.exception()
+
+    return outcome, settle

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position, signed64, unsigned64
 from magnetar.wire.errors import BadProtobuf
@@ -22,9 +23,6 @@ BATCH_MAGIC: Final = b"\x0e\x01"
 
 BATCH_HEADER: Final = BATCH_MAGIC + b"\x00\x01"
 """The magic and the only version there is."""
-
-TransactionId: TypeAlias = tuple[int, int]
-"""(coordinator, number): the most and the least significant bits."""
 
 
 class PendingAckOperation(enum.Enum):
@@ -49,7 +47,7 @@ class PendingAckRecord(NamedTuple):
     """One record. Commits and aborts have no entries."""
 
     operation: PendingAckOperation
-    transaction: TransactionId
+    transaction: TransactionBits
     cumulative: bool
     entries: Sequence[AckedEntry] = ()
 

@@ -8,16 +8,17 @@ transactions-dedup-compaction section 1.7).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
+from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.transactions.pending_records import (
     AckedEntry,
     PendingAckOperation,
     PendingAckRecord,
-    TransactionId,
 )
 from magnetar.core.ids import Position
-from magnetar.managed.entry_bitmap import value_of
+from magnetar.managed.entry_bitmap import value_of, words_of
 
 WHOLE: Final = -1
 """All bits of an entry, however many it has: `&`, `|` and `& ~` with it do what they should."""
@@ -31,6 +32,9 @@ consumers by default; 60 MB. Further acknowledgements are refused, and their tra
 
 HELD_WORDS_MAX: Final = 1 << 20
 """The words of the bit sets of these entries, 8 MiB."""
+
+NUMBERS_KEPT: Final = 1_024
+"""Numbers of transactions that are kept before those that are over are looked for."""
 
 _NO_BIT: Final = 1 << 62
 
@@ -66,7 +70,7 @@ class HeldEntry(NamedTuple):
 class CumulativeAck(NamedTuple):
     """Everything up to a position, held by one transaction."""
 
-    transaction: TransactionId
+    transaction: TransactionBits
     position: Position
     left: int
     """What is left of the position's batch; 0: nothing."""
@@ -103,19 +107,31 @@ class HeldAcknowledgements:
     """What the open transactions of one subscription hold. `entries` is shared with whoever hides it: it stays the
     same object."""
 
-    __slots__ = ("_words", "cumulative", "entries", "low_water_marks", "sizes", "transactions")
+    __slots__ = (
+        "_looked_at",
+        "_numbers",
+        "_words",
+        "cumulative",
+        "entries",
+        "low_water_marks",
+        "sizes",
+        "transactions",
+    )
 
     def __init__(self) -> None:
         self.entries: dict[Position, int] = {}
         """Held bits by position."""
         self.sizes: dict[Position, int] = {}
         """The sizes of held batches, as far as they are known."""
-        self.transactions: dict[TransactionId, TransactionAcks] = {}
+        self.transactions: dict[TransactionBits, TransactionAcks] = {}
         """Those with a record in the log that is not ended, the first one first."""
         self.cumulative: CumulativeAck | None = None
         self.low_water_marks: dict[int, int] = {}
         """By coordinator: transactions up to this number are over there."""
         self._words = 0
+        self._looked_at: list[TransactionBits] = []
+        self._numbers: dict[int, list[int]] = {}
+        """Of each coordinator a heap of the numbers of those that are known, with some that are over."""
 
     def clear(self) -> None:
         """Nothing is known any more but what coordinators have said."""
@@ -124,6 +140,7 @@ class HeldAcknowledgements:
         self.transactions.clear()
         self.cumulative = None
         self._words = 0
+        self._numbers.clear()
 
     # --- what excludes what
 
@@ -156,11 +173,12 @@ class HeldAcknowledgements:
 
     # --- what is held
 
-    def hold(self, transaction: TransactionId, entries: list[HeldEntry]) -> None:
+    def hold(self, transaction: TransactionBits, entries: list[HeldEntry]) -> None:
         """Hold what one record of a transaction acknowledges. An empty record counts, too: it is to be ended."""
         acks = self.transactions.get(transaction)
         if acks is None:
             acks = self.transactions[transaction] = TransactionAcks()
+            self._note_number(transaction)
         if not entries:
             return
         acks.records.append(entries)
@@ -174,6 +192,7 @@ class HeldAcknowledgements:
     def hold_cumulative(self, ack: CumulativeAck) -> None:
         """Hold everything up to a position."""
         self.cumulative = ack
+        self._note_number(ack.transaction)
 
     def release(self, entries: Iterable[HeldEntry]) -> None:
         """Hold the entries of one record no more."""
@@ -188,16 +207,28 @@ class HeldAcknowledgements:
             if entry.bits != WHOLE:
                 self._words -= _words_of(entry)
 
-    def cumulative_of(self, transaction: TransactionId) -> CumulativeAck | None:
+    def cumulative_of(self, transaction: TransactionBits) -> CumulativeAck | None:
         """What a transaction acknowledges cumulatively."""
         cumulative = self.cumulative
         return cumulative if cumulative is not None and cumulative.transaction == transaction else None
 
-    def knows(self, transaction: TransactionId) -> bool:
+    def knows(self, transaction: TransactionBits) -> bool:
         """Whether the log has a record of it without its end."""
         return transaction in self.transactions or self.cumulative_of(transaction) is not None
 
-    def forget(self, transaction: TransactionId) -> None:
+    def records(self) -> list[PendingAckRecord]:
+        """What open transactions hold, as it would be in a log that begins now."""
+        found = [
+            PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=list(map(_acked, record)))
+            for transaction, acks in self.transactions.items()
+            for record in acks.records
+        ]
+        if (ack := self.cumulative) is not None:
+            acked = AckedEntry(ack.position, words_of(ack.left), 0)
+            found.append(PendingAckRecord(PendingAckOperation.ACK, ack.transaction, cumulative=True, entries=[acked]))
+        return found
+
+    def forget(self, transaction: TransactionBits) -> None:
         """It is ended, and all of its records are released."""
         self.transactions.pop(transaction, None)
         if self.cumulative_of(transaction) is not None:
@@ -214,19 +245,38 @@ class HeldAcknowledgements:
         """A coordinator says that its transactions up to this number are over; the highest one counts."""
         self.low_water_marks[coordinator] = max(number, self.low_water_marks.get(coordinator, number))
 
-    def left_behind(self) -> list[TransactionId]:
+    def left_behind(self) -> list[TransactionBits]:
         """Transactions that their coordinators have forgotten: nobody will end them."""
-        known = [*self.transactions]
-        if self.cumulative is not None and self.cumulative.transaction not in self.transactions:
-            known.append(self.cumulative.transaction)
-        marks = self.low_water_marks
-        return [each for each in known if each[0] in marks and each[1] <= marks[each[0]]]
+        found: list[TransactionBits] = []
+        for coordinator, mark in self.low_water_marks.items():
+            numbers = self._numbers.get(coordinator, [])
+            while numbers and (numbers[0] <= mark or not self.knows((coordinator, numbers[0]))):
+                transaction = (coordinator, heappop(numbers))
+                if self.knows(transaction) and transaction not in found[-1:]:
+                    found.append(transaction)
+        for transaction in found:
+            # Until it is ended indeed.
+            self._note_number(transaction)
+        return found
+
+    def _note_number(self, transaction: TransactionBits) -> None:
+        numbers = self._numbers.setdefault(transaction[0], [])
+        heappush(numbers, transaction[1])
+        if len(numbers) > NUMBERS_KEPT + 2 * len(self.transactions):
+            # One may be open for a day, and millions end meanwhile.
+            self._numbers[transaction[0]] = sorted({one for one in numbers if self.knows((transaction[0], one))})
+
+    def still_open(self) -> list[TransactionBits]:
+        """Of those that were open at the last look, too, the first one, and who acknowledges cumulatively."""
+        known = [next(iter(self.transactions), None), self.cumulative.transaction if self.cumulative else None]
+        before, self._looked_at = self._looked_at, [one for one in dict.fromkeys(known) if one is not None]
+        return [one for one in self._looked_at if one in before]
 
     # --- replay
 
     def replay(
         self, record: PendingAckRecord, cursor: AcknowledgedView, contains: Callable[[Position], bool]
-    ) -> TransactionId | None:
+    ) -> TransactionBits | None:
         """Take a record of the log. The transaction that it ends, if this one knows it: the caller does that.
 
         Apache's brokers write an acknowledgement before they look whether they take it: one of what another record
@@ -254,6 +304,10 @@ def _is_acknowledged(entry: HeldEntry, cursor: AcknowledgedView) -> bool:
         return False
     remaining = cursor.remaining_ack_set(entry.position)
     return remaining is not None and entry.bits & ~value_of(remaining) != 0
+
+
+def _acked(entry: HeldEntry) -> AckedEntry:
+    return AckedEntry(entry.position, words_of(entry.left), entry.batch_size)
 
 
 def _words_of(entry: HeldEntry) -> int:

@@ -9,11 +9,13 @@ from typing import Final
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.slices import in_slices
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.transactions.pending_handle import AckDone, PendingAckHandle
 from magnetar.broker.transactions.pending_log import PendingAckLog, PendingAckLogs, log_name
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.command import Ack
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 DELETED_AT_ONCE: Final = 20
 """Logs of a topic that is deleted; each is some requests to the metadata store."""
@@ -24,16 +26,20 @@ class TopicPendingAcks:
 
     `ready` comes before a consumer is let in."""
 
-    __slots__ = ("_handles", "_ledger", "_logs", "_name")
+    __slots__ = ("_closed", "_handles", "_ledger", "_logs", "_name")
 
     def __init__(self, name: TopicName, ledger: ManagedLedger, logs: PendingAckLogs) -> None:
         self._name = name
         self._ledger = ledger
         self._logs = logs
         self._handles: dict[str, PendingAckHandle] = {}
+        self._closed = False
 
     def of(self, subscription: Subscription) -> PendingAckHandle:
-        """The handle of a subscription of the topic."""
+        """The handle of a subscription of the topic. `PulsarError` once the topic is let go of: its next owner may have
+        the log, which nobody else may open then."""
+        if self._closed:
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self._name} is being unloaded")
         handle = self._handles.get(subscription.name)
         if handle is None or handle.subscription is not subscription:
             new_log = (lambda: self._new_log(subscription)) if subscription.durable else None
@@ -52,9 +58,22 @@ class TopicPendingAcks:
         """Returns once consumers may be sent what transactions leave of the subscription."""
         await self.of(subscription).ready()
 
+    async def begin_anew(self, subscription: Subscription) -> None:
+        """The subscription is about to go back: what transactions did before is not to be done once more."""
+        await self.of(subscription).begin_anew()
+
     def acknowledge(self, subscription: Subscription, consumer: Consumer, ack: Ack, done: AckDone) -> None:
         """Take an ACK of a transaction; never raises."""
-        self.of(subscription).acknowledge(consumer, ack, done)
+        try:
+            handle = self.of(subscription)
+        except PulsarError as error:
+            done(error)
+            return
+        handle.acknowledge(consumer, ack, done)
+
+    def still_open(self) -> list[tuple[PendingAckHandle, TransactionBits]]:
+        """Transactions that were held for at the last look, too; of each subscription the first ones."""
+        return [(handle, one) for handle in self._handles.values() for one in handle.held.still_open()]
 
     def forget(self, name: str) -> None:
         """A subscription of which nothing is stored is gone."""
@@ -69,6 +88,7 @@ class TopicPendingAcks:
 
     async def delete_with_topic(self, subscriptions: Iterable[Subscription]) -> None:
         """Remove what is stored of the subscriptions of a topic that is about to go, unless another broker has it."""
+        self._closed = True
         try:
             await self._ledger.check_owner()
             await self.delete_all([one.name for one in subscriptions if one.durable])
@@ -83,10 +103,12 @@ class TopicPendingAcks:
 
     async def close(self) -> None:
         """Finish what is under way and take nothing more."""
+        self._closed = True
         handles, self._handles = list(self._handles.values()), {}
         await in_slices(lambda handle: handle.close(), handles)
 
     async def abandon(self) -> None:
         """Take nothing more and write nothing."""
+        self._closed = True
         handles, self._handles = list(self._handles.values()), {}
         await asyncio.gather(*(handle.abandon() for handle in handles), return_exceptions=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
 
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.inquiry import Doubt, Inquiries
+from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.pending_log import PendingAckLogs
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.topic_name import TopicName
@@ -19,6 +23,7 @@ class PartakingTopic(Protocol):
     """A topic before it is loaded."""
 
     pending_acks: TopicPendingAcks | None
+    buffer: TransactionBuffer | None
 
     @property
     def name(self) -> TopicName: ...
@@ -40,10 +45,29 @@ class TopicParts:
         self._runtime = runtime
         self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime)
         self._snapshots: SnapshotStore | None = None
+        self._inquiries: Inquiries | None = None
 
     def use_snapshots(self, snapshots: SnapshotStore) -> None:
         """Topics take transactional messages; before any is loaded."""
         self._snapshots = snapshots
+
+    def use_inquiries(self, inquiries: Inquiries) -> None:
+        """Coordinators can be asked."""
+        self._inquiries = inquiries
+
+    def look_after(self, topic: PartakingTopic) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """For the periodic check: what is to be done about transactions that stay open on a topic; None: nothing."""
+        inquiries = self._inquiries
+        if inquiries is None:
+            return None
+        doubts = []
+        if (buffer := topic.buffer) is not None and (oldest := buffer.table.still_open()) is not None:
+            doubts.append(Doubt(TransactionId(*oldest), str(topic.name), partial(buffer.abort, oldest)))
+        if topic.pending_acks is not None:
+            for handle, one in topic.pending_acks.still_open():
+                where = f"{topic.name} / {handle.subscription.name}"
+                doubts.append(Doubt(TransactionId(*one), where, partial(handle.abort, one)))
+        return partial(inquiries.settle, doubts) if doubts else None
 
     def equip(self, topic: PartakingTopic) -> None:
         """Before the topic is prepared."""

@@ -21,7 +21,7 @@ from magnetar.broker.admin.web.responses import (
     text,
 )
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.settings.broker import SERVER_VERSION
+from magnetar.broker.settings.broker import SERVER_VERSION, VERSION_PREFIX
 
 BASE: Final = "/admin/v2/brokers"
 TOPIC_VERSIONS: Final = ("", "V1", "V2")
@@ -109,7 +109,7 @@ class BrokerHandlers(Handlers):
 
     async def version(self, _: web.Request) -> web.Response:
         """The version of Pulsar that clients may take this broker for."""
-        return text(SERVER_VERSION.removeprefix("Pulsar Server"))
+        return text(SERVER_VERSION.removeprefix(VERSION_PREFIX))
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
         """The bundles that a broker serves, and whether by an isolation policy."""

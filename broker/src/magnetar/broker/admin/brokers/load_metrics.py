@@ -26,6 +26,14 @@ TEXTS: Mapping[str, str] = {
 }
 
 
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "pulsar_lb_unload_broker_total": ("pulsar_lb_unload_broker_count",),
+    "pulsar_lb_unload_bundle_total": ("pulsar_lb_unload_bundle_count",),
+    "pulsar_lb_bundles_split_total": ("pulsar_lb_bundles_split_count",),
+}
+"""Names of before Pulsar 2.11, which dashboards still ask for."""
+
+
 def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str], str]) -> Iterator[str]:
     """Lines of metrics on load management, for Prometheus."""
     load = context.load
@@ -35,7 +43,8 @@ def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str],
         text = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
         for name, value in group["metrics"].items():
             public = name.replace("brk_", "pulsar_", 1)
-            yield from family(public, _kind(public), TEXTS[public], [(text, value)])
+            for name_asked in (public, *OTHER_NAMES.get(public, ())):
+                yield from family(name_asked, _kind(public), TEXTS[public], [(text, value)])
     own = {"magnetar_lb_brokers": len(load.brokers()), "magnetar_lb_leading": int(load.leading)}
     # A broker that is alone decides nothing, and `balancing` would be made for it.
     log = load.balancing.log if load.several else None

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from aiohttp import web
-from magnetar.broker.admin.brokers.compaction_metrics import COMPACTION_METRICS, compaction_values
+from magnetar.broker.admin.brokers.group_metrics import group_metrics
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
+from magnetar.broker.admin.brokers.metric_rows import GatheredRows
+from magnetar.broker.admin.brokers.metric_text import escape, labelled, metric
+from magnetar.broker.admin.brokers.storage_metrics import cache_metrics
+from magnetar.broker.admin.brokers.transaction_metrics import transaction_metrics
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.settings.broker import SERVER_VERSION, VERSION_PREFIX
 from magnetar.broker.slices import TimeSlice
-from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
+from magnetar.core.histogram import QUANTILES, Windows
+from magnetar.core.slow_turns import SLOW_TURNS
 from magnetar.net.refused_connections import METRIC_TEXT as REFUSED_TEXT
+
+logger: Final = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain"
 
 REFUSED_NAME: Final = "pulsar_broker_rejected_connections_total"
 
+LATENCY_NAME: Final = "pulsar_broker_publish_latency"
+MILLISECONDS: Final = 1000.0
+
+PAGES_MAX: Final = 3
+"""Pages that are kept at a time, being sent: of ten thousand topics, each takes 100 MB. Who asks then waits."""
+
+SEND_SECONDS_MAX: Final = 30.0
+"""For one page to be read: Prometheus itself takes ten seconds by default."""
+
+COMMIT: Final = "magnetar"
+"""In the place of the commit that Apache's broker was built from."""
+
 ROWS_AT_ONCE: Final = 1_000
 """Rows that are written without a look at the event loop: a millisecond."""
-
-Row: TypeAlias = tuple[str, list[float]]
-"""Labels, and the values of one topic or subscription."""
-
-TOPIC_METRICS: tuple[tuple[str, str, str], ...] = (
-    ("pulsar_subscriptions_count", "gauge", "Subscriptions of the topic."),
-    ("pulsar_producers_count", "gauge", "Producers of the topic."),
-    ("pulsar_consumers_count", "gauge", "Consumers of the topic."),
-    ("pulsar_rate_in", "gauge", "Messages per second published."),
-    ("pulsar_rate_out", "gauge", "Messages per second dispatched."),
-    ("pulsar_throughput_in", "gauge", "Bytes per second published."),
-    ("pulsar_throughput_out", "gauge", "Bytes per second dispatched."),
-    ("pulsar_in_messages_total", "counter", "Messages published."),
-    ("pulsar_in_bytes_total", "counter", "Bytes published."),
-    ("pulsar_out_messages_total", "counter", "Messages dispatched."),
-    ("pulsar_out_bytes_total", "counter", "Bytes dispatched."),
-    ("pulsar_storage_size", "gauge", "Bytes stored."),
-    ("pulsar_msg_backlog", "gauge", "Entries that a subscription has not acknowledged, over all subscriptions."),
-)
-
-SUBSCRIPTION_METRICS: tuple[tuple[str, str, str], ...] = (
-    ("pulsar_subscription_back_log", "gauge", "Entries not acknowledged."),
-    ("pulsar_subscription_msg_rate_out", "gauge", "Messages per second dispatched."),
-    ("pulsar_subscription_msg_throughput_out", "gauge", "Bytes per second dispatched."),
-    ("pulsar_subscription_unacked_messages", "gauge", "Messages dispatched and not acknowledged."),
-    ("pulsar_subscription_consumers_count", "gauge", "Consumers connected."),
-)
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -55,56 +50,107 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
 
     gathered = CollectedMetrics(context)
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.StreamResponse:
         """Everything that is measured, as Prometheus reads it."""
-        return web.Response(body=await gathered.text(), content_type=CONTENT_TYPE)
+        async with gathered.page() as parts:
+            return await send(request, parts)
 
     return [web.get("/metrics", metrics), web.get("/metrics/", metrics)]
 
 
-class CollectedMetrics:
-    """What is measured, gathered once for all who ask at the same time: they get the same bytes.
+async def send(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+    """Answer with what the parts make together, as fast as the client reads it."""
+    response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+    response.content_length = sum(map(len, parts))
+    try:
+        async with asyncio.timeout(SEND_SECONDS_MAX):
+            await response.prepare(request)
+            for part in parts:
+                await response.write(part)
+            await response.write_eof()
+    except ConnectionResetError:
+        logger.debug("%s has gone before it had all metrics", request.remote)
+    except TimeoutError:
+        logger.warning("%s has not read all metrics within %g s", request.remote, SEND_SECONDS_MAX)
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
-    Nobody has to say who he is for it, and of ten thousand topics it is megabytes."""
+
+class CollectedMetrics:
+    """What is measured, gathered once for all who ask at the same time: they get the same parts.
+
+    Nobody has to say who he is for it, and of ten thousand topics it is 100 MB."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._one_at_a_time = asyncio.Lock()
-        self._text: bytes | None = None
+        self._text: list[bytes] | None = None
+        self._windows = Windows()
+        self._readers: dict[int, int] = {}
+        """How many are being sent each page that is kept, by the page's identity."""
+        self._fewer_pages = asyncio.Event()
         self._gatherings = 0
 
-    async def text(self) -> bytes:
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator[list[bytes]]:
+        """What was gathered since this was called, kept while it is being sent."""
+        parts = await self.text()
+        key = id(parts)
+        self._readers[key] = self._readers.get(key, 0) + 1
+        try:
+            yield parts
+        finally:
+            self._readers[key] -= 1
+            if not self._readers[key]:
+                del self._readers[key]
+                self._fewer_pages.set()
+
+    async def text(self) -> list[bytes]:
         """What was gathered since this was called."""
         before = self._gatherings
         async with self._one_at_a_time:
             if self._gatherings == before or self._text is None:
-                from prometheus_client import REGISTRY, generate_latest
-
-                self._gatherings += 1
                 self._text = None
-                process = await asyncio.to_thread(generate_latest, REGISTRY)
-                self._text = await broker_metrics(self._context, process)
+                while len(self._readers) >= PAGES_MAX:
+                    self._fewer_pages.clear()
+                    await self._fewer_pages.wait()
+                self._gatherings += 1
+                process = await asyncio.to_thread(process_metrics)
+                self._text = await broker_metrics(self._context, self._latencies() + process)
             return self._text
 
+    def _latencies(self) -> bytes:
+        """How long messages took to be stored: milliseconds, as Apache's brokers have it (`PulsarStats`)."""
+        histogram = self._context.service.publish_latencies
+        self._windows.begin(self._context.clock.monotonic_seconds())
+        since, greatest = self._windows.since(histogram)
+        cluster = self._context.settings.cluster_name
+        quantiles = [
+            (labelled(cluster=cluster, quantile=word), MILLISECONDS * histogram.quantile(share, since, greatest))
+            for word, share in QUANTILES
+        ]
+        labels = labelled(cluster=cluster)
+        lines = metric(LATENCY_NAME, "summary", "From the append of messages to their confirmation, in ms.", quantiles)
+        lines += (f"{LATENCY_NAME}_count{labels} {histogram.count}",)
+        lines += (f"{LATENCY_NAME}_sum{labels} {MILLISECONDS * histogram.total}\n",)
+        return "\n".join(lines).encode()
 
-async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
+
+def process_metrics() -> bytes:
+    """Those of the process, as Prometheus text. Not on the loop: the library takes a while to load."""
+    from prometheus_client import REGISTRY, generate_latest
+
+    return generate_latest(REGISTRY)
+
+
+async def broker_metrics(context: BrokerContext, process: bytes = b"") -> list[bytes]:
     """The broker's own metrics as Prometheus text, then those of its process; gathered in turns with what clients send.
 
-    The text is put together once: of ten thousand topics it is 25 MB, of which each copy takes ten milliseconds."""
+    In parts that make one text: of ten thousand topics it is 100 MB, and to put that together would take too long."""
     turn = TimeSlice()
-    topics = list(context.service.topics.values())
-    cluster = context.settings.cluster_name
-    lines: list[str] = []
-    broker = f'{{cluster="{escape(cluster)}"}}'
-    lines += metric("pulsar_topics_count", "gauge", "Topics that are loaded.", [(broker, len(topics))])
-    lines += metric(METRIC_NAME, "counter", METRIC_TEXT, [(broker, CRASHES.count)])
-    lines += metric(REFUSED_NAME, "counter", REFUSED_TEXT, refused_rows(context))
-    lines += load_metrics(context, metric, escape)
-    topic_rows: list[Row] = []
-    subscription_rows: list[Row] = []
-    compaction_rows: list[Row] = []
-    for topic in topics:
-        labels = topic_labels(cluster, topic)
+    gathered = GatheredRows(context.settings.cluster_name, context.settings.admin)
+    for topic in list(context.service.topics.values()):
         subscriptions: list[dict[str, Any]] = []
         for name in list(topic.subscriptions):
             if turn.over:
@@ -114,20 +160,14 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
                 continue  # Removed meanwhile.
             stats = subscription.statistics()
             subscriptions.append(stats)
-            subscription_rows.append((f'{labels[:-1]},subscription="{escape(name)}"}}', subscription_values(stats)))
-        topic_rows.append((labels, topic_values(topic, subscriptions)))
-        compaction = compaction_values(topic)
-        if compaction is not None:
-            compaction_rows.append((labels, compaction))
+            ids = [consumer.identity.consumer_id for consumer in subscription.consumers]
+            gathered.add_subscription(topic, name, stats, ids)
+        gathered.add_topic(topic, subscriptions)
         if turn.over:
             await turn.pause()
+    lines = [*broker_lines(context), *gathered.totals(), *cache_metrics(context, gathered.ledgers)]
     text = ["\n".join(lines).encode()]
-    families = (
-        (TOPIC_METRICS, topic_rows),
-        (SUBSCRIPTION_METRICS, subscription_rows),
-        (COMPACTION_METRICS, compaction_rows),
-    )
-    for metrics, rows in families:
+    for metrics, rows in gathered.families():
         for index, (name, kind, about) in enumerate(metrics):
             text += [line.encode() for line in metric(name, kind, about, [])]
             for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -135,8 +175,48 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> bytes:
                 text.append("\n".join([f"{name}{labels} {values[index]}" for labels, values in some]).encode())
                 if turn.over:
                     await turn.pause()
+        while rows:  # All at once would take long.
+            del rows[-ROWS_AT_ONCE:]
+            if turn.over:
+                await turn.pause()
     text.append(process)
-    return b"\n".join(text)
+    return [part for one in text for part in (one, b"\n")]
+
+
+def broker_lines(context: BrokerContext) -> list[str]:
+    """What is of the broker itself: connections, load, transactions, crashes, slow turns."""
+    cluster = context.settings.cluster_name
+    labels = labelled(cluster=cluster)
+    version = labelled(cluster=cluster, version=SERVER_VERSION.removeprefix(VERSION_PREFIX), commit=COMMIT)
+    lines = metric("pulsar_version_info", "gauge", "The version of Pulsar that this broker is like.", [(version, 1)])
+    lines += metric(METRIC_NAME, "counter", METRIC_TEXT, [(labels, CRASHES.count)])
+    for name, kind, text, seconds in SLOW_TURNS.metrics():
+        lines += metric(name, kind, text, [(labels, seconds)])
+    lines += metric(REFUSED_NAME, "counter", REFUSED_TEXT, refused_rows(context))
+    connections = context.service.limits.connections
+    of_connections = labelled(cluster=cluster, broker=context.settings.advertised_address, metric="broker_connection")
+    for name, kind, text, value in (
+        ("active_connections", "gauge", "Connections of clients that are open.", connections.total),
+        (
+            "connection_created_total_count",
+            "counter",
+            "Connections of clients that were opened.",
+            connections.opened_total,
+        ),
+        ("connection_create_success_count", "counter", "The same.", connections.opened_total),
+        ("connection_create_fail_count", "counter", "Connections that were refused.", connections.refused.total),
+        (
+            "connection_closed_total_count",
+            "counter",
+            "Connections of clients that were closed.",
+            connections.opened_total - connections.total,
+        ),
+    ):
+        lines += metric(f"pulsar_{name}", kind, text, [(of_connections, value)])
+    lines += load_metrics(context, metric, escape)
+    lines += group_metrics(context, metric, escape)
+    lines += transaction_metrics(context)
+    return lines
 
 
 def refused_rows(context: BrokerContext) -> list[tuple[str, float]]:
@@ -144,52 +224,3 @@ def refused_rows(context: BrokerContext) -> list[tuple[str, float]]:
     cluster = escape(context.settings.cluster_name)
     counts = context.service.limits.connections.refused.counts
     return [(f'{{cluster="{cluster}",reason="{kind}"}}', count) for kind, count in counts.items()]
-
-
-def metric(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:
-    """One family: help, type, samples."""
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *(f"{name}{labels} {value}" for labels, value in samples)]
-
-
-def topic_labels(cluster: str, topic: Topic) -> str:
-    """The labels of a topic."""
-    return (
-        f'{{cluster="{escape(cluster)}",namespace="{escape(str(topic.name.namespace_name))}",'
-        f'topic="{escape(str(topic.name))}"}}'
-    )
-
-
-def topic_values(topic: Topic, subscriptions: list[dict[str, Any]]) -> list[float]:
-    """Values in the order of TOPIC_METRICS, with what its subscriptions tell."""
-    producers = list(topic.producers.by_name.values())
-    return [
-        len(subscriptions),
-        len(producers),
-        sum(len(subscription["consumers"]) for subscription in subscriptions),
-        sum(producer.message_rate_in for producer in producers),
-        sum(subscription["msgRateOut"] for subscription in subscriptions),
-        sum(producer.byte_rate_in for producer in producers),
-        sum(subscription["msgThroughputOut"] for subscription in subscriptions),
-        topic.messages_in,
-        topic.bytes_in,
-        sum(subscription["msgOutCounter"] for subscription in subscriptions),
-        sum(subscription["bytesOutCounter"] for subscription in subscriptions),
-        topic.ledger.ledgers.total_size_bytes() if isinstance(topic, PersistentTopic) else 0,
-        sum(subscription["msgBacklog"] for subscription in subscriptions),
-    ]
-
-
-def subscription_values(stats: dict[str, Any]) -> list[float]:
-    """Values in the order of SUBSCRIPTION_METRICS."""
-    return [
-        stats["msgBacklog"],
-        stats["msgRateOut"],
-        stats["msgThroughputOut"],
-        stats["unackedMessages"],
-        len(stats["consumers"]),
-    ]
-
-
-def escape(value: str) -> str:
-    """A label value in Prometheus' text format."""
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

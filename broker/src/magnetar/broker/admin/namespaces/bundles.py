@@ -36,6 +36,7 @@ from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 BUNDLE: Final = ONE + "/{bundle}"
@@ -189,6 +190,8 @@ class BundleContentHandlers(Handlers):
 
         async def work(topic: PersistentTopic) -> None:
             for subscription in list(topic.subscriptions.values()):
+                if subscription.name == COMPACTION_CURSOR:
+                    continue  # Who reads compacted would lose what no compaction has gone through.
                 if name is None or subscription.name == name:
                     await subscription.skip()
 

@@ -119,6 +119,7 @@ class PlacementHandlers(Handlers):
         namespace = namespace_of(request)
         await require_local_cluster(self._context, request, namespace)
         await change_local_policies(self._context, namespace, with_value("bookieAffinityGroup", groups))
+        await self._context.service.policies_changed(namespace)
         return no_content()
 
     async def migrate(self, request: web.Request) -> web.Response:

@@ -138,6 +138,11 @@ def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:
     policies = topic.policies
     stats["storageSize"] = topic.ledger.ledgers.total_size_bytes()
     stats["backlogSize"] = largest_backlog_bytes(topic.ledger, [one.cursor for one in topic.subscriptions.values()])
+    counters = topic.ledger.offloads.counters
+    stats["offloadedStorageSize"] = topic.ledger.ledgers.offloaded_size_bytes()
+    stats["lastOffloadLedgerId"] = counters.last_ledger_id
+    stats["lastOffloadSuccessTimeStamp"] = counters.last_success_ms
+    stats["lastOffloadFailureTimeStamp"] = counters.last_failure_ms
     stats["backlogQuotaLimitSize"] = policies.size_quota.size_bytes_max
     stats["backlogQuotaLimitTime"] = policies.age_quota.age_seconds_max
     stats["oldestBacklogMessageAgeSeconds"] = -1

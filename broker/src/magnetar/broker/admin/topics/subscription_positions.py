@@ -17,6 +17,7 @@ from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     CONFLICT,
+    METHOD_NOT_ALLOWED,
     NOT_FOUND,
     PRECONDITION_FAILED,
     AdminError,
@@ -33,6 +34,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import java_url_decode
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_bitmap import words_of
 
@@ -55,6 +57,8 @@ NOTHING_TO_EXPIRE: Final = (
     "expiration not finished or subscription almost catch  up. If it's performed on a partitioned topic operation "
     "might succeeded on other partitions, please check stats of individual partition."
 )
+MOVED_BY_COMPACTION: Final = f"The subscription {COMPACTION_CURSOR} is moved by compaction alone"
+"""Who reads compacted would lose what it had not gone through. Apache's brokers move it."""
 NO_POSITION_TO_EXPIRE: Final = (
     "Expire message by position not issued on topic {topic} for subscription {subscription} due to ongoing message "
     "expiration not finished or invalid message position provided."
@@ -115,6 +119,8 @@ class PositionHandlers(HandlersOfTopics):
             for subscription in list(topic.subscriptions.values()):
                 if turn.over:
                     await turn.pause()
+                if subscription.name == COMPACTION_CURSOR:
+                    continue
                 try:
                     expire(topic, subscription, last)
                 except AdminError as refusal:
@@ -191,6 +197,8 @@ class PositionHandlers(HandlersOfTopics):
         """Do the work on one topic's subscription, or have it done on each partition."""
         name = topic_of(request)
         subscription = subscription_name(request)
+        if subscription == COMPACTION_CURSOR:
+            raise AdminError(METHOD_NOT_ALLOWED, MOVED_BY_COMPACTION)
         if not (count := await self._access.partitions(name)):
             topic = await self._access.persistent(request, name)
             await work(topic, subscription_of(topic, subscription))

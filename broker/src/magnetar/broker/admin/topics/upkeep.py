@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
@@ -30,11 +30,12 @@ from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import PERSISTENT, TopicName
+from magnetar.ledger.api import LedgerUnavailable
+from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.offload.offloads import InvalidOffloadPosition, OffloadUnderWay
 
 NOT_RUN: Final = {"status": "NOT_RUN", "lastError": ""}
 """LongRunningProcessStatus of what never ran."""
-
-NO_OFFLOAD: Final = "Offloading is not available on this broker"
 
 PLAIN_TERMINATE_WANTED: Final = (
     "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
@@ -115,7 +116,13 @@ class UpkeepHandlers(HandlersOfTopics):
         """Delete all messages, whether they are acknowledged or not."""
         if topic_of(request).domain != PERSISTENT:
             raise AdminError(PRECONDITION_FAILED, "unsupport truncate")
-        return await self._access.on_each(request, lambda topic: topic.ledger.truncate())
+
+        async def work(topic: PersistentTopic) -> None:
+            await topic.ledger.truncate()
+            if COMPACTION_CURSOR in topic.ledger.cursors:
+                await self._service.compaction(topic).discard()
+
+        return await self._access.on_each(request, work)
 
     @takes("authoritative")
     async def compaction_status(self, request: web.Request) -> web.Response:
@@ -141,23 +148,49 @@ class UpkeepHandlers(HandlersOfTopics):
 
     @takes("authoritative")
     async def offload_status(self, request: web.Request) -> web.Response:
-        """How the last offload went; there never was one."""
-        await self._of_one(request)
-        return json({**NOT_RUN, "firstUnoffloadedMessage": message_id_document((-1, -1), partition_index=-1)})
+        """How the last offload went that somebody asked for since the topic was loaded."""
+        status = (await self._of_one(request)).ledger.offloads.status
+        first = status.first_unoffloaded or (-1, -1)
+        return json(
+            {
+                "status": status.status,
+                "lastError": status.last_error,
+                "firstUnoffloadedMessage": message_id_document(first, partition_index=-1),
+            }
+        )
 
     @takes("authoritative", body="the message id before which to offload")
     async def offload(self, request: web.Request) -> web.Response:
-        """Refused: this broker does not offload to other storage."""
-        if await body_json(request) is None:
+        """Start to copy the ledgers before that of a message to tiered storage."""
+        body = await body_json(request)
+        if body is None:
             raise AdminError(BAD_REQUEST, "messageId is null")
-        await self._of_one(request)
-        raise AdminError(METHOD_NOT_ALLOWED, NO_OFFLOAD)
+        position = _position_of(body)
+        offloads = (await self._of_one(request)).ledger.offloads
+        try:
+            await offloads.offload_before(position)
+        except OffloadUnderWay as error:
+            raise AdminError(CONFLICT, str(error)) from None
+        except InvalidOffloadPosition as error:
+            raise AdminError(PRECONDITION_FAILED, str(error)) from None
+        except LedgerUnavailable as error:
+            raise AdminError(METHOD_NOT_ALLOWED, str(error)) from None
+        return no_content()
 
     async def _of_one(self, request: web.Request) -> PersistentTopic:
         name = topic_of(request)
         if await self._access.partitions(name):
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         return await self._access.persistent(request, name)
+
+
+def _position_of(body: Any) -> Position:
+    """Of a message id, as JSON. Raises 400."""
+    members = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
+    ledger_id, entry_id = members
+    if type(ledger_id) is not int or type(entry_id) is not int:
+        raise AdminError(BAD_REQUEST, "the message id has no ledgerId or no entryId")
+    return ledger_id, entry_id
 
 
 def message_id_document(

@@ -42,6 +42,9 @@ RECOVERY_CURSOR: Final = "transaction-buffer-sub"
 REPLAY_ENTRIES: Final = 500
 REPLAY_BYTES: Final = 5 * MIB
 
+SETTLING_SECONDS: Final = 0.002
+"""Between two looks whether what was published before the first transactional message is stored."""
+
 FORGOTTEN_AT_ONCE: Final = 1_000
 """Aborted transactions whose messages are gone: many may go with one ledger."""
 
@@ -93,10 +96,10 @@ class TransactionBuffer:
         "_snapshots",
         "_spawn",
         "_sweeping",
+        "_terminating",
         "_timer",
         "_topic",
         "_writing",
-        "entries",
         "has_snapshot",
         "last_snapshot_ms",
         "on_failure",
@@ -104,6 +107,7 @@ class TransactionBuffer:
         "recovery_started_ms",
         "state",
         "table",
+        "unstored",
         "visibility",
     )
 
@@ -118,8 +122,6 @@ class TransactionBuffer:
         self.state = BufferState.NONE
         self.table = BufferTable()
         self.visibility = Visibility(self.table.aborted)
-        self.entries = VisibleEntries(self)
-        """What a compaction of the topic may see."""
         self.has_snapshot = False
         """Whether there is one of this topic."""
         self.last_snapshot_ms = 0
@@ -145,6 +147,15 @@ class TransactionBuffer:
         self._writing = False
         self._sweeping = False
         self._timer: TimerHandle | None = None
+        self.unstored = 0
+        """Batches with messages of transactions that are on their way to the disk."""
+        self._terminating: asyncio.Event | None = None
+        """While the topic is to be terminated: set when nothing is on its way."""
+
+    @property
+    def entries(self) -> VisibleEntries:
+        """What a compaction of the topic may see."""
+        return VisibleEntries(self)
 
     @property
     def max_read_position(self) -> Position:
@@ -211,7 +222,7 @@ class TransactionBuffer:
             return
         transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
         if metadata.marker_type == COMMIT_MARKER:
-            self.table.committed(transaction)
+            self.table.commit(transaction)
         elif metadata.marker_type == ABORT_MARKER:
             self.table.abort(transaction, entry.position)
         elif metadata.marker_type < 0:
@@ -221,10 +232,12 @@ class TransactionBuffer:
 
     def refusal(self, transaction: TransactionBits) -> str:
         """Why no message of this transaction may be stored; empty: it may."""
-        if self.table.is_over(transaction):
+        if self.table.has_ended(transaction) or transaction in self._ending:
             most_bits, least_bits = transaction
             name = f"({most_bits},{least_bits})"
             return f"Transaction [{name}] has been ended. Please use a new transaction to send message."
+        if self._terminating is not None:
+            return f"Topic {self._topic} is being terminated"
         if len(self.table.open) >= OPEN_MAX and transaction not in self.table.open:
             return f"The topic has {OPEN_MAX} open transactions"
         return ""
@@ -234,11 +247,21 @@ class TransactionBuffer:
         """Whether `first_snapshot` comes before any transactional message."""
         return self.state is BufferState.NO_SNAPSHOT
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a transaction has written to the topic, or is about to: markers mean something from then on."""
+        return self.state is not BufferState.NO_SNAPSHOT
+
     async def first_snapshot(self) -> None:
         """Say that there may be transactional messages from here on. Raises what the snapshots raise."""
         self._become(BufferState.FIRST_SNAPSHOTTING)
         over = self._first_snapshot_over = asyncio.Event()
         try:
+            # Behind the snapshot the next owner believes every marker, and nobody has looked at these messages.
+            while self._is(BufferState.FIRST_SNAPSHOTTING):
+                if not self._ledger.appends.pending_entries:
+                    break
+                await asyncio.sleep(SETTLING_SECONDS)
             await self._snapshots.write(self._snapshot(), ())
             self.has_snapshot = True
             self.last_snapshot_ms = self._clock.now_ms()
@@ -260,6 +283,13 @@ class TransactionBuffer:
             before = transaction
         self._show()
         self._moved()
+        self.not_stored()
+
+    def not_stored(self) -> None:
+        """Of the batches on their way one is no more."""
+        self.unstored -= 1
+        if self._terminating is not None and not self.unstored:
+            self._terminating.set()
 
     def published(self) -> None:
         """Messages without transactions are stored."""
@@ -279,12 +309,28 @@ class TransactionBuffer:
             await self._first_snapshot_over.wait()
         if self._is(BufferState.CLOSE):
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self._topic} is being unloaded")
+        if self._ledger.terminated and transaction not in self.table.open:
+            return  # It has nothing here, and there can be no marker.
         if commit or self.state is BufferState.READY:
             await self._store_marker(transaction, commit=commit)
         self.table.raise_low_water_mark(transaction[0], low_water_mark)
         if self.table.lost is not None and not self._sweeping:
             self._sweeping = True
             self._spawn(self._abort_lost())
+
+    async def terminate(self) -> Position:
+        """Have the topic take no entries any more; its last position. `PulsarError` while transactions are open: their
+        ends could not be stored, and what comes after their beginning would never be sent."""
+        stored = self._terminating = asyncio.Event()
+        try:
+            if self.unstored:
+                await stored.wait()
+            if self.table.open:
+                text = f"Topic {self._topic} has {len(self.table.open)} open transactions"
+                raise PulsarError(ServerError.SERVICE_NOT_READY, text)
+            return await self._ledger.terminate()
+        finally:
+            self._terminating = None
 
     async def _store_marker(self, transaction: TransactionBits, *, commit: bool) -> None:
         marker = self._ending.get(transaction)
@@ -306,7 +352,7 @@ class TransactionBuffer:
                 self.on_failure(error)
             return
         if marker.commit:
-            table.committed(marker.transaction)
+            table.commit(marker.transaction)
             table.committed_count += 1
         else:
             table.abort(marker.transaction, (ledger_id, first_entry_id))
@@ -317,6 +363,11 @@ class TransactionBuffer:
         if self._changes >= self._settings.snapshot_changes_max:
             self._take_snapshot()
         marker.stored.set_result(None)
+
+    async def abort(self, transaction: TransactionBits) -> None:
+        """No coordinator will end it. Raises as `end` does."""
+        if self.state is BufferState.READY and transaction in self.table.open and transaction not in self._ending:
+            await self._store_marker(transaction, commit=False)
 
     async def _abort_lost(self) -> None:
         """End those of which their coordinators know nothing any more."""
@@ -381,6 +432,7 @@ class TransactionBuffer:
         """The topic is let go of; twice is no error."""
         self._become(BufferState.CLOSE)
         self._snapshots.release(self._topic)
+        self.on_failure = None  # The topic's, which would wait for the collector of cycles.
         if self._first_snapshot_over is not None:
             self._first_snapshot_over.set()
         if self._timer is not None:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.core.ids import Position
 
+COMMITTED_KEPT: Final = 10_000
+"""Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones,
+unless thousands end while one stays open."""
+
 
 class BufferTable:
-    """Transactions that are open, those that were aborted, and what their coordinators have forgotten."""
+    """Transactions that are open, those that have ended, and what their coordinators have forgotten."""
 
-    __slots__ = ("aborted", "aborted_count", "committed_count", "low_water_marks", "open")
+    __slots__ = ("_looked_at", "aborted", "aborted_count", "committed", "committed_count", "low_water_marks", "open")
 
     def __init__(self) -> None:
         # Ordered ones: of a plain dict whose oldest keys go, finding the next oldest takes longer each time.
@@ -23,21 +28,28 @@ class BufferTable:
         """The first message of each, oldest first."""
         self.aborted: OrderedDict[TransactionBits, Position] = OrderedDict()
         """Where the abort marker of each is, oldest first; forgotten with the marker's ledger."""
+        self.committed: OrderedDict[TransactionBits, None] = OrderedDict()
+        """Those that were committed lately, oldest first: a message that comes later would open them again, and whoever
+        aborts them then hides what was committed."""
         self.low_water_marks: dict[int, int] = {}
         """Of each coordinator that was heard of: the highest number up to which it knows none any more."""
+        self._looked_at: TransactionBits | None = None
         self.committed_count = 0
         self.aborted_count = 0
 
     def stored(self, transaction: TransactionBits, position: Position) -> bool:
-        """A message of it is stored. True when that is its first one."""
-        if transaction in self.open or transaction in self.aborted:
+        """A message of it is stored. True when that is its first one. What comes after its end changes nothing."""
+        if transaction in self.open or transaction in self.aborted or transaction in self.committed:
             return False
         self.open[transaction] = position
         return True
 
-    def committed(self, transaction: TransactionBits) -> None:
+    def commit(self, transaction: TransactionBits) -> None:
         """Its marker is stored: its messages count."""
         self.open.pop(transaction, None)
+        self.committed[transaction] = None
+        if len(self.committed) > COMMITTED_KEPT:
+            self.committed.popitem(last=False)
 
     def abort(self, transaction: TransactionBits, marker: Position) -> None:
         """Its marker is stored: its messages never count. The newest marker counts: messages may have come after an
@@ -51,6 +63,11 @@ class BufferTable:
         """The first message of the oldest open transaction."""
         return next(iter(self.open.values()), None)
 
+    def still_open(self) -> TransactionBits | None:
+        """The oldest open one if it was that at the last look, too."""
+        before, self._looked_at = self._looked_at, next(iter(self.open), None)
+        return self._looked_at if self._looked_at == before else None
+
     # --- what coordinators have forgotten
 
     def raise_low_water_mark(self, coordinator: int, mark: int) -> None:
@@ -59,8 +76,12 @@ class BufferTable:
         if known is None or mark > known:
             self.low_water_marks[coordinator] = mark
 
+    def has_ended(self, transaction: TransactionBits) -> bool:
+        """Whether nothing of it may be stored any more."""
+        return transaction in self.committed or transaction in self.aborted or self.is_over(transaction)
+
     def is_over(self, transaction: TransactionBits) -> bool:
-        """Whether its coordinator knows it no more: nothing of it may be stored."""
+        """Whether its coordinator knows it no more."""
         coordinator, number = transaction
         return number <= self.low_water_marks.get(coordinator, -1)
 

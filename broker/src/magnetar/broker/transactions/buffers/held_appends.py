@@ -42,6 +42,8 @@ class HeldAppends(Generic[Batch]):
 
     def take(self, batch: Batch, *, transactional: bool) -> bool:
         """True when the batch has to wait; false: it is the caller's to append."""
+        if transactional:
+            self._buffer.unstored += 1
         if self._held is not None:
             self._held.append(batch)
             return True
