@@ -6,7 +6,11 @@ UV_HERE := .uv/bin/uv
 UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bin/uv) $(UV_HERE))
 # With all that `make setup` installs, so that each target runs on a fresh clone.
 RUN := $(UV) run --frozen --all-packages --all-groups
-PYTEST_WORKERS ?= 2
+# One more than processors: tests wait for disks, servers and clocks for a quarter of their time.
+PYTEST_WORKERS ?= 3
+
+# Tests start hundreds of processes: each would compile all sources again, for a third of a second or more.
+unexport PYTHONDONTWRITEBYTECODE
 
 TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-brokers sim-operator \
   interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
@@ -75,9 +79,9 @@ generate: ## Write again what is made from sources: protobuf modules, CRDs, char
 	$(RUN) python -m tools.generate_spark_options
 
 # Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
-test: ## Unit, contract, tidy, fault and stock-client tests; some minutes; ARGS="-k word" for options
+test: ## Unit, contract, fault and stock-client tests; some minutes; ARGS="-k word" for options
 	@$(RUN) python tools/compile.py --remove-stale
-	$(RUN) pytest -n $(PYTEST_WORKERS) $(ARGS)
+	$(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal $(ARGS)
 
 test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/; some minutes
 	$(RUN) python -m tools.run_compiled_tests -n $(PYTEST_WORKERS) $(ARGS)
@@ -147,6 +151,8 @@ e2e-clients: compile ## Stock clients at full length (100 000 messages each), pu
 	$(RUN) python -m e2e.run_clients --count $(or $(COUNT),100000)
 	$(RUN) pytest -q e2e/local/test_features.py e2e/local/test_admin_cli.py
 	$(RUN) python -m e2e.local.kill_loop $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.local.key_shared_churn --seconds 120 $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.local.key_shared_churn --seconds 120 --ranges $(if $(SEED),--seed $(SEED))
 
 e2e-spark: compile ## Our data source and the JVM connector on each other's topics; tens of minutes (needs Java 17)
 	$(RUN) pytest -q e2e/spark $(ARGS)

@@ -22,6 +22,7 @@ def collector_off() -> Iterator[None]:
 
 
 def freeze_modules() -> None:
-    """Collections need not look at them again. Once in a process: a second time would keep a run's world for good."""
+    """Collections need not look at them again: one follows each run. Once in a process, when all of them are loaded: a
+    second time would keep a run's world for good."""
     if not gc.get_freeze_count():
         gc.freeze()

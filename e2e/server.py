@@ -119,14 +119,22 @@ class StandaloneProcess(ABC):
 
 
 class MagnetarStandalone(StandaloneProcess):
-    """Our own, as a user runs it: `magnetar standalone` with the environment's interpreter."""
+    """Our own, as a user runs it: `magnetar standalone` with the environment's interpreter. `settings` are names and
+    values of a broker's settings."""
 
     name = "magnetar"
+
+    def __init__(
+        self, data: Path, port: int = 0, http_port: int = 0, *, settings: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(data, port, http_port)
+        self.settings = settings or {}
 
     def command(self) -> list[str]:
         program = Path(sys.executable).parent / "magnetar"
         ports = ["--port", str(self.port), "--http-port", str(self.http_port)]
-        return [str(program), "standalone", "--data", str(self.data), *ports]
+        settings = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
+        return [str(program), "standalone", "--data", str(self.data), *ports, *settings]
 
 
 class ApacheStandalone(StandaloneProcess):

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from tools.tidy import Tree
+from tools.source_tree import Nodes, Tree, Violation
+
+PACKAGES: Final = (
+    *("lib", "bookie", "broker", "proxy", "operator", "spark-jobs", "standalone", "cli"),
+    *("bench", "tools"),
+)
+MAPS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", *(f"{package}/README.md" for package in PACKAGES))
+"""Documents that tell where things are: all of their names must be in the tree."""
 
 FOREIGN: Final = frozenset(
     # Words of make, pytest and mypy.
@@ -43,10 +50,9 @@ class Names:
     """What a tree has: paths, and names by the classes and modules that define them."""
 
     paths: frozenset[str]
-    modules: dict[str, ast.Module] = field(default_factory=dict)
+    modules: dict[str, Nodes] = field(default_factory=dict)
     anywhere: set[str] = field(default_factory=set)
-    members: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    bases: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    classes: defaultdict[str, list[ast.ClassDef]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def of(cls, tree: Tree) -> Names:
@@ -56,13 +62,11 @@ class Names:
         names = cls(frozenset([*files, *(folders - {"."})]))
         names.anywhere.update(folder.rpartition("/")[2] for folder in folders)
         for module in tree.modules:
-            names.modules[module.name] = module.tree
+            names.modules[module.name] = module.nodes
             names.anywhere.update(module.name.split("."))
-            names.anywhere.update(_defined(module.tree))
-            for node in ast.walk(module.tree):
-                if isinstance(node, ast.ClassDef):
-                    names.members[node.name].update(_defined(node))
-                    names.bases[node.name].update(ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases)
+            names.anywhere.update(_defined(module.nodes))
+            for node in module.nodes.of(ast.ClassDef):
+                names.classes[node.name].append(node)
         return names
 
     def has_path(self, text: str, near: str = "") -> bool:
@@ -81,7 +85,7 @@ class Names:
         first, *rest = text.split(".")
         if not rest:
             return first in self.anywhere or first in _PYTHON
-        if first in self.members:
+        if first in self.classes:
             return len(rest) == 1 and rest[0] in self._all_members(first, set())
         for name, module in self.modules.items():
             if self._within(name, module, text):
@@ -89,17 +93,22 @@ class Names:
         return first in sys.stdlib_module_names or (first in self.anywhere and first not in self._packages())
 
     def _all_members(self, name: str, seen: set[str]) -> set[str]:
+        """Of all classes of that name, and of those that they inherit from."""
         seen.add(name)
-        inherited = [self._all_members(base, seen) for base in sorted(self.bases[name] - seen) if base in self.members]
-        return self.members[name].union(*inherited)
+        own = [_defined(Nodes(each)) for each in self.classes.get(name, ())]
+        bases = {
+            ast.unparse(base).split("[")[0].split(".")[-1] for each in self.classes.get(name, ()) for base in each.bases
+        }
+        inherited = [self._all_members(base, seen) for base in sorted(bases - seen) if base in self.classes]
+        return set().union(*own, *inherited)
 
-    def _within(self, module: str, tree: ast.Module, text: str) -> bool:
+    def _within(self, module: str, nodes: Nodes, text: str) -> bool:
         """Whether the text ends a module's name, or is that and a name at its top, or a member of a class there."""
         parts = text.split(".")
         for length in range(1, len(parts) + 1):
             if f".{module}".endswith("." + ".".join(parts[:length])):
                 left = parts[length:]
-                if not left or (len(left) == 1 and left[0] in _defined(tree)):
+                if not left or (len(left) == 1 and left[0] in _defined(nodes)):
                     return True
                 if len(left) == 2 and left[1] in self._all_members(left[0], set()):
                     return True
@@ -109,19 +118,29 @@ class Names:
         return {part for name in self.modules for part in name.split(".")}
 
 
-def _defined(scope: ast.AST) -> set[str]:
+def _defined(scope: Nodes) -> set[str]:
     """Names of classes, functions, variables, fields and parameters, and what is imported, within a scope."""
-    found: set[str] = set()
-    for node in ast.walk(scope):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.id if isinstance(node, ast.Name) else node.attr)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.alias):
-            found.update((node.asname or node.name).split("."))
+    found = {node.name for node in scope.of(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)}
+    found.update(node.id for node in scope.of(ast.Name) if isinstance(node.ctx, ast.Store))
+    found.update(node.attr for node in scope.of(ast.Attribute) if isinstance(node.ctx, ast.Store))
+    found.update(node.arg for node in scope.of(ast.arg))
+    for alias in scope.of(ast.alias):
+        found.update((alias.asname or alias.name).split("."))
     return found
+
+
+def check_documents(tree: Tree) -> Iterator[Violation]:
+    """What documents say of the tree is there: files, folders, links, names."""
+    documents = [path for path in tree.files if path.as_posix() in (*MAPS, "README.md")]
+    if not documents:
+        return
+    names = Names.of(tree)
+    for path in documents:
+        text = (tree.root / path).read_text(encoding="utf-8")
+        folder = path.parent.as_posix()
+        for name in unknown_names(text, names, "" if folder == "." else folder):
+            line = text.count("\n", 0, text.index(name)) + 1
+            yield Violation(path, line, f"{name} is not in the tree", "name what is there, or list it in FOREIGN")
 
 
 def unknown_names(text: str, names: Names, near: str = "") -> Iterator[str]:

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from tools.source_tree import Nodes
+
 
 class Arrow(NamedTuple):
     """One import: the module that has it, its line, and the module that it names."""
@@ -27,10 +29,10 @@ class Cycle(NamedTuple):
     last: Arrow
 
 
-def cycles(trees: Mapping[str, ast.Module]) -> Iterator[Cycle]:
+def cycles(modules: Mapping[str, Nodes]) -> Iterator[Cycle]:
     """Every circle between siblings, package by package, of modules by their dotted names."""
     packages: defaultdict[str, defaultdict[str, dict[str, Arrow]]] = defaultdict(lambda: defaultdict(dict))
-    for arrow in _arrows(trees):
+    for arrow in _arrows(modules):
         package, one, other = _siblings(arrow)
         packages[package][one].setdefault(other, arrow)
     for _, graph in sorted(packages.items()):
@@ -39,20 +41,17 @@ def cycles(trees: Mapping[str, ast.Module]) -> Iterator[Cycle]:
             yield Cycle(tuple(circle), graph[circle[-1]][circle[0]])
 
 
-def _arrows(trees: Mapping[str, ast.Module]) -> Iterator[Arrow]:
-    for importer, tree in sorted(trees.items()):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for name in names:
-                while name and name not in trees:
-                    name = name.rpartition(".")[0]
-                if name and name != importer:
-                    yield Arrow(importer, node.lineno, name)
+def _arrows(modules: Mapping[str, Nodes]) -> Iterator[Arrow]:
+    for importer, nodes in sorted(modules.items(), key=lambda item: item[0]):
+        found = [(node.lineno, alias.name) for node in nodes.of(ast.Import) for alias in node.names]
+        for node in nodes.of(ast.ImportFrom):
+            if node.module and not node.level:
+                found.extend((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        for line, name in sorted(found):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            if name and name != importer:
+                yield Arrow(importer, line, name)
 
 
 def _siblings(arrow: Arrow) -> tuple[str, str, str]:

@@ -1,7 +1,8 @@
 """Holds the tree to the house rules that no linter knows: sizes, docstrings, cycles, leftovers, dead modules.
 
 `python -m tools.tidy` prints every violation as `path:line: what is wrong: what to do` and fails if there is one;
-`make lint` does so, and `make test` runs the same checks. What ruff, mypy and import-linter can say is left to them.
+`make lint` does so. What ruff, mypy and import-linter can say is left to them. A check has a test that plants what it
+is there for; the tree itself is looked at here alone, because to read its syntax takes longer than a thousand tests.
 """
 
 from __future__ import annotations
@@ -9,26 +10,27 @@ from __future__ import annotations
 import ast
 import configparser
 import fnmatch
+import gc
 import re
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from tools.class_names import check_class_names
 from tools.compile import HOT_LINE, HOT_MODULES
+from tools.documents import check_documents
 from tools.import_cycles import cycles
 from tools.set_iteration import iterations_over_sets
+from tools.source_tree import ROOT, Module, Tree, Violation
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 MODULE_LINES_MAX: Final = 500
 TEST_MODULE_LINES_MAX: Final = 900
 FUNCTION_LINES_MAX: Final = 60
 FOLDER_MODULES_MAX: Final = 25
 
-_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", "data", "dist", "node_modules", "target"})
 _TEXT_SUFFIXES: Final = frozenset(
     [".cfg", ".go", ".java", ".md", ".proto", ".py", ".sh", ".toml", ".xml", ".yaml", ".yml"]
 )
@@ -52,79 +54,6 @@ _POINTER: Final = re.compile(
 _BROAD: Final = frozenset({"Exception", "BaseException"})
 
 
-class Violation(NamedTuple):
-    """One place that breaks one rule."""
-
-    path: Path
-    line: int
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.what}: {self.remedy}"
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A Python file; `path` is relative to the tree's root."""
-
-    path: Path
-    text: str
-    tree: ast.Module
-
-    @property
-    def is_test(self) -> bool:
-        """Whether it stands in a folder of tests, or carries them (a contract suite, a fixture file)."""
-        return "tests" in self.path.parts or self.path.name == "conftest.py"
-
-    @property
-    def is_generated(self) -> bool:
-        """Whether a tool wrote it."""
-        return self.path.stem.endswith(("_pb2", "_pb2_grpc"))
-
-    @property
-    def name(self) -> str:
-        """Its dotted name: below `src` for members, else from the root."""
-        parts = self.path.with_suffix("").parts
-        if "src" in parts:
-            parts = parts[parts.index("src") + 1 :]
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-@dataclass(slots=True)
-class Tree:
-    """What is checked: all files below a root, the Python ones parsed."""
-
-    root: Path
-    files: list[Path] = field(default_factory=list)
-    modules: list[Module] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, root: Path) -> Tree:
-        """Read everything that belongs to the project; folders that are hidden or built are skipped."""
-        tree = cls(root)
-        for path in sorted(_walk(root)):
-            relative = path.relative_to(root)
-            tree.files.append(relative)
-            if path.suffix == ".py":
-                text = path.read_text()
-                tree.modules.append(Module(relative, text, ast.parse(text, filename=str(relative))))
-        return tree
-
-    def written_modules(self) -> list[Module]:
-        """Those that people write."""
-        return [module for module in self.modules if not module.is_generated]
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            if path.name not in _SKIPPED_FOLDERS and (not path.name.startswith(".") or path.name == ".ci"):
-                yield from _walk(path)
-        else:
-            yield path
-
-
 def check_sizes(tree: Tree) -> Iterator[Violation]:
     """Modules and functions that a reader can hold in mind."""
     for module in tree.written_modules():
@@ -134,12 +63,11 @@ def check_sizes(tree: Tree) -> Iterator[Violation]:
             yield Violation(module.path, limit, f"module of {lines} lines (at most {limit})", "split it by idea")
         if module.is_test:
             continue
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
-                    what = f"{node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
-                    yield Violation(module.path, node.lineno, what, "name its steps and move them out")
+        for node in module.nodes.of(ast.FunctionDef, ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                what = f"{node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
+                yield Violation(module.path, node.lineno, what, "name its steps and move them out")
 
 
 def check_folders(tree: Tree) -> Iterator[Violation]:
@@ -157,7 +85,7 @@ def check_folders(tree: Tree) -> Iterator[Violation]:
 def check_cycles(tree: Tree) -> Iterator[Violation]:
     """Nobody is needed by what it needs itself: not modules, and not the packages that stand side by side."""
     modules = {module.name: module for module in tree.modules}
-    for cycle in cycles({name: module.tree for name, module in modules.items()}):
+    for cycle in cycles({name: module.nodes for name, module in modules.items()}):
         way = " → ".join([*cycle.members, cycle.members[0]])
         remedy = "move down what both need, or have the lower one ask for a protocol"
         yield Violation(modules[cycle.last.importer].path, cycle.last.line, f"imports in a circle: {way}", remedy)
@@ -182,7 +110,7 @@ def check_pointers(tree: Tree) -> Iterator[Violation]:
     for module in tree.written_modules():
         if "src" not in module.path.parts or module.is_test:
             continue
-        for node in ast.walk(module.tree):
+        for node in module.nodes.of(ast.Expr):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))) if _POINTER.match(text := " ".join(text.split())):
                     what = f'"{text}" says nothing by itself'
@@ -215,15 +143,13 @@ def check_text(tree: Tree) -> Iterator[Violation]:
 def check_silence(tree: Tree) -> Iterator[Violation]:
     """Nobody swallows whatever comes."""
     for module in tree.written_modules():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ExceptHandler):
-                broad = node.type is None or _names(node.type) & _BROAD
-                if broad and all(isinstance(statement, ast.Pass) for statement in node.body):
-                    yield Violation(module.path, node.lineno, "an error is swallowed", "catch what can happen, and act")
-            elif isinstance(node, ast.Call) and "suppress" in _names(node.func):
-                everything = any(_names(argument) & _BROAD for argument in node.args)
-                if everything:
-                    yield Violation(module.path, node.lineno, "every error is suppressed", "name those that can happen")
+        for handler in module.nodes.of(ast.ExceptHandler):
+            broad = handler.type is None or _names(handler.type) & _BROAD
+            if broad and all(isinstance(statement, ast.Pass) for statement in handler.body):
+                yield Violation(module.path, handler.lineno, "an error is swallowed", "catch what can happen, and act")
+        for call in module.nodes.of(ast.Call):
+            if "suppress" in _names(call.func) and any(_names(argument) & _BROAD for argument in call.args):
+                yield Violation(module.path, call.lineno, "every error is suppressed", "name those that can happen")
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -247,15 +173,16 @@ def check_mocks(tree: Tree) -> Iterator[Violation]:
 
 def _imports(module: Module) -> Iterator[tuple[str, int]]:
     """Every module name that may be meant by an import, with its line: `from a import b` gives `a` and `a.b`."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, node.lineno
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE_NAME.fullmatch(node.value):
+    for node in module.nodes.of(ast.Import):
+        yield from ((alias.name, node.lineno) for alias in node.names)
+    for source in module.nodes.of(ast.ImportFrom):
+        if source.module:
+            yield source.module, source.lineno
+            yield from ((f"{source.module}.{alias.name}", source.lineno) for alias in source.names)
+    for constant in module.nodes.of(ast.Constant):
+        if isinstance(constant.value, str) and _MODULE_NAME.fullmatch(constant.value):
             # Named to be imported later, when it is needed.
-            yield node.value, node.lineno
+            yield constant.value, constant.lineno
 
 
 def check_dead_modules(tree: Tree) -> Iterator[Violation]:
@@ -379,8 +306,10 @@ def check_loggers(tree: Tree) -> Iterator[Violation]:
     """A module's logger looks the same everywhere. Another name than the module's own is for who has a reason: what is
     run by itself is called `__main__`."""
     for module in tree.written_modules():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and (given := _LOGGER.fullmatch(ast.unparse(node))):
+        # To write syntax as text again is slow, and few modules have a logger.
+        assigned = module.nodes.of(ast.Assign, ast.AnnAssign) if "getLogger" in module.text else ()
+        for node in assigned:
+            if given := _LOGGER.fullmatch(ast.unparse(node)):
                 of_module = given["named"] == "__name__" or given["target"].strip("_").lower() in ("log", "logger")
                 if of_module and given["target"] + (given["type"] or "") != "logger: Final":
                     what = f"the module's logger is spelled `{ast.unparse(node)}`"
@@ -406,11 +335,14 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_hot_lines,
     check_section_comments,
     check_loggers,
+    check_class_names,
+    check_documents,
 )
 
 
 def main() -> int:
     """Run the command line."""
+    gc.disable()  # Millions of nodes that stay to the end: each collection would look at all of them.
     tree = Tree.read(ROOT)
     found = [violation for check in CHECKS for violation in check(tree)]
     for violation in found:

@@ -200,7 +200,7 @@ def test_exit_codes_tell_what_is_wrong_with_the_directories(
         (["--set", "listeningInterface=none0"], "listeningInterface 'none0' has no address"),
         (["--conf", "/nowhere/bookkeeper.conf"], "cannot be read: No such file"),
         (["--metadata-store", "zk+flat://h:1/ledgers"], "laid out as 'flat'"),
-        (["--set", "tlsProviderFactoryClass=x.Y"], "asks for a protection that Magnetar does not have yet"),
+        (["--set", "tlsProviderFactoryClass=x.Y"], "tlsProviderFactoryClass is x.Y; there is"),
         (["--port", "0"], "bookiePort 0 needs a bookieId"),
     ],
 )

@@ -34,7 +34,9 @@ def test_serves_until_it_is_told_to_stop(start_standalone: Any, number: signal.S
     standalone = start_standalone().wait_until_ready()
     with urllib.request.urlopen(f"{standalone.admin_url}/admin/v2/clusters") as answer:
         assert answer.read() == b'["standalone"]'
-    assert standalone.output == "", "what is ready is told on standard output"
+    # On a slow machine a turn of the event loop may be long, and that is told.
+    told = [line for line in standalone.output.splitlines() if "turn_watch" not in line]
+    assert told == [], "what is ready is told on standard output"
     assert standalone.stop(number) == 0
     assert "Stopped. Everything is on disk." in standalone.output
     assert "Stopped" not in standalone.ready_lines

@@ -18,8 +18,12 @@ GO_BINARY = HERE / "go" / "build" / "client"
 PULSARCTL = "github.com/streamnative/pulsarctl"
 PULSARCTL_BINARY = HERE / "pulsarctl" / "build" / "pulsarctl"
 JAVA_TARGET = HERE / "java" / "target"
-# Enough for the workloads here; a client must not crowd out the server it is run against.
-JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+# Enough for the workloads here; a client must not crowd out the server it is run against. The second
+# compiler would take longer for its work than a client of some seconds gains by it.
+JAVA_OPTIONS = [
+    *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+]
 
 
 def missing(client: str) -> str | None:

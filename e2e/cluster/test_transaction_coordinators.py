@@ -128,8 +128,8 @@ async def test_a_coordinator_changes_sides_and_back(cluster: Cluster, batched: b
     batches = {"transactionLogBatchedWriteEnabled": "true", "transactionLogBatchedWriteMaxDelayInMillis": "300"}
     cluster.initialize_pulsar(transaction_coordinators=1)
     cluster.start(cluster.our_bookie("bookie"))
-    ours = cluster.our_broker(QUORUMS, **settings)
-    apaches = cluster.apache_broker(QUORUMS, **settings, **(batches if batched else {}))
+    settings |= batches if batched else {}
+    ours, apaches = cluster.our_broker(QUORUMS, **settings), cluster.apache_broker(QUORUMS, **settings)
 
     here = await Side.take_over(ours)
     for _ in range(6):

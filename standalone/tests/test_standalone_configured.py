@@ -80,6 +80,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             "managedLedgerCacheSizeMB=-1",
             "tlsEnabledWithKeyStore=true",
             "httpServerTlsEnable=true",
+            "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory",
             "maxMesageSize=5",
             "brokerServicePortTls=0",
             "nothing",
@@ -94,6 +95,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "a TLS port needs tlsCertificateFilePath and tlsKeyFilePath",
         "httpServerTlsEnable=true asks for a protection that Magnetar does not have yet; remove it only if the "
         "network around this process protects it instead",
+        "tlsProviderFactoryClass is org.apache.bookkeeper.tls.TLSContextFactory",
         "managedLedgerDefaultEnsembleSize is 2, and a standalone has one bookie",
     ]
 

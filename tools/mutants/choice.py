@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -37,7 +38,12 @@ def compiles(mutant: Mutant, source: str) -> bool:
         mutated = ast.parse(mutant.apply(source))
     except SyntaxError:
         return False
-    return ast.dump(mutated) != ast.dump(ast.parse(source))
+    return ast.dump(mutated) != _dumped(source)
+
+
+@functools.lru_cache(maxsize=8)  # Mutants of one module are looked at one after the other.
+def _dumped(source: str) -> str:
+    return ast.dump(ast.parse(source))
 
 
 def _rank(text: str) -> str:

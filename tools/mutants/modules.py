@@ -64,8 +64,9 @@ _LEDGER_TESTS: Final = _files(
 _MANAGED_TESTS: Final = _files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    *("managed_edges", "managed_trim"),
+    *("managed_edges", "managed_trim", "managed_silence"),
     *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
+    "managed_offload",
 )
 _STORE_TESTS: Final = _files(
     "bookie/tests",
@@ -130,10 +131,27 @@ PARTS: Final = (
         f"{_LIB}/managed",
         (
             *("append_path", "cursors/cursor", "cursors/storage", "info_node", "ack_state"),
-            *("entry_bitmap", "ledger_list"),
-            *("trim", "factory", "managed_ledger", "ledger_rollover", "cursors/reading"),
+            *("entry_bitmap", "ledger_list", "redelivery_counts"),
+            *(
+                "trimming/choice",
+                "trimming/trimming",
+                "rollover",
+                "factory",
+                "managed_ledger",
+                "ledger_rollover",
+                "cursors/reading",
+            ),
         ),
         _MANAGED_TESTS,
+    ),
+    Part(
+        "offload",
+        f"{_LIB}/managed",
+        (
+            *("offload/choice", "offload/context", "offload/owed", "offload/copies", "offload/run"),
+            *("offload/offloads", "offload/upkeep", "ledger_readers"),
+        ),
+        _files("lib/tests", "managed_offload_choice", "managed_offload_reading", "managed_offload"),
     ),
     Part(
         "metadata",
@@ -232,6 +250,7 @@ PARTS: Final = (
             "broker/tests",
             *("broker_compaction_model", "broker_compaction_recorded", "broker_compacted_topic", "broker_compaction"),
             *("broker_compaction_failures", "broker_compaction_started", "broker_compaction_output"),
+            "broker_compaction_attacks",
         ),
     ),
     Part(
@@ -241,8 +260,28 @@ PARTS: Final = (
         _files(
             "broker/tests",
             *("broker_transaction_records", "broker_transaction_coordinator", "broker_transaction_faults"),
-            "broker_transaction_commands",
+            *("broker_transaction_commands", "broker_transaction_attacks"),
         ),
+    ),
+    Part(
+        "transaction buffers",
+        _BROKER,
+        (
+            *("transactions/buffers/buffer", "transactions/buffers/buffer_table", "transactions/buffers/held_appends"),
+            *("transactions/buffers/segments", "transactions/buffers/snapshot_codec", "transactions/inquiry"),
+            *("transactions/buffers/snapshot_topic", "transactions/buffers/snapshots"),
+        ),
+        _files(
+            "broker/tests",
+            *("broker_transaction_table", "broker_transaction_buffer", "broker_transaction_buffer_faults"),
+            *("broker_transaction_segments", "broker_transaction_attacks", "broker_transaction_inquiry"),
+        ),
+    ),
+    Part(
+        "delayed entries",
+        f"{_BROKER}/subscriptions",
+        ("delayed", "delayed_index", "position_set", "sorted_keys"),
+        _files("broker/tests", "broker_delayed_keys", "broker_delayed", "broker_subscription_shared"),
     ),
     Part(
         "liveness",
@@ -274,7 +313,7 @@ PARTS: Final = (
                 "subscriptions/filtering",
             ),
             *("dispatch/exclusive", "dispatch/failover", "dispatch/hash_ring", "dispatch/key_shared"),
-            *("dispatch/shared", "dispatch/single_active", "dispatch/sticky_ranges"),
+            *("dispatch/shared", "dispatch/single_active", "dispatch/split_ranges", "dispatch/sticky_ranges"),
         ),
         _SUBSCRIPTION_TESTS,
     ),
@@ -289,7 +328,7 @@ PARTS: Final = (
         _files(
             "broker/tests",
             *("broker_transactions_pending_state", "broker_transactions_pending_log"),
-            *("broker_transactions_acks", "broker_transactions_takeover"),
+            *("broker_transactions_acks", "broker_transactions_takeover", "broker_transaction_attacks"),
         ),
     ),
     Part(

@@ -6,6 +6,7 @@ Only functions are looked into. What no promise rests on is left alone: messages
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -64,13 +65,17 @@ def candidates(module: str, source: str) -> list[Mutant]:
 
 def function_at(source: str, offset: int) -> str:
     """The qualified name of the function around a place; empty outside of all."""
-    places = _Places(source)
     inside = ""
-    for name, function in _functions(ast.parse(source), ""):
-        start, end = places.span(function)
+    for name, start, end in _spans_of_functions(source):
         if start <= offset < end:
             inside = name
     return inside
+
+
+@functools.lru_cache(maxsize=8)  # Mistakes of one module are listed one after the other.
+def _spans_of_functions(source: str) -> list[tuple[str, int, int]]:
+    places = _Places(source)
+    return [(name, *places.span(function)) for name, function in _functions(ast.parse(source), "")]
 
 
 class _Places:

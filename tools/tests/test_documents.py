@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tools.documents import Names, unknown_names
-from tools.tidy import ROOT, Tree
+from tools.documents import MAPS, PACKAGES, Names, unknown_names
+from tools.source_tree import ROOT, Tree
 
 ARCHITECTURE_BYTES_MAX: Final = 12_000
 """Ten minutes of reading."""
@@ -18,29 +17,12 @@ GLOSSARY_WORDS_MAX: Final = 40
 
 COLUMNS_MAX: Final = 120
 
-PACKAGES: Final = (
-    *("lib", "bookie", "broker", "proxy", "operator", "spark-jobs", "standalone", "cli"),
-    *("bench", "tools"),
-)
-MAPS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", *(f"{package}/README.md" for package in PACKAGES))
-"""Documents all of whose names must be in the tree, and all of whose lines, tables too, fit into a terminal."""
-
 UNWRAPPED: Final = frozenset(
     ["CHANGELOG.md", "README.md", "docs/COMPATIBILITY.md", "docs/operations.md", "docs/spark.md"]
     + [f"docs/{what}-benchmarks.md" for what in ("bookie", "cluster", "spark")]
     + ["docs/adr/0011-modular-load-manager.md", "docs/adr/0026-official-kubernetes-client.md", "docs/adr/README.md"]
 )
 """Documents from before the rule, or written by a program, in which lines of prose may be longer."""
-
-
-@pytest.fixture(scope="module")
-def tree() -> Tree:
-    return Tree.read(ROOT)
-
-
-@pytest.fixture(scope="module")
-def names(tree: Tree) -> Names:
-    return Names.of(tree)
 
 
 def long_lines(text: str, *, everything: bool) -> list[int]:
@@ -53,14 +35,6 @@ def long_lines(text: str, *, everything: bool) -> list[int]:
         if len(line) > COLUMNS_MAX and (everything or wrappable):
             found.append(number)
     return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("document", [*MAPS, "README.md"])
-def test_documents_name_what_is_there(document: str, names: Names) -> None:
-    folder = Path(document).parent.as_posix()
-    text = (ROOT / document).read_text(encoding="utf-8")
-    assert list(unknown_names(text, names, "" if folder == "." else folder)) == []
 
 
 def test_each_package_has_a_page() -> None:
@@ -86,9 +60,8 @@ def test_lines_of_maps_fit_into_a_terminal(document: str) -> None:
     assert long_lines((ROOT / document).read_text(encoding="utf-8"), everything=True) == []
 
 
-@pytest.mark.slow
-def test_lines_of_documents_fit_into_a_terminal(tree: Tree) -> None:
-    documents = [path for path in tree.files if path.suffix == ".md"]
+def test_lines_of_documents_fit_into_a_terminal() -> None:
+    documents = [path for path in Tree.read(ROOT).files if path.suffix == ".md"]
     found = {
         path.as_posix(): long_lines((ROOT / path).read_text(encoding="utf-8"), everything=False) for path in documents
     }

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -196,50 +197,61 @@ def planted(*arguments: str, results: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
+class Planted(NamedTuple):
+    """A mistake, the test that is said to have noticed it before, and the one that does."""
+
+    name: str
+    known: str
+    by: str
+
+
+SECOND = "proxy/tests/test_proxy_targets.py::test_ports_are_listed_or_in_ranges"
+
 QUICK = [
-    ("digest-not-compared", "test_wire_bookkeeper_entry.py"),
-    ("slices-overlap", "test_spark_plan.py"),
-    ("proxy-any-port", "test_proxy_targets.py"),
-    # Of a package with a pytest plugin, which pytest loads itself.
-    ("standalone-empties-any-folder", "test_standalone_data_folder.py"),
+    # Nothing is known.
+    Planted(
+        "slices-overlap",
+        "",
+        "spark-jobs/tests/test_spark_plan.py::test_each_entry_is_in_exactly_one_slice_and_slices_meet",
+    ),
+    # It notices again, though another one comes before it.
+    Planted("proxy-any-port", SECOND, SECOND),
+    # It is gone.
+    Planted(
+        "digest-not-compared",
+        "lib/tests/test_wire_bookkeeper_entry.py::test_that_is_gone",
+        "lib/tests/test_wire_bookkeeper_entry.py::test_any_flipped_byte_is_found",
+    ),
+    # It notices no more. Of a package with a pytest plugin, which pytest loads itself.
+    Planted(
+        "standalone-empties-any-folder",
+        "standalone/tests/test_standalone_data_folder.py::test_what_is_stored_stays",
+        "standalone/tests/test_standalone_data_folder.py::test_fresh_refuses_a_folder_with_other_things",
+    ),
 ]
 
 
 @pytest.mark.slow
-def test_planted_mistakes_are_noticed(tmp_path: Path) -> None:
-    """And a run in which nobody would notice one fails: what makes these pass is not that everything fails."""
+def test_planted_mistakes_are_noticed_first_by_the_test_that_noticed_them(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    chosen = [word for name, _ in QUICK for word in ("--only", name)]
-    done = planted(*chosen, results=file)
+    report.store_noticed_by({**{each.name: each.known for each in QUICK}, "another": "stays"}, file)
+    chosen = [word for each in QUICK for word in ("--only", each.name)]
+    done = planted("--seconds-max", "60", *chosen, results=file)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["name"]: row for row in json.loads(file.read_text())["mutants"]}
-    for name, test in QUICK:
-        assert rows[name]["verdict"] == Verdict.NOTICED
-        assert test in rows[name]["by"]
-    assert planted("--only", "no such mutant", results=file).returncode == 2
-
-
-FIRST = "proxy/tests/test_proxy_targets.py::test_the_default_lets_pulsars_ports_through"
-SECOND = "proxy/tests/test_proxy_targets.py::test_ports_are_listed_or_in_ranges"
+    for each in QUICK:
+        assert (rows[each.name]["verdict"], rows[each.name]["by"]) == (Verdict.NOTICED, each.by)
+    assert report.load_noticed_by(file) == {**{each.name: each.by for each in QUICK}, "another": "stays"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("known", "then"),
-    [
-        ("", FIRST),
-        (SECOND, SECOND),
-        ("proxy/tests/test_proxy_targets.py::test_that_is_gone", FIRST),
-        ("proxy/tests/test_proxy_targets.py::test_host_names_have_stars_and_no_case", FIRST),
-    ],
-    ids=["nothing is known", "it notices again", "it is gone", "it notices no more"],
-)
-def test_the_test_that_noticed_a_mistake_runs_first(tmp_path: Path, known: str, then: str) -> None:
-    name, results = "proxy-any-port", tmp_path / "results.json"
-    report.store_noticed_by({name: known, "another": "stays"}, results)
-    done = planted("--only", name, "--seconds-max", "60", results=results)
+def test_limits_are_measured_and_a_mistake_that_nobody_planted_is_refused(tmp_path: Path) -> None:
+    """Without a mistake the tests pass: what makes mutants noticed is not that everything fails."""
+    file = tmp_path / "results.json"
+    done = planted("--only", QUICK[0].name, results=file)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert report.load_noticed_by(results) == {name: then, "another": "stays"}
+    assert report.load_noticed_by(file) == {QUICK[0].name: QUICK[0].by}
+    assert planted("--only", "no such mutant", results=file).returncode == 2
 
 
 def test_what_a_process_has_started_ends_with_it_also_in_sessions_of_their_own() -> None:

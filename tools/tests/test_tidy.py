@@ -1,4 +1,4 @@
-"""The tree keeps the house rules, and each check sees what it is there for."""
+"""Each check of the house rules sees what it is there for. `make lint` runs them over the tree itself."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ from pathlib import Path
 import pytest
 
 from tools import tidy
+from tools.class_names import check_class_names
 from tools.compile import HOT_LINE, HOT_MODULES
-from tools.tidy import ROOT, Tree, Violation
-
-
-@pytest.fixture(scope="module")
-def this_tree() -> Tree:
-    return Tree.read(ROOT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", tidy.CHECKS, ids=lambda check: check.__name__)
-def test_the_tree_is_tidy(check: Callable[[Tree], Iterator[Violation]], this_tree: Tree) -> None:
-    found = [str(violation) for violation in check(this_tree)]
-    assert not found, "\n".join(["", *found])
-
+from tools.documents import check_documents
+from tools.source_tree import Tree, Violation
 
 GOOD = '"""A good module."""\n'
 MARK = "TO" + "DO"
@@ -107,6 +96,22 @@ CASES = [
     (tidy.check_loggers, {"tools/a.py": "logger = logging.getLogger(__name__)\n"}, "tools/a.py:1"),
     (tidy.check_loggers, {"tools/a.py": "\nLOG: Final = logging.getLogger('tools')\n"}, "tools/a.py:2"),
     (tidy.check_loggers, {"tools/a.py": "_own: Final = getLogger(__name__)\n"}, "tools/a.py:1"),
+    (
+        check_class_names,
+        {PRODUCT: "class Gate: ...\n", "proxy/src/magnetar/proxy/b.py": "x = 1\nclass Gate: ...\n"},
+        "proxy/src/magnetar/proxy/b.py:2",
+    ),
+    (
+        check_class_names,
+        {PRODUCT: "class _Own: ...\n", "lib/src/magnetar/core/b.py": "def make():\n    class _Own: ...\n"},
+        "lib/src/magnetar/core/b.py:2",
+    ),
+    (
+        check_documents,
+        {"ARCHITECTURE.md": "# A\n\n`tools/a.py`, `tools/b.py`\n", "tools/a.py": GOOD},
+        "ARCHITECTURE.md:3",
+    ),
+    (check_documents, {"tools/README.md": "`a.py`, `gone`\n", "tools/a.py": GOOD}, "tools/README.md:1"),
     (tidy.check_test_names, {"a/test_x.py": "", "b/test_x.py": ""}, "b/test_x.py:1"),
 ]
 
@@ -127,14 +132,16 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_a_tidy_tree_has_no_violations(tmp_path: Path) -> None:
-    use = "from magnetar.lib import thing\n\n\ndef main() -> None:\n    '''Use it.'''\n    thing()\n"
+    use = "from magnetar.lib import once, thing\n\n\ndef main() -> None:\n    '''Use it.'''\n    thing()\n"
     write(
         tmp_path,
         {
             "lib/src/magnetar/lib/__init__.py": GOOD,
+            "lib/src/magnetar/lib/once.py": f"{GOOD}class Once:\n    '''Of the product.'''\n",
             "lib/src/magnetar/lib/thing.py": f"{GOOD}x: set[int] = {{1}}\ny = sorted(x)\nz = sum(a for a in x)\n",
             "lib/src/magnetar/lib/__main__.py": GOOD + use,
-            "lib/tests/test_thing.py": "def test_it() -> None:\n    pass\n",
+            "lib/tests/test_thing.py": "class Once: ...\n\n\ndef test_it() -> None:\n    pass\n",
+            "lib/README.md": "`thing.py`, `thing.z`\n",
             "docs/adr/0001-a.md": "# A\n\nStatus: Accepted\n",
             "Makefile": "VALUE := 1\nTARGETS := all\nall: ## Everything\n",
             ".importlinter": PURE.replace("tools", "magnetar.lib"),

@@ -162,6 +162,44 @@ func schemaRoundTrip(stage *stage, schema pulsar.Schema) {
 }
 
 var checks = map[string]func(*stage){
+	// A producer that publishes all the time while its topic is terminated is told so: nothing waits for its time-out.
+	"terminatedWhileSending": func(stage *stage) {
+		producer := stage.mustProducer(func(o *pulsar.ProducerOptions) { o.SendTimeout = 2 * wait })
+		outcomes := make(chan error, 1<<20)
+		sent, running, terminated := 0, true, make(chan struct{})
+		go func() {
+			time.Sleep(200 * time.Millisecond)
+			stage.admin("POST", strings.Replace(stage.topic, "://", "/", 1)+"/terminate", "")
+			close(terminated)
+		}()
+		for running {
+			producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")},
+				func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { outcomes <- err })
+			sent++
+			time.Sleep(50 * time.Microsecond)
+			select {
+			case <-terminated:
+				running = false
+			default:
+			}
+		}
+		told := 0
+		for range sent {
+			select {
+			case err := <-outcomes:
+				if err != nil && strings.Contains(err.Error(), "erminated") {
+					told++
+				} else if err != nil {
+					refused("closed", err)
+				}
+			case <-time.After(wait):
+				panic(errors.New("a message has no answer"))
+			}
+		}
+		if told == 0 {
+			panic(errors.New("nobody was told that the topic is terminated"))
+		}
+	},
 	"readerFromEarliest": func(stage *stage) {
 		send(stage.mustProducer(nil), "a", "b")
 		reader := stage.mustReader(pulsar.EarliestMessageID(), false)

@@ -220,6 +220,25 @@ def dead_letter_topic(stage: Stage) -> None:
 
 
 @check
+def dead_letter_over_unloads(stage: Stage) -> None:
+    dead = stage.client.subscribe(stage.topic + "-s-DLQ", "d")
+    consumer = stage.subscribe(
+        pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(3),
+    )
+    stage.producer().send(b"poison")
+    for attempt in range(4):
+        message = consumer.receive(WAIT_MS)
+        expect(attempt, message.redelivery_count())
+        stage.admin("PUT", stage.topic.replace("://", "/") + "/unload")
+        message = consumer.receive(WAIT_MS)
+        expect(attempt, message.redelivery_count())
+        consumer.negative_acknowledge(message)
+    expect(["poison"], texts(dead, 1))
+
+
+@check
 def exclusive_busy(stage: Stage) -> None:
     consumer = stage.subscribe()
     refused(pulsar.ConsumerBusy, stage.subscribe)

@@ -69,6 +69,15 @@ def run_configured(
     return run_standalone(settings, fresh=fresh, log_level=log_level)
 
 
+BOOKIE_TLS_NAMES: Final = (
+    "bookieAuthProviderFactoryClass",
+    "bookkeeperTLSClientAuthentication",
+    "tlsProviderFactoryClass",
+    "tlsRequired",
+)
+"""What protects the way to a bookie elsewhere."""
+
+
 def read_settings(sources: SettingSources, folder: FolderOptions) -> StandaloneSettings:
     """Everything from what was given. `SettingError`, `SettingErrors`; what has no effect is told in the log."""
     given = GivenSettings(
@@ -94,6 +103,12 @@ def standalone_settings(given: GivenSettings, folder: FolderOptions) -> Standalo
         broker = replace(broker, advertised_address=shown)
     check_broker(given, broker)
     refuse_protection(given, PROTECTIONS)
+    for name in BOOKIE_TLS_NAMES:
+        if (value := given.text(name)) is not None and value.lower() not in ("false", "null"):
+            given.problem(
+                f"{name} is {value}: a standalone's bookie is reached inside its process alone, without a port to "
+                "protect; `magnetar bookie run` has TLS"
+            )
     managed = given.build(ManagedLedgerSettings())
     if managed.ensemble_size > 1:
         given.problem(f"managedLedgerDefaultEnsembleSize is {managed.ensemble_size}, and a standalone has one bookie")

@@ -119,10 +119,14 @@ def cluster_metadata(conf: Path | None, metadata_store: str | None) -> MetadataS
     """Where the cluster's metadata is, by option or settings file. `SettingError`."""
     from magnetar.bookie.process.bookie import bookkeeper_metadata
 
+    return bookkeeper_metadata(_tool_given(conf, metadata_store))
+
+
+def _tool_given(conf: Path | None, metadata_store: str | None) -> GivenSettings:
     given = bookie_given(conf)
     if metadata_store is not None:
         given.add("metadataServiceUri", metadata_store, "--metadata-store")
-    return bookkeeper_metadata(given)
+    return given
 
 
 async def with_store(work: Callable[[MetadataStore], Awaitable[T]], conf: Path | None, metadata_store: str | None) -> T:
@@ -136,10 +140,14 @@ async def with_store(work: Callable[[MetadataStore], Awaitable[T]], conf: Path |
 async def with_cluster(
     work: Callable[[ClusterAccess], Awaitable[T]], conf: Path | None, metadata_store: str | None
 ) -> T:
-    """What the work with the cluster's metadata store and bookies returns. `SettingError`, `StoreUnavailable`."""
+    """What the work with the cluster's metadata store and bookies returns; these are asked for TLS as the settings file
+    says. `SettingError`, `StoreUnavailable`."""
+    from magnetar.bookie.process.bookie import bookie_client_tls, bookkeeper_metadata
     from magnetar.cli.tools.cluster import open_cluster
+    from magnetar.net.tls import client_tls
 
-    async with open_cluster(cluster_metadata(conf, metadata_store)) as cluster:
+    given = _tool_given(conf, metadata_store)
+    async with open_cluster(bookkeeper_metadata(given), client_tls(bookie_client_tls(given))) as cluster:
         return await work(cluster)
 
 

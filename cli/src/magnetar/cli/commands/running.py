@@ -40,7 +40,7 @@ _UNKNOWN_NAME: Final = ("Topic", "Namespace", "Tenant")
 _REMEDIES: Final[dict[type[MagnetarError], str]] = {
     LedgerNotFound: "`magnetar bookie list-ledgers` names those that are there.",
     EntryNotFound: "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes.",
-    LedgerUnauthorized: "Give the ledger's --password.",
+    LedgerUnauthorized: "Give the ledger's --password; where bookies want TLS, --conf with a bookkeeper.conf for it.",
     OperationRefused: "Nothing was changed.",
     ControlRefused: "Nothing was changed.",
     CookieConflict: "Nothing was changed.",

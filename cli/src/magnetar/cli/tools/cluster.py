@@ -15,6 +15,7 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.net.tls import ClientTls
 from magnetar.process.metadata_settings import MetadataSettings
 
 ANSWER_SECONDS_MAX: Final = 10.0
@@ -47,8 +48,9 @@ async def open_store_of(metadata: MetadataSettings) -> AsyncIterator[MetadataSto
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[ClusterAccess]:
-    """The store and a client on it, closed afterwards. `SettingError`, `StoreUnavailable`."""
+async def open_cluster(metadata: MetadataSettings, tls: ClientTls | None = None) -> AsyncIterator[ClusterAccess]:
+    """The store and a client on it, closed afterwards; with `tls` bookies are asked for TLS first. `SettingError`,
+    `StoreUnavailable`."""
     clock = SystemClock()
     times = TcpBookieSettings(
         connect_timeout_seconds=ANSWER_SECONDS_MAX,
@@ -56,7 +58,7 @@ async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[ClusterAcces
         read_timeout_seconds=ANSWER_SECONDS_MAX,
     )
     async with open_store_of(metadata) as store:
-        connections = TcpBookieConnections(store, clock, times)
+        connections = TcpBookieConnections(store, clock, times, tls)
         client = BookKeeperClient(
             store,
             connections,
@@ -66,7 +68,7 @@ async def open_cluster(metadata: MetadataSettings) -> AsyncIterator[ClusterAcces
         )
         try:
             await connections.start()
-            yield ClusterAccess(store, connections, client, V3Queries(connections.address, ANSWER_SECONDS_MAX))
+            yield ClusterAccess(store, connections, client, V3Queries(connections.address, ANSWER_SECONDS_MAX, tls))
         finally:
             await client.close()
             await connections.close()

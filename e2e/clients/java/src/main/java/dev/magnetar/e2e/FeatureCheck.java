@@ -477,6 +477,25 @@ public final class FeatureCheck implements AutoCloseable {
         }
     }
 
+    /** Only what a client refuses counts: that the topic was unloaded does not, and takes no count away either. */
+    public void deadLetterOverUnloads() throws Exception {
+        try (Producer<byte[]> producer = producer();
+                Consumer<byte[]> dead = client.newConsumer().topic(topic() + "-s-DLQ").subscriptionName("d").subscribe();
+                Consumer<byte[]> consumer = subscription("s", SubscriptionType.Shared)
+                        .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS)
+                        .deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(3).build()).subscribe()) {
+            producer.send(bytes("poison"));
+            for (int attempt = 0; attempt < 4; attempt++) {
+                equal(attempt, next(consumer).getRedeliveryCount());
+                admin("PUT", adminPath() + "/unload", "");
+                Message<byte[]> message = next(consumer);
+                equal(attempt, message.getRedeliveryCount());
+                consumer.negativeAcknowledge(message);
+            }
+            equal("poison", text(next(dead)));
+        }
+    }
+
     public void retryLetterTopic() throws Exception {
         try (Producer<byte[]> producer = producer();
                 Consumer<byte[]> dead = client.newConsumer().topic(topic() + "-s-DLQ").subscriptionName("d").subscribe();
