@@ -104,7 +104,7 @@ def test_nothing_is_confirmed_during_a_change(shape: tuple[int, int, int]) -> No
     assert sent(appender, 2) == {2: [entry for entry in (3, 4) if 2 in write_set(entry, *shape[:2])]}
     resent = {index: list(entry_ids) for index, entry_ids in appender.replaced([0])}
     assert resent == {0: [entry for entry in (1, 2, 3, 4) if 0 in write_set(entry, *shape[:2])]}
-    assert appender.failed_bookies == [1]
+    assert appender.failed_bookies == (1,)
     appender.replaced([1])
     assert appender.state is AppenderState.OPEN
     appender.validate()

@@ -275,7 +275,7 @@ def test_twin(sizes: list[int], steps: list[tuple[str, object]], stored_form: st
             case "trim", None:
                 first = ledger_list.records()[0]
                 if len(ledger_list) > 1 and state.mark_delete >= (first.ledger_id, first.entries - 1):
-                    ledger_list.remove(first.ledger_id)
+                    ledger_list.remove((first.ledger_id,))
                     state.renormalise()
             case _:
                 raise AssertionError(name)

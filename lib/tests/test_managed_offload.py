@@ -499,7 +499,7 @@ async def test_what_apache_offloaded_in_a_terminated_topic_is_not_taken_for_gone
     await ledger.offloads.until_idle()
     ledger.settings = with_policy(keeping(ASKED), deletion_lag_ms=-1)
     await until_done(ledger)
-    ledger.ledgers.remove(record_after.ledger_id)
+    ledger.ledgers.remove((record_after.ledger_id,))
     await ledger.set_property("a", "b")
     await ledger.close()
     assert not at_bookies(record)

@@ -71,7 +71,7 @@ class Appender:
         self.last_add_confirmed: int = last_add_confirmed
         self.last_add_pushed: int = last_add_confirmed
         self.state: AppenderState = AppenderState.OPEN
-        self.failed_bookies: list[int] = []
+        self.failed_bookies: tuple[int, ...] = ()
         """Indexes whose bookie must be replaced; not empty exactly while changing."""
         self._striped: bool = ensemble_size != write_quorum
         self._acknowledged_up_to: list[int] = [last_add_confirmed] * ensemble_size
@@ -161,7 +161,7 @@ class Appender:
         if self.state is FAILED:
             return False
         if index not in self.failed_bookies:
-            self.failed_bookies.append(index)
+            self.failed_bookies = (*self.failed_bookies, index)
         begins = self.state is OPEN
         self.state = TRANSITIONS.step(self.state, CHANGING)
         return begins
@@ -175,8 +175,7 @@ class Appender:
         first = self.last_add_confirmed + 1
         sends: list[Send] = []
         for index in indexes:
-            if index in self.failed_bookies:
-                self.failed_bookies.remove(index)
+            self.failed_bookies = tuple([failed for failed in self.failed_bookies if failed != index])
             self._acknowledged_up_to[index] = self.last_add_confirmed
             self._ahead[index] = None
             for entry_id in self._masks:

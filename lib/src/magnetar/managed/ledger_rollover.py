@@ -220,7 +220,7 @@ class LedgerRollover:
             self._creation_failed(error)
             return False
         for ledger_id in empty:
-            appends.ledgers.remove(ledger_id)
+            appends.ledgers.remove((ledger_id,))
             self._shared.delete_later(ledger_id)
         if not appends.is_in(ManagedLedgerState.CREATING_LEDGER):
             return False

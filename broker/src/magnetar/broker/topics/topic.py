@@ -108,7 +108,7 @@ class PersistentTopic(TopicBase):
         self._deduplication_switch = DeduplicationSwitch(runtime)
         self._spawn = runtime.spawn
         self._on_lost = on_lost
-        self._subscribing = asyncio.Lock()
+        self._subscribing: asyncio.Lock | None = None
         self._follow_rates()
         ledger.settings = policies.ledger_of(name)
         ledger.appends.latencies = runtime.publish_latencies
@@ -248,6 +248,7 @@ class PersistentTopic(TopicBase):
         """A durable subscription; the existing one when there is one."""
         check_durable_subscription(name)
         self._refuse_when_closing()
+        self._subscribing = self._subscribing or asyncio.Lock()
         async with self._subscribing:
             subscription = self.subscriptions.get(name)
             if subscription is None:

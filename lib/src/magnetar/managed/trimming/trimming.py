@@ -107,8 +107,7 @@ class Trimming:
             gone = {record.ledger_id for record in removed}
             kept = [each for each in ledgers.records() if each.ledger_id not in gone]
             await self._rollover.write_list(kept, self._offloads.owed_for(removed))
-            for ledger_id in gone:
-                ledgers.remove(ledger_id)
+            ledgers.remove(gone)
             self._cursors.ledgers_removed()
             return removed
 
