@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import importlib
+import itertools
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from e2e.collector import freeze_modules
 from e2e.simulation_runner.running import Verdict
@@ -27,6 +28,9 @@ VIOLATIONS_SHOWN: Final = 5
 ALL: Final = "all"
 TOLD_EVERY: Final = 100
 """Seeds, where there is no terminal to draw a bar on."""
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class Simulator:
@@ -138,11 +142,10 @@ def _all_mistakes(simulator: Simulator, options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + simulator.seeds_per_mistake)
     missed = 0
     work = ((simulator.program, name, seeds) for name in sorted(simulator.mistakes))
-    with _pool(options.jobs) as pool:
-        for name, verdict in pool.map(find_mistake, work):
-            missed += verdict is None
-            found = f"NOT found in {len(seeds)} seeds" if verdict is None else f"seed {verdict.seed}"
-            _say(f"{name}: {found}{'' if verdict is None else ': ' + verdict.violations[0]}")
+    for name, verdict in in_processes(find_mistake, work, options.jobs):
+        missed += verdict is None
+        found = f"NOT found in {len(seeds)} seeds" if verdict is None else f"seed {verdict.seed}"
+        _say(f"{name}: {found}{'' if verdict is None else ': ' + verdict.violations[0]}")
     _say(f"{len(simulator.mistakes)} mistakes, {missed} not found")
     return int(bool(missed))
 
@@ -155,17 +158,22 @@ def _verdicts(simulator: Simulator, seeds: range, mistake: str | None, jobs: int
         for batch in batches:
             yield from run_batch(batch)
         return
-    with _pool(jobs) as pool:
+    for verdicts in in_processes(run_batch, batches, jobs):
+        yield from verdicts
+
+
+def in_processes(function: Callable[[Work], Result], works: Iterable[Work], jobs: int) -> Iterator[Result]:
+    """The results in the order of `works`; now and then in new processes.
+
+    `max_tasks_per_child` would do that, but an executor of Python 3.11 may wait for ever then (gh-115634)."""
+    context = multiprocessing.get_context("forkserver")
+    left = iter(works)
+    while share := list(itertools.islice(left, jobs * BATCHES_OF_A_PROCESS)):
+        pool = concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context)
         try:
-            for verdicts in pool.map(run_batch, batches):
-                yield from verdicts
+            yield from pool.map(function, share)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _pool(jobs: int) -> concurrent.futures.ProcessPoolExecutor:
-    context = multiprocessing.get_context("forkserver")
-    return concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=BATCHES_OF_A_PROCESS)
 
 
 def _tell_failure(simulator: Simulator, verdict: Verdict, mistake: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 from magnetar.core.errors import MagnetarError, Misuse, Unavailable
 from magnetar.core.transitions import Transitions
 
+from e2e.simulation_runner import command
 from e2e.simulation_runner.running import Bounds, Verdict, run_seed
 
 BOUNDS: Final = Bounds(steps_max=1_000, virtual_seconds_max=10.0)
@@ -97,3 +99,14 @@ def test_what_is_watched_is_left_as_it_was() -> None:
     before = Transitions.step
     verdict_of(an_illegal_change_that_is_answered)
     assert Transitions.step is before
+
+
+def process_of(number: int) -> tuple[int, int]:
+    return number, os.getpid()
+
+
+def test_seeds_go_on_in_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "BATCHES_OF_A_PROCESS", 2)
+    numbers, processes = zip(*command.in_processes(process_of, range(5), 1), strict=True)
+    assert numbers == (0, 1, 2, 3, 4)
+    assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4]
