@@ -24,6 +24,7 @@ BAR_WIDTH: Final = 30
 SEEDS_AT_A_TIME: Final = 5
 BATCHES_OF_A_PROCESS: Final = 40
 """Then another one goes on: what runs leave behind, such as the brokers' HTTP applications, goes with it."""
+START_METHOD: Final = "forkserver"
 VIOLATIONS_SHOWN: Final = 5
 ALL: Final = "all"
 TOLD_EVERY: Final = 100
@@ -166,7 +167,7 @@ def in_processes(function: Callable[[Work], Result], works: Iterable[Work], jobs
     """The results in the order of `works`; now and then in new processes.
 
     `max_tasks_per_child` would do that, but an executor of Python 3.11 may wait for ever then (gh-115634)."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(START_METHOD)
     left = iter(works)
     while share := list(itertools.islice(left, jobs * BATCHES_OF_A_PROCESS)):
         pool = concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context)

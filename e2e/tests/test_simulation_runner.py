@@ -107,6 +107,7 @@ def process_of(number: int) -> tuple[int, int]:
 
 def test_seeds_go_on_in_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "BATCHES_OF_A_PROCESS", 2)
+    monkeypatch.setattr(command, "START_METHOD", "fork")  # The other one leaves a server behind until this one ends.
     numbers, processes = zip(*command.in_processes(process_of, range(5), 1), strict=True)
     assert numbers == (0, 1, 2, 3, 4)
     assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4]
