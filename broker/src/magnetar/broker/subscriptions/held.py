@@ -38,7 +38,9 @@ def hold_back(
     for position, held in bits.items():
         holder = _holder(consumer, position, dispatcher)
         if holder is None:
-            dispatcher.acknowledged(None, position, 0)
+            # It may wait to be sent again. Of a batch that is for the messages that are left: those held are left out.
+            if held < 0:
+                dispatcher.acknowledged(None, position, 0)
             continue
         key_hash = holder.pending.hash_of(position)
         if key_hash:
