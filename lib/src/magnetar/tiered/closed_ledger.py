@@ -1,4 +1,4 @@
-"""What may be offloaded, and how it is described beside its copy."""
+"""The closed ledger that is offloaded, and its metadata as it is stored beside the copy."""
 
 from __future__ import annotations
 

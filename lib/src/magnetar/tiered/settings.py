@@ -60,7 +60,7 @@ class OffloadStoreSettings:
         _check_range("PrefetchRounds", self.prefetch_rounds, 0, PREFETCH_ROUNDS_MAX)
 
     def stored_metadata(self) -> dict[str, str]:
-        """What is kept beside a ledger's offload, with the names and values of Apache's broker."""
+        """Driver properties that are stored beside a ledger's offload, with the names and values of Apache's broker."""
         return {
             "managedLedgerOffloadDriver": _PROVIDER_NAMES[self.driver],
             "bucket": self.place.bucket,
