@@ -1,4 +1,4 @@
-"""The cursor `__compaction` of a managed ledger: its mark is the horizon of the last compaction, a property its ledger."""
+"""The cursor `__compaction` of a managed ledger: its mark is the last compaction's horizon, a property its ledger."""
 
 from __future__ import annotations
 

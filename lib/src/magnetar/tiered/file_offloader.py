@@ -45,6 +45,10 @@ class FileOffloader:
 
     def __init__(self, uri: str) -> None:
         """`uri` is `file:///…` (`fileSystemURI`). Raises `SettingError`."""
+        if not uri:
+            raise SettingError(
+                f"fileSystemURI must be set for the driver {DRIVER}: a folder that all brokers mount, file:///…"
+            )
         parts = urlsplit(uri)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise SettingError(f"fileSystemURI={uri}: only file systems that are mounted here are served: file:///…")

@@ -320,7 +320,7 @@ class PendingAckHandle:
         await self._finish(transaction, commit=commit)
 
     async def _finish(self, transaction: TransactionBits, *, commit: bool) -> None:
-        """Acknowledges the messages that a transaction holds, or sends them again. One record at a time: these are bounded."""
+        """Acknowledges the messages that a transaction holds, or sends them again; by the record, which is bounded."""
         subscription, held = self._subscription, self.held
         before = subscription.cursor.mark_delete
         acks = held.transactions.get(transaction)

@@ -104,8 +104,8 @@ def held_entry(entry: AckedEntry) -> HeldEntry:
 
 
 class HeldAcknowledgements:
-    """Acknowledgements that the open transactions of one subscription hold. `entries` is shared with the code that hides
-    them from dispatch: it stays the same object."""
+    """Acknowledgements that the open transactions of one subscription hold. `entries` is shared with dispatch, which
+    hides it: it stays the same object."""
 
     __slots__ = (
         "_looked_at",
