@@ -155,7 +155,8 @@ def test_list_bookies(bookies: Bookies) -> None:
 
 
 def test_a_bookie_that_does_not_say_how_full_it_is_has_its_reason(bookies: Bookies, tmp_path: Path) -> None:
-    certificate = TestAuthority(tmp_path).issue("bookie", "IP:127.0.0.1")
+    authority = TestAuthority(tmp_path)
+    certificate = authority.issue("bookie", "IP:127.0.0.1")
     secured = f"127.0.0.1:{free_port()}"
     bookies.start(
         secured,
@@ -164,6 +165,8 @@ def test_a_bookie_that_does_not_say_how_full_it_is_has_its_reason(bookies: Booki
         "tlsKeyStoreType=PEM",
         f"tlsKeyStore={certificate.key_file}",
         f"tlsCertificatePath={certificate.certificate_file}",
+        "tlsTrustStoreType=PEM",
+        f"tlsTrustStore={authority.certificate_file}",
     )
     told = f"{secured} does not say how full it is: it serves nobody without TLS, or nobody of this role"
     assert told in bookies.run("bookie", "list-bookies").stderr

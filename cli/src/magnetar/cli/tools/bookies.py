@@ -75,8 +75,8 @@ def _problem(error: BookieError) -> str:
     """The reason of a refusal or of a lost question, in words."""
     if error.code is BookieCode.EUA:
         return (
-            "it serves nobody without TLS, or nobody of this role (EUA); give --conf with a bookkeeper.conf that has the "
-            "files for TLS"
+            "it serves nobody without TLS, or nobody of this role (EUA); give --conf with a bookkeeper.conf "
+            "that has the files for TLS"
         )
     return str(error)
 
