@@ -1,4 +1,4 @@
-"""The closed ledger that is offloaded, and its metadata as it is stored beside the copy."""
+"""The rule which ledgers may be offloaded, closed ones with entries, and the metadata stored beside the copy."""
 
 from __future__ import annotations
 
