@@ -22,6 +22,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.metadata.testing import ZookeeperServer
 from magnetar.net.free_ports import free_port
+from magnetar.net.testing import TestAuthority
 from magnetar.process.metadata_settings import MetadataSettings
 from typer.testing import CliRunner, Result
 
@@ -39,7 +40,7 @@ class Bookies:
     folder: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, bookie_id: str) -> None:
+    def start(self, bookie_id: str, *settings: str) -> None:
         port = bookie_id.rpartition(":")[2]
         folder = self.folder / port
         command = [
@@ -54,6 +55,7 @@ class Bookies:
                 "controlPort=0",
             ),
             *("--set", "zkTimeout=2000", "--journal", str(folder / "journal"), "--ledgers", str(folder / "ledgers")),
+            *(word for setting in settings for word in ("--set", setting)),
         ]
         output = self.folder / f"{port}.out"
         with output.open("wb") as file:
@@ -150,6 +152,30 @@ def test_list_bookies(bookies: Bookies) -> None:
     lines = bookies.run("bookie", "list-bookies", "--no-usage").stdout.splitlines()
     assert lines[0].split("\t") == ["bookie", "mode", "address", "rack"]
     assert len(lines) == 4
+
+
+def test_a_bookie_that_does_not_say_how_full_it_is_has_its_reason(bookies: Bookies, tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    certificate = authority.issue("bookie", "IP:127.0.0.1")
+    secured = f"127.0.0.1:{free_port()}"
+    bookies.start(
+        secured,
+        "tlsRequired=true",
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsKeyStoreType=PEM",
+        f"tlsKeyStore={certificate.key_file}",
+        f"tlsCertificatePath={certificate.certificate_file}",
+        "tlsTrustStoreType=PEM",
+        f"tlsTrustStore={authority.certificate_file}",
+    )
+    told = f"{secured} does not say how full it is: it serves nobody without TLS, or nobody of this role"
+    assert told in bookies.run("bookie", "list-bookies").stderr
+    assert bookies.run("bookie", "list-bookies", "--no-usage").stderr == ""
+    rows = {row["bookie_id"]: row for row in bookies.rows("bookie", "list-bookies")}
+    assert [rows[bookie_id]["problem"] for bookie_id in ids(3)] == [""] * 3
+    assert (rows[secured]["total_bytes"], rows[secured]["problem"] != "") == (None, True)
+    bookies.stop(secured)
+    bookies.run("bookie", "cookie", "delete", secured, "--yes")
 
 
 def test_ledgers_and_their_metadata(bookies: Bookies) -> None:

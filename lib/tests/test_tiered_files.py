@@ -262,6 +262,8 @@ def test_only_mounted_file_systems() -> None:
     made = make_offloader({"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": "file:///var/lib/x%20y"})
     assert made.driver == "filesystem"
     assert made.stored_metadata() == {"storageBasePath": "file:///var/lib/x%20y"}
-    for uri in ("", "hdfs://127.0.0.1:9000", "relative", "file:relative"):
+    with pytest.raises(SettingError, match="fileSystemURI must be set for the driver filesystem"):
+        make_offloader({"managedLedgerOffloadDriver": "filesystem"})
+    for uri in ("hdfs://127.0.0.1:9000", "relative", "file:relative"):
         with pytest.raises(SettingError, match="only file systems that are mounted"):
             make_offloader({"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": uri})

@@ -233,12 +233,20 @@ BASE = {"managedLedgerOffloadDriver": "aws-s3", "managedLedgerOffloadBucket": "b
     ("changed", "told"),
     [
         ({"managedLedgerOffloadDriver": "tape"}, "managedLedgerOffloadDriver=tape: the drivers are aws-s3, S3"),
-        ({"managedLedgerOffloadBucket": ""}, "managedLedgerOffloadBucket must be set"),
-        ({"managedLedgerOffloadRegion": ""}, "Region or managedLedgerOffloadServiceEndpoint must be set"),
+        ({"managedLedgerOffloadBucket": ""}, "^s3ManagedLedgerOffloadBucket must be set"),
+        (
+            {"managedLedgerOffloadBucket": "", "managedLedgerOffloadDriver": "S3"},
+            "^managedLedgerOffloadBucket must be set",
+        ),
+        (
+            {"managedLedgerOffloadRegion": ""},
+            "^s3ManagedLedgerOffloadRegion or s3ManagedLedgerOffloadServiceEndpoint must",
+        ),
         ({"managedLedgerOffloadServiceEndpoint": "store:9000"}, "begins with neither"),
         ({"s3ManagedLedgerOffloadCredentialId": "id"}, "go together"),
         ({"managedLedgerOffloadMaxBlockSizeInBytes": "5242879"}, "must be 5242880 to"),
-        ({"s3ManagedLedgerOffloadMaxBlockSizeInBytes": "much"}, "is no number"),
+        ({"s3ManagedLedgerOffloadMaxBlockSizeInBytes": "much"}, "^s3ManagedLedgerOffloadMaxBlock.*=much: is no number"),
+        ({"managedLedgerOffloadMaxBlockSizeInBytes": "much"}, "^managedLedgerOffloadMaxBlock.*=much: is no number"),
         ({"managedLedgerOffloadReadBufferSizeInBytes": "0"}, "must be 1024 to"),
         ({"managedLedgerOffloadPrefetchRounds": "-1"}, "must be 0 to"),
     ],

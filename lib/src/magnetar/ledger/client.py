@@ -70,7 +70,7 @@ class BookKeeperClient:
 
     @property
     def chooser(self) -> BookieChooser:
-        """Who may take what, for AutoRecovery."""
+        """The choice of bookies for entries, for AutoRecovery."""
         return self._parts.chooser
 
     async def create(self, options: LedgerOptions, listener: LedgerListener) -> OpenLedgerWriter:

@@ -1,4 +1,4 @@
-"""What one cursor has consumed: everything up to `mark_delete`, single entries beyond it, and parts of batches.
+"""The acknowledgements of one cursor: everything up to `mark_delete`, single entries beyond it, and parts of batches.
 
 Pure, and on the hot path. Acknowledging in order is a comparison and an addition; out of order, one bit is set and the
 mark follows when its gap closes. Positions that are no confirmed entry are ignored: a client may send anything, and a
@@ -94,7 +94,7 @@ class AckState:
         return changed
 
     def _forget_deliveries(self, positions: Iterable[Position]) -> tuple[Position, ...]:
-        """What was acknowledged of their messages, and how often they were asked for again."""
+        """Forgets the entries' ack sets and redelivery counts; returns the positions as a tuple."""
         whole = tuple(positions)
         partial, redeliveries = self.partial, self.redeliveries
         for position in whole:

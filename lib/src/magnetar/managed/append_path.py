@@ -130,7 +130,7 @@ class AppendPath:
         self.last_creation_error: MagnetarError | None = None
         self.entries_added: int = 0
         self.periods: LedgerPeriods | None = None
-        """What is measured of writes and reads; None before the first one."""
+        """The counters of writes and reads; None before the first one."""
         self.latencies: Histogram | None = None
         """Of several managed ledgers together, in seconds; whoever wants them brings it."""
         self.failed_in_a_row: int = 0
@@ -221,7 +221,7 @@ class AppendPath:
             self.send_queued()
 
     def measured(self) -> LedgerPeriods:
-        """What counts writes, and reads from bookies."""
+        """The counters of writes, and of reads from bookies; made when they are first asked for."""
         periods = self.periods
         if periods is None:
             periods = self.periods = LedgerPeriods()

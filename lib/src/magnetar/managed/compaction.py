@@ -1,4 +1,4 @@
-"""What a compaction leaves at a managed ledger: a cursor that holds what it went through, and names its ledger."""
+"""The cursor `__compaction` of a managed ledger: its mark is the last compaction's horizon, a property its ledger."""
 
 from __future__ import annotations
 

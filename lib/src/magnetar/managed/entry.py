@@ -26,7 +26,7 @@ class Entry:
         return (self.ledger_id, self.entry_id)
 
     def metadata(self) -> MessageMetadataView:
-        """What the broker needs of the message's metadata; raises `BadMetadata`."""
+        """The fields of the message's metadata that the broker needs; raises `BadMetadata`."""
         view = self._metadata
         if view is None:
             view = self._metadata = skim(self.data)

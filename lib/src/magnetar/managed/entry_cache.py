@@ -18,8 +18,8 @@ CHUNK_ENTRIES_MAX: Final = 128
 """Neighbours are joined up to here: few enough that evicting a chunk is a small step, many enough for long slices."""
 
 ENTRY_OVERHEAD_BYTES: Final = 160
-"""What an entry costs beside its payload (the object, the head of `bytes`, list slots), so that the bound is honest
-for small messages."""
+"""Bytes of an entry beside its payload (the object, the head of `bytes`, list slots), so that the bound is honest for
+small messages."""
 
 
 class CacheChunk:
@@ -247,7 +247,7 @@ def _within(entries: list[Entry], size_bytes_max: int, at_least_one: bool) -> tu
 
 
 class CacheRates:
-    """What a cache did per second, in the last period of statistics (`ManagedLedgerFactoryMBeanImpl`); `end_period` is
+    """Rates of a cache per second, in the last period of statistics (`ManagedLedgerFactoryMBeanImpl`); `end_period` is
     called in regular intervals."""
 
     def __init__(self, cache: EntryCache) -> None:

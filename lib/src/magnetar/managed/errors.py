@@ -1,4 +1,4 @@
-"""What can go wrong with a managed ledger or a cursor."""
+"""The errors of managed ledgers and cursors."""
 
 from __future__ import annotations
 

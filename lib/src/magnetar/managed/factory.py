@@ -102,7 +102,7 @@ class ManagedLedgerFactory:
 
     @property
     def offloaders(self) -> Offloaders:
-        """What reaches the stores of offloaded ledgers."""
+        """The offloaders, by the settings of their stores."""
         return self._shared.offloaders
 
     def opened(self) -> list[ManagedLedger]:
@@ -224,7 +224,7 @@ class ManagedLedgerFactory:
         return ledger
 
     def _unnamed(self, ledger: ManagedLedger) -> list[int]:
-        """What the managed ledger of this name was in doubt of before, and does not have."""
+        """Ids of ledgers that this managed ledger was in doubt of before, and does not name now."""
         before = self._shared.unsettled.pop(ledger.name, set())
         storages = [cursor.storage for cursor in ledger.cursors.values()]
         named = {POSITION_IN_NODE, *ledger.ledgers.ids, *(storage.ledger_id for storage in storages if storage)}

@@ -37,7 +37,7 @@ from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import (
 
 COMPRESSED_MAGIC: Final = 0x4778
 UNCOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What we are ready to unpack: 10 000 ledgers or ranges are below 1 MiB."""
+"""Bytes to which a record may be unpacked: 10 000 ledgers or ranges are below 1 MiB."""
 
 PERSISTED_WORDS_MAX: Final = 200_000
 """Words of ack sets in one record of a cursor, 2.2 MB: 10 000 batches of 1 280 messages. A record beyond the size of an

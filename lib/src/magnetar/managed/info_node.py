@@ -50,11 +50,11 @@ class InfoNode:
 
     @property
     def ledgers_in_doubt(self) -> frozenset[int]:
-        """What it may name or not, depending on what became of writes without an answer."""
+        """Ids of ledgers that the node may name or not, depending on what became of writes without an answer."""
         return self._node.ledgers_in_doubt.difference(self._kept or ())
 
     async def load(self) -> LedgerInfo | None:
-        """What is stored, or None when there is no such managed ledger."""
+        """The stored record, or None when there is no such managed ledger."""
         node = await self._node.load()
         if node is None:
             return None

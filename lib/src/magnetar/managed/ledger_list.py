@@ -29,7 +29,7 @@ class LedgerRecord:
         """When the last of its messages that were to be delivered later is due, in milliseconds since 1970; 0: none is
         known."""
         self.rest: ManagedLedgerInfo.LedgerInfo | None = None
-        """What of the stored record we do not use (tiered storage, properties) and write back unchanged."""
+        """Fields of the stored record that this class does not use (tiered storage, properties), kept unchanged."""
 
 
 class LedgerList:

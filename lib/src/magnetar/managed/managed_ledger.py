@@ -69,7 +69,7 @@ class ManagedLedger:
         self.readers: LedgerReaders = LedgerReaders(shared, appends, tiered)
         parts = ManagedLedgerParts(shared, node, appends, rollover, self.readers)
         self.offloads: Offloads = Offloads(parts, tiered)
-        """What goes to tiered storage, by policy or because it is asked for."""
+        """Copies to tiered storage, by policy or on request."""
         self._non_durable: list[Cursor] = []
         self._trimming: Trimming = Trimming(parts, self.offloads, self)
         self.name: str = appends.name
@@ -96,7 +96,7 @@ class ManagedLedger:
 
     @property
     def state(self) -> ManagedLedgerState:
-        """What happens to an append now."""
+        """The state of the append path: whether an append is sent, queued or refused now."""
         return self.appends.state
 
     @property
@@ -322,7 +322,7 @@ class ManagedLedger:
             await self._shared.delete_ledger(ledger_id)
 
     def internal_stats(self, *, with_cursors: bool = True) -> ManagedLedgerStats:
-        """What administrators see. Without the cursors for who asks these one by one, as there may be many."""
+        """Statistics for administrators. `with_cursors=False` is for callers that ask the cursors one by one."""
         appends = self.appends
         current = self.ledgers.last()
         failure = appends.last_creation_error
@@ -460,7 +460,7 @@ class ManagedLedger:
 
 
 def _compaction_ledgers(cursor: Cursor) -> set[int]:
-    """What is deleted with a cursor because only that cursor names it."""
+    """Ids of ledgers that only this cursor names, and that are deleted with it."""
     if cursor.name != COMPACTION_CURSOR:
         return set()
     return compaction_ledgers(cursor.properties, cursor.cursor_properties)

@@ -64,7 +64,7 @@ class OwnedNode:
 
     @property
     def ledgers_in_doubt(self) -> frozenset[int]:
-        """What only writes without an answer name."""
+        """Ids of ledgers that only writes without an answer name."""
         return frozenset(self._in_doubt or ())
 
     def doubt(self, ledger_ids: Iterable[int]) -> None:
@@ -78,7 +78,7 @@ class OwnedNode:
         return node
 
     async def look(self) -> Node | None:
-        """What is stored now. `NodeTaken` when it is somebody else's."""
+        """The node as it is stored now. `NodeTaken` when another owner has written it."""
         node = await self._store.get(self.path, watch=False)
         if node is not None and node.stat.version != self._version:
             if node.stat.version != self._version + 1 or node.value not in (self._unsure or ()):

@@ -1,4 +1,4 @@
-"""What one managed ledger consists of, for those who work on it."""
+"""The parts of one managed ledger, as its helpers (offloads, trimming) are given them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one managed ledger wrote, and read from bookies, in one period of statistics.
+"""Counters of one managed ledger for one period of statistics: its writes, and its reads from bookies.
 
 Per batch there is one call: its entries have one latency, and small ones one size, that of their average. Bounds and
 units are those of Apache's brokers (`ManagedLedgerMBeanImpl`, `StatsBuckets`): a value that is equal to a bound is
@@ -76,7 +76,7 @@ class WrittenEntries:
 
 
 class ReadEntries:
-    """What was read from bookies within one period, as the cache had it not."""
+    """Entries and bytes read from bookies within one period, because the cache did not have them."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -112,14 +112,14 @@ class LedgerPeriods:
         """How long that was; 0: none is over yet."""
 
     def writing(self) -> WrittenEntries:
-        """What the running period counts writes in."""
+        """The counters of writes of the running period."""
         written = self._written
         if written is None:
             written = self._written = WrittenEntries()
         return written
 
     def reading(self) -> ReadEntries:
-        """What the running period counts reads in."""
+        """The counters of reads of the running period."""
         read = self._read
         if read is None:
             read = self._read = ReadEntries()

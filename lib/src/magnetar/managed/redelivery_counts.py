@@ -38,7 +38,7 @@ class RedeliveryCounts:
         self._mark_moves = 0
         """Since the counts were last looked through for what the mark has passed."""
         self.stored_form: bytes | None = None
-        """What the codec made of the counts; None when they have changed since."""
+        """The counts as the codec has encoded them; None when they have changed since."""
 
     def __len__(self) -> int:
         return len(self._counts)

@@ -68,7 +68,7 @@ class ManagedLedgerSettings:
     """Whether reads go on after a ledger that is lost for good."""
 
     offload: OffloadPolicy = NO_OFFLOAD
-    """What is copied to tiered storage, and when."""
+    """Which ledgers are copied to tiered storage, where to, and when."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -1,4 +1,4 @@
-"""What all managed ledgers of one process have in common: stores, cache, clock, tasks and the one timer for cursors."""
+"""The parts that all managed ledgers of a process share: stores, cache, clock, tasks and the one timer for cursors."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from magnetar.core.transitions import Transitions
 
 
 class ManagedLedgerState(enum.Enum):
-    """What happens to an append now."""
+    """The state of a managed ledger's append path: each value says how the next append is treated."""
 
     LEDGER_OPENED = "LedgerOpened"
     """The append is sent at once: there is a ledger in use."""

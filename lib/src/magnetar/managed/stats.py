@@ -1,4 +1,4 @@
-"""What administrators see of a managed ledger's inside (Pulsar: internalStats)."""
+"""Statistics of a managed ledger for administrators (Pulsar: internalStats)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ManagedLedgerStats:
 
 
 def stats_of_ledger(record: LedgerRecord) -> LedgerStats:
-    """What is shown of one ledger of the list."""
+    """Statistics of one ledger of the list."""
     return LedgerStats(
         ledger_id=record.ledger_id,
         entries=record.entries,

@@ -144,7 +144,7 @@ class MemoryLedgers:
         self.away: set[int] = set()
         """Ledgers that cannot be recovered or read while they are in here."""
         self.keep_failed: bool = False
-        """What a ledger was sent when it failed is stored all the same, unconfirmed: a recovery finds it."""
+        """Entries that a ledger was sent when it failed are stored all the same, unconfirmed: a recovery finds them."""
         self.reads: int = 0
         self._held: list[MemoryWriter] = []
         self._next_id: int = 0
@@ -175,7 +175,7 @@ class MemoryLedgers:
         return MemoryReader(self, ledger_id, stored.closed)
 
     async def describe(self, ledger_id: int) -> LedgerMetadata:
-        """What the metadata store holds about a ledger. `LedgerNotFound`, `Unavailable`."""
+        """The ledger's record in the metadata store. `LedgerNotFound`, `Unavailable`."""
         await asyncio.sleep(0)
         stored = self.find(ledger_id)
         return LedgerMetadata(

@@ -1,4 +1,4 @@
-"""What the managed ledger relies on: ledgers that are copied to a slower store, read back from there, and deleted."""
+"""The interface of tiered storage: closed ledgers are copied to a slower store, read back from there, and deleted."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Offloader(Protocol):
         ...
 
     def stored_metadata(self) -> Mapping[str, str]:
-        """What is kept beside a ledger's offload (`OffloadDriverMetadata.properties`): bucket, region, endpoint, sizes.
-        Never credentials."""
+        """Driver properties stored beside a ledger's offload (`OffloadDriverMetadata.properties`): bucket, region,
+        endpoint, sizes. Never credentials."""
         ...
 
     async def offload(

@@ -1,4 +1,4 @@
-"""What may be offloaded, and how it is described beside its copy."""
+"""The rule which ledgers may be offloaded, closed ones with entries, and the metadata stored beside the copy."""
 
 from __future__ import annotations
 

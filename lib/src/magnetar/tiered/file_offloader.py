@@ -45,6 +45,10 @@ class FileOffloader:
 
     def __init__(self, uri: str) -> None:
         """`uri` is `file:///…` (`fileSystemURI`). Raises `SettingError`."""
+        if not uri:
+            raise SettingError(
+                f"fileSystemURI must be set for the driver {DRIVER}: a folder that all brokers mount, file:///…"
+            )
         parts = urlsplit(uri)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise SettingError(f"fileSystemURI={uri}: only file systems that are mounted here are served: file:///…")
@@ -108,7 +112,7 @@ class FileOffloader:
         return OffloadedPage(objects=objects, next_after=objects[-1].key if len(objects) == count_max else None)
 
     async def metadata_of(self, key: str) -> Mapping[str, str]:
-        """What its path says of a directory."""
+        """The metadata of a copy, as the path of its directory tells it."""
         name, _, _ = key.rpartition("/")
         if not await asyncio.to_thread((self._base / key).is_dir):
             raise OffloadedLedgerNotFound(f"{self._base / key} is missing")
@@ -178,7 +182,8 @@ class FileLedgerReader:
 
 
 async def _in_thread(folder: Path, work: Callable[[], T], ledger_id: int = -1, entry_id: int = 0) -> T:
-    """What the disk says, in our own words. The thread is waited for, even by who is cancelled: it uses the files."""
+    """Runs work on files in a thread; errors of the disk become ours. A cancelled caller waits, too: the thread
+    uses the files."""
     try:
         return await _finished(asyncio.to_thread(work))
     except BadOffload as error:

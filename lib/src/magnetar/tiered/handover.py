@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 
 class Handover:
-    """Who has pieces gives them here; who uploads iterates. One piece is under way at most.
+    """The queue of one piece between the producer of an upload's pieces and the uploader, which iterates.
 
     An upload that is cancelled leaves its parts in the store, one whose pieces end in an error has them removed. So an
     upload is always ended by `fail`."""

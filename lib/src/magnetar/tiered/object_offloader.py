@@ -47,7 +47,7 @@ ENTRIES_PER_READ: Final = 1000
 PIECE_BYTES: Final = 1 << 20
 """Put together in one turn of the loop, and asked of bookies at once if entries are of average size."""
 CACHE_BYTES: Final = 64 << 20
-"""What readers of one store hold of its objects, all together."""
+"""Bytes of objects that all readers of one store keep in memory together."""
 CACHE_CHUNKS_MIN: Final = 4
 STORES_MAX: Final = 16
 """Buckets that are kept open at once; those of old offloads may be others than today's."""
@@ -81,7 +81,7 @@ class ObjectOffloader:
         return self._cache.chunk_count
 
     def stored_metadata(self) -> Mapping[str, str]:
-        """What is kept beside a ledger's offload. Never credentials."""
+        """Driver properties that are stored beside a ledger's offload. Never credentials."""
         return self.settings.stored_metadata()
 
     async def offload(

@@ -1,4 +1,4 @@
-"""What offloads need of an object store: whole objects in, ranges out, user metadata beside them."""
+"""The interface of an object store, as offloads need it: whole objects in, ranges out, user metadata beside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class ObjectHead(NamedTuple):
-    """What a store tells about an object without giving it."""
+    """The size and the metadata of an object, without its bytes."""
 
     size_bytes: int
     metadata: Mapping[str, str]

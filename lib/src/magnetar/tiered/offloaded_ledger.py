@@ -140,7 +140,7 @@ class OffloadedLedgerReader:
         return payloads
 
     async def _stretch(self, offset: int, block_end: int) -> memoryview:
-        """What is at hand from here on, up to the chunk's or the block's end, but one entry at least."""
+        """The bytes from `offset` to the end of the cached chunk or of the block, but one entry at least."""
         chunk_bytes = self._cache.chunk_bytes
         number, skipped_bytes = divmod(offset, chunk_bytes)
         data = await self._cache.read(self._source, number)
@@ -213,7 +213,7 @@ class OffloadedLedgerReader:
         self._known_places[place.entry_id] = place
 
     def _forget(self) -> None:
-        """What was read may have been damaged on its way."""
+        """Forgets the places of entries that were learnt from reads: the bytes may have been damaged on their way."""
         self._known_ids.clear()
         self._known_places.clear()
         self._block_ends.clear()

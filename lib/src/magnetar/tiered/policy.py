@@ -1,4 +1,4 @@
-"""What is to be offloaded, where to, and how long two copies are kept. Pure."""
+"""The offload policy of a managed ledger: which ledgers go, where to, and how long two copies are kept. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ReadFirst(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadPolicy:
-    """What holds for one managed ledger."""
+    """The offload policy of one managed ledger."""
 
     store: Hashable | None = None
     """The settings of the store, as `Offloaders` makes an offloader of them; None: nothing is offloaded."""

@@ -29,7 +29,7 @@ PARTS_AT_ONCE: Final = 1
 _NO_METADATA: Final = frozenset(
     ("content-disposition", "content-encoding", "content-language", "content-type", "cache-control", "storage-class")
 )
-"""What the library gives among the user metadata and is none."""
+"""Attributes that the library gives among the user metadata, and that are not user metadata."""
 
 T = TypeVar("T")
 

@@ -60,7 +60,7 @@ class OffloadStoreSettings:
         _check_range("PrefetchRounds", self.prefetch_rounds, 0, PREFETCH_ROUNDS_MAX)
 
     def stored_metadata(self) -> dict[str, str]:
-        """What is kept beside a ledger's offload, with the names and values of Apache's broker."""
+        """Driver properties that are stored beside a ledger's offload, with the names and values of Apache's broker."""
         return {
             "managedLedgerOffloadDriver": _PROVIDER_NAMES[self.driver],
             "bucket": self.place.bucket,
@@ -80,9 +80,9 @@ def s3_settings(properties: Mapping[str, str], environment: Mapping[str, str] = 
     prefixes = (f"s3{_SPECIFIC}", _PREFIX) if driver == "aws-s3" else (_PREFIX,)
     bucket, region, endpoint = (_text(properties, prefixes, name) for name in ("Bucket", "Region", "ServiceEndpoint"))
     if not bucket:
-        raise SettingError(f"{_PREFIX}Bucket must be set for the driver {driver}")
+        raise SettingError(f"{prefixes[0]}Bucket must be set for the driver {driver}")
     if not region and not endpoint:
-        raise SettingError(f"{_PREFIX}Region or {_PREFIX}ServiceEndpoint must be set for the driver {driver}")
+        raise SettingError(f"{prefixes[0]}Region or {prefixes[0]}ServiceEndpoint must be set for the driver {driver}")
     if endpoint and not endpoint.startswith(("http://", "https://")):
         raise SettingError(f"{_PREFIX}ServiceEndpoint={endpoint}: begins with neither http:// nor https://")
     credentials = _credentials(properties)
@@ -127,18 +127,25 @@ def _credentials_of(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _text(properties: Mapping[str, str], prefixes: Sequence[str], name: str) -> str:
-    texts = ((properties.get(prefix + name) or "").strip() for prefix in prefixes)
-    return next(filter(None, texts), "")
+    return _named(properties, prefixes, name)[1]
+
+
+def _named(properties: Mapping[str, str], prefixes: Sequence[str], name: str) -> tuple[str, str]:
+    """The setting that counts, by its whole name, and its text; the first name and "" where none is set."""
+    for prefix in prefixes:
+        if text := (properties.get(prefix + name) or "").strip():
+            return prefix + name, text
+    return prefixes[0] + name, ""
 
 
 def _number(properties: Mapping[str, str], prefixes: Sequence[str], name: str, default: int) -> int:
-    text = _text(properties, prefixes, name)
+    whole_name, text = _named(properties, prefixes, name)
     if not text:
         return default
     try:
         return int(text)
     except ValueError:
-        raise SettingError(f"{_PREFIX}{name}={text}: is no number") from None
+        raise SettingError(f"{whole_name}={text}: is no number") from None
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

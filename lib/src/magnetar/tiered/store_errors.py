@@ -1,4 +1,4 @@
-"""What the library of object stores raises, in our own three words: missing, refused, unavailable."""
+"""Errors of the object store's library, turned into our three: missing, refused, unavailable."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class ClosedMemoryLedger:
         """Nothing is held."""
 
     def described(self) -> LedgerMetadata:
-        """What a metadata store holds about it."""
+        """The ledger's record, as a metadata store has it."""
         return LedgerMetadata(
             ensemble_size=2,
             write_quorum=2,

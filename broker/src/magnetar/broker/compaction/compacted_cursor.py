@@ -248,7 +248,7 @@ class CompactedCursor:
         return self.inner.is_acknowledged(position)
 
     def remaining_ack_set(self, position: Position) -> list[int] | None:
-        """What is left of a batch."""
+        """The ack set of a batch that is acknowledged in part."""
         return self.inner.remaining_ack_set(position)
 
     def redelivered(self, positions: Sequence[Position]) -> None:

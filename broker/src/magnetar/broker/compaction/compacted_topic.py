@@ -1,4 +1,4 @@
-"""What a compaction left: a ledger with the last message of each key, up to its horizon (broker-internals section 12).
+"""The result of a compaction: a ledger with each key's last message, up to a horizon (broker-internals section 12).
 
 Whatever lies before the horizon may be gone from the topic itself.
 """

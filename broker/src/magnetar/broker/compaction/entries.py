@@ -1,4 +1,4 @@
-"""What of a topic a compaction may see: the seam to whatever hides entries from readers."""
+"""The entries of a topic that a compaction may see: the seam to all that hides entries from readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compaction looks at in a stored entry: its keys, and whether they have a value. Pure.
+"""The members of a stored entry as a compaction sees them: their keys, and whether they have a value. Pure.
 
 Facts: transactions-dedup-compaction section 3.1 (Pulsar: `AbstractTwoPhaseCompactor`, `RawBatchConverter`).
 """
@@ -15,7 +15,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import SingleMessageMetadata
 from magnetar.wire.pulsar.metadata import full_metadata
 
 REMOVED_MEMBER: Final = member_bytes(SingleMessageMetadata(compacted_out=True), b"")
-"""What stands in a batch in place of a message that compaction took out: its neighbours keep their indexes."""
+"""The placeholder in a batch for a message that compaction took out: its neighbours keep their indexes."""
 
 
 class BatchMember(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is measured of the compactions of a topic (Pulsar: `CompactionRecord`)."""
+"""Measurements of a topic's compactions (Pulsar: `CompactionRecord`)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ UNPACKED_BESIDE_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """What a run works with."""
+    """The collaborators of a run."""
 
     ledger: ManagedLedger
     entries: TopicEntries
@@ -138,7 +138,7 @@ class CompactionRun:
                     await output.add(payloads)
 
     async def _kept(self, entry: Entry) -> bytes | None:
-        """What is left of an entry, as it is to be stored; None when nothing is."""
+        """The part of an entry that is kept, as it is to be stored; None when nothing is."""
         latest, position = self.latest, entry.position
         if self._is_hidden(entry):
             return None

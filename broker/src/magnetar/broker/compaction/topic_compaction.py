@@ -74,7 +74,7 @@ class CompactableTopic(Protocol):
 
 
 class CompactionWorld:
-    """What the compactions of one broker share."""
+    """The parts that the compactions of one broker share."""
 
     __slots__ = ("clock", "ledger_settings", "settings", "slots", "spawn")
 

@@ -64,7 +64,7 @@ MESSAGES_PER_SECOND_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeParts:
-    """What the exchange stands on."""
+    """The collaborators of the exchange."""
 
     own: BrokerAddresses
     brokers: Callable[[], Mapping[str, BrokerAddresses]]
@@ -88,7 +88,7 @@ class UsageExchange:
         self._due: dict[str, None] = {}
         self._news = asyncio.Event()
         self._others: Collection[str] = frozenset()
-        """What the other brokers call themselves."""
+        """Names of the other brokers."""
         self._measured_seconds = parts.clock.monotonic_seconds()
         self._unheard_seconds: float | None = None
         """When the first report was due that this broker has not read itself."""
@@ -214,7 +214,7 @@ class UsageExchange:
             await producer.close()
 
     def _next_message(self) -> bytes | None:
-        """What is due now, or the first of it; None for nothing."""
+        """The next message with reports that are due, of as many groups as fit; None when none is due."""
         now = self._parts.clock.monotonic_seconds()
         names = list(self._due)[:GROUPS_PER_MESSAGE]
         for name in names:
@@ -241,7 +241,7 @@ class UsageExchange:
             await reader.close()
 
     def _ask_for_all(self) -> None:
-        """What was told before may be lost, or nobody here has read it."""
+        """Marks all groups to be reported anew: earlier reports may be lost, or were not read by this broker."""
         for group in self._groups.in_use():
             group.asked = True
 

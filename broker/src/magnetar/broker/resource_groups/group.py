@@ -24,7 +24,7 @@ TOLD_PART: Final = 0.02
 
 
 class GroupLimits(NamedTuple):
-    """What a group may do per second, over all brokers; 0 is no limit (Pulsar: `ResourceGroup`)."""
+    """The limits of a group per second, over all brokers; 0 is no limit (Pulsar: `ResourceGroup`)."""
 
     publish_messages: int = 0
     publish_bytes: int = 0
@@ -36,7 +36,7 @@ NO_LIMITS: Final = GroupLimits()
 
 
 class Rates(NamedTuple):
-    """What one broker says of one direction, per second."""
+    """Rates of one direction at one broker per second, and whether somebody waits there."""
 
     messages: float = 0.0
     size_bytes: float = 0.0
@@ -49,7 +49,7 @@ NO_RATES: Final = Rates()
 
 
 class GroupReport(NamedTuple):
-    """What one broker says of one group; a direction that is None is as it was before."""
+    """The report of one broker about one group; a direction that is None has not changed."""
 
     group: str
     publish: Rates | None
@@ -84,11 +84,11 @@ class GroupSide:
         self.limits = (0, 0)
         """Messages and bytes per second of all brokers together; 0 is no limit."""
         self.parts = (0.0, 0.0)
-        """What this broker may use of them."""
+        """This broker's part of them."""
         self.used = [0.0, 0.0]
         """Messages and bytes per second that passed here of late."""
         self.told: Rates | None = None
-        """What the others were told last."""
+        """The rates that were last reported to the others."""
         self._passed = (0, 0)
         self._waited_seconds = [float("-inf"), float("-inf")]
 
@@ -103,7 +103,7 @@ class GroupSide:
         self._passed = passed
 
     def rates(self, now_seconds: float) -> Rates:
-        """What can be told now."""
+        """The rates to report now."""
         since = now_seconds - WAITING_SECONDS
         messages, size_bytes = self._waited_seconds
         return Rates(self.used[0], self.used[1], messages > since, size_bytes > since)
@@ -215,7 +215,7 @@ class ResourceGroup:
         return self.publish.changed(now_seconds) or self.dispatch.changed(now_seconds)
 
     def report(self, now_seconds: float) -> GroupReport:
-        """What is told now, and counts as told."""
+        """The report of the group as of now, which is remembered as told."""
         self.asked = False
         self.told_seconds = now_seconds
         self.publish.told = self.publish.rates(now_seconds)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 GROWTH: Final = 1.05
-"""What a broker where nobody waits may use beyond what it uses: as much as may be lost of a limit when others want
-all of it, so within the promised 5 %."""
+"""The factor by which a broker where nobody waits may exceed its use. When others want all of a limit, that much of it
+is lost, so it is within the promised 5 %."""
 
 IDLE_PART: Final = 0.01
 """Of the limit, for all brokers that use nothing together: their first messages need not wait for others' reports."""
@@ -22,7 +22,7 @@ FLOOR_PART: Final = 0.05
 
 
 class Use(NamedTuple):
-    """What one broker uses of one limit, per second."""
+    """The use of one limit by one broker, per second."""
 
     used: float
     waits: bool = False
@@ -56,7 +56,7 @@ def _taken_in_proportion(
 
 
 def _demand(limit: float, use: Use, count: int) -> float:
-    """What a broker gets if there is enough; a broker with waiters gets whatever there is."""
+    """The part that a broker gets if there is enough; a broker with waiters wants the whole limit."""
     return limit if use.waits else min(limit, use.used * GROWTH + limit * IDLE_PART / count)
 
 

@@ -12,7 +12,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 NOT_ENABLED: Final = "Transactions are not enabled."
-"""What clients of a broker hear that is set up without transactions (Pulsar `ServerCnx`)."""
+"""The error text for clients of a broker that is set up without transactions (Pulsar `ServerCnx`)."""
 
 
 class Asker(NamedTuple):
@@ -24,7 +24,7 @@ class Asker(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """What topics and subscriptions are told."""
+    """The end of a transaction, as topics and subscriptions are told it."""
 
     id: TransactionId
     commit: bool
@@ -64,7 +64,7 @@ class CoordinatorStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorCounts:
-    """What one coordinator has counted since it was opened."""
+    """The counters of one coordinator since it was opened."""
 
     coordinator: int
     active: int
@@ -130,7 +130,7 @@ class CoordinatorService(Coordinators, BundleGuests, Protocol):
         ...
 
     def counts(self) -> list[CoordinatorCounts]:
-        """What each that this broker runs has counted."""
+        """The counters of each coordinator that this broker runs."""
         ...
 
     def log_of(self, coordinator: int) -> ManagedLedger:

@@ -60,7 +60,7 @@ _WORDS: Final = {True: "committed", False: "aborted"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorParts:
-    """What the coordinators of a broker share."""
+    """The parts that the coordinators of a broker share."""
 
     settings: TransactionSettings
     clock: Clock

@@ -1,4 +1,4 @@
-"""What one transaction coordinator counts while it is run here (Pulsar: `TransactionMetadataStoreStats`). Pure."""
+"""Counters of one transaction coordinator while it runs here (Pulsar: `TransactionMetadataStoreStats`). Pure."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class TransactionEnding:
         self.sequence = sequence
         self.commit = commit
         self.told: set[object] = set()
-        """Who has heard, so that the next attempt leaves them alone."""
+        """Participants that have heard of the end, so that the next attempt leaves them alone."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the transaction is over; an error is what those hear who wait now."""
 

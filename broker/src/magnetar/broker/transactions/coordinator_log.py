@@ -133,7 +133,7 @@ class CoordinatorLog:
             self._cursor.acknowledge(whole)
 
     def stats(self) -> ManagedLedgerStats:
-        """What administrators see of it."""
+        """Statistics of the log for administrators."""
         return self._ledger.internal_stats()
 
     @property
@@ -154,7 +154,7 @@ class CoordinatorLog:
 
 
 def _with_last_sequence(entry: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:
-    """What the properties are to be, as the last entry knows of ids that were given since they were written."""
+    """The properties with the last id that was given: the log's last entry may know one later than they do."""
     stored = int(properties.get(MAX_LOCAL_TXN_ID, "-1"))
     return {**properties, MAX_LOCAL_TXN_ID: str(max(stored, last_sequence_of(entry)))}
 

@@ -68,7 +68,7 @@ class Transaction:
 
 
 class AppliedRecord(NamedTuple):
-    """What a record came to."""
+    """The outcome of a record."""
 
     transaction: Transaction | None
     """As it is afterwards; None: there is none of this id."""

@@ -116,7 +116,7 @@ class TransactionCoordinators:
         )
 
     def counts(self) -> list[CoordinatorCounts]:
-        """What each that is run here has counted."""
+        """The counters of each coordinator that runs here."""
         now_ms = self._parts.clock.now_ms()
         return [
             CoordinatorCounts(

@@ -1,4 +1,4 @@
-"""What transaction coordinators are called in the cluster (Pulsar `SystemTopicNames`, `MLTransactionLogImpl`)."""
+"""Names of transaction coordinators and their logs (Pulsar `SystemTopicNames`, `MLTransactionLogImpl`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_CURSOR: Final = "transaction.subscription"
 
 
 class TransactionId(NamedTuple):
-    """What a transaction is called on the wire."""
+    """The id of a transaction on the wire."""
 
     coordinator: int
     """The most significant bits."""

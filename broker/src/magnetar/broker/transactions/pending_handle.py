@@ -320,7 +320,7 @@ class PendingAckHandle:
         await self._finish(transaction, commit=commit)
 
     async def _finish(self, transaction: TransactionBits, *, commit: bool) -> None:
-        """What a transaction holds is acknowledged, or sent again; a record at a time, as these are bounded."""
+        """Acknowledges the messages that a transaction holds, or sends them again; by the record, which is bounded."""
         subscription, held = self._subscription, self.held
         before = subscription.cursor.mark_delete
         acks = held.transactions.get(transaction)

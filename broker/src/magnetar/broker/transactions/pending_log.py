@@ -46,12 +46,12 @@ WAITING_RECORDS_MAX: Final = 10_000
 """Records that are not durable yet; further ones are refused. Bookies that take them take so many in a second."""
 
 WAITING_BYTES_MAX: Final = 16 * MIB
-"""What these have in bytes: as much as one connection may have in publishes that are not stored."""
+"""Bytes of these: as much as one connection may have in publishes that are not stored."""
 
 RECORD_BYTES: Final = 64
 ENTRY_BYTES: Final = 32
 WORD_BYTES: Final = 11
-"""What records, the ids in them and the words of their ack sets are taken for: at least what protobuf makes of them."""
+"""Bytes reckoned for a record, an id in it and a word of an ack set: at least as many as protobuf makes of them."""
 
 RecordDone = Callable[[MagnetarError | None], None]
 
@@ -67,7 +67,7 @@ def log_name(topic: TopicName, subscription: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAckLogs:
-    """What the logs of a broker share."""
+    """The parts that the pending-ack logs of a broker share."""
 
     ledgers: ManagedLedgerFactory
     settings: TransactionSettings
@@ -292,7 +292,7 @@ class PendingAckLog:
 
 
 def settling() -> tuple[asyncio.Future[None], RecordDone]:
-    """What can be awaited, and what is told for it. Nobody need look at how it ends."""
+    """A future to await, and the callback that settles it. An error that nobody awaits is not logged."""
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(error: MagnetarError | None) -> None:

@@ -26,7 +26,7 @@ BATCH_HEADER: Final = BATCH_MAGIC + b"\x00\x01"
 
 
 class PendingAckOperation(enum.Enum):
-    """What a record says of its transaction."""
+    """The operation that a record stores for its transaction."""
 
     ACK = pb.ACK
     COMMIT = pb.COMMIT
@@ -38,7 +38,7 @@ class AckedEntry(NamedTuple):
 
     position: Position
     remaining: Sequence[int]
-    """What is left of the batch, as the words of an ack set; empty: the whole entry is acknowledged."""
+    """Unacknowledged messages of the batch, as words of an ack set; empty: the whole entry is acknowledged."""
     batch_size: int
     """Messages of the batch; 0 when the client did not say."""
 

@@ -40,7 +40,7 @@ _NO_BIT: Final = 1 << 62
 
 
 class AcknowledgedView(Protocol):
-    """What a cursor has acknowledged."""
+    """The acknowledgements of a cursor."""
 
     @property
     def mark_delete(self) -> Position:
@@ -52,12 +52,12 @@ class AcknowledgedView(Protocol):
         ...
 
     def remaining_ack_set(self, position: Position) -> list[int] | None:
-        """What is left of a batch of which a part is."""
+        """The ack set of a batch that is acknowledged in part."""
         ...
 
 
 class HeldEntry(NamedTuple):
-    """What one acknowledgement says of one entry."""
+    """One entry of an acknowledgement."""
 
     position: Position
     bits: int
@@ -73,7 +73,7 @@ class CumulativeAck(NamedTuple):
     transaction: TransactionBits
     position: Position
     left: int
-    """What is left of the position's batch; 0: nothing."""
+    """Bits of the messages in the position's batch that are not acknowledged; 0: none."""
 
     @property
     def place(self) -> tuple[Position, int]:
@@ -91,7 +91,7 @@ class TransactionAcks:
 
 
 def held_entry(entry: AckedEntry) -> HeldEntry:
-    """What an acknowledged id means. An ack set whose batch has no known size ends with its last 1."""
+    """The held form of an acknowledged id. An ack set whose batch has no known size ends with its last 1."""
     position, remaining, batch_size = entry
     if not remaining:
         return HeldEntry(position, WHOLE, 0, batch_size)
@@ -104,8 +104,8 @@ def held_entry(entry: AckedEntry) -> HeldEntry:
 
 
 class HeldAcknowledgements:
-    """What the open transactions of one subscription hold. `entries` is shared with whoever hides it: it stays the
-    same object."""
+    """Acknowledgements that the open transactions of one subscription hold. `entries` is shared with dispatch, which
+    hides it: it stays the same object."""
 
     __slots__ = (
         "_looked_at",
@@ -208,7 +208,7 @@ class HeldAcknowledgements:
                 self._words -= _words_of(entry)
 
     def cumulative_of(self, transaction: TransactionBits) -> CumulativeAck | None:
-        """What a transaction acknowledges cumulatively."""
+        """The cumulative acknowledgement of a transaction; None: it has none."""
         cumulative = self.cumulative
         return cumulative if cumulative is not None and cumulative.transaction == transaction else None
 
@@ -217,7 +217,7 @@ class HeldAcknowledgements:
         return transaction in self.transactions or self.cumulative_of(transaction) is not None
 
     def records(self) -> list[PendingAckRecord]:
-        """What open transactions hold, as it would be in a log that begins now."""
+        """The acknowledgements of open transactions, as records of a log that begins now."""
         found = [
             PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=list(map(_acked, record)))
             for transaction, acks in self.transactions.items()

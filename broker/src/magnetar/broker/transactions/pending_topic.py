@@ -1,4 +1,4 @@
-"""What the subscriptions of one topic hold for transactions."""
+"""The acknowledgements that open transactions hold, for all subscriptions of one topic."""
 
 from __future__ import annotations
 

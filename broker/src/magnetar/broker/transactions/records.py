@@ -18,7 +18,7 @@ _LARGEST_SIGNED: Final = (1 << 63) - 1
 
 
 class Stamp(NamedTuple):
-    """What every record says of the moment in which it was made."""
+    """The time and the last sequence that every record carries from the moment in which it was made."""
 
     now_ms: int
     last_sequence: int

@@ -1,4 +1,4 @@
-"""What topics need to take part in transactions."""
+"""The parts that a topic needs to take part in transactions."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from magnetar.cli.commands.lazy import command_group
 from magnetar.cli.commands.options import BookieConfOption, ClusterStoreOption, JsonOption, with_cluster, with_store
-from magnetar.cli.commands.output import Column, complain, note, show_rows
+from magnetar.cli.commands.output import Column, complain, note, show_rows, warn
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.text import human_bytes
 
@@ -55,6 +55,9 @@ def list_bookies(
         ]
     rows = complete(with_cluster(partial(find, modes=wanted, ask=usage), conf, metadata_store))
     show_rows(rows, columns, as_json=as_json, none="no such bookie")
+    for row in rows:
+        if row.problem:
+            warn(f"{row.bookie_id} does not say how full it is: {row.problem}")
 
 
 def _bytes(count: int | None) -> str:

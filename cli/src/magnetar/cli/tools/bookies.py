@@ -12,7 +12,7 @@ from magnetar.cli.tools.errors import CookieConflict
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConflict
 from magnetar.metadata.sure_writes import delete_surely, put_surely
-from magnetar.wire.bookkeeper.codes import BookieError
+from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 
 
 class BookieMode(enum.StrEnum):
@@ -36,6 +36,8 @@ class BookieRow:
     total_bytes: int | None = None
     """None when it did not answer, or was not asked."""
     free_bytes: int | None = None
+    problem: str = ""
+    """The reason why it did not answer; empty when it did, or was not asked."""
 
 
 async def list_bookies(cluster: ClusterAccess, modes: frozenset[BookieMode], *, ask: bool) -> list[BookieRow]:
@@ -52,11 +54,12 @@ async def _row(cluster: ClusterAccess, bookie_id: str, mode: BookieMode, *, ask:
     address = cluster.connections.address(bookie_id)
     total: int | None = None
     free: int | None = None
+    problem = ""
     if ask and mode is not BookieMode.DOWN:
         try:
             total, free = await cluster.queries.disk_space(bookie_id)
-        except BookieError:
-            total = free = None
+        except BookieError as error:
+            problem = _problem(error)
     return BookieRow(
         bookie_id=bookie_id,
         mode=mode,
@@ -64,7 +67,18 @@ async def _row(cluster: ClusterAccess, bookie_id: str, mode: BookieMode, *, ask:
         rack=cluster.connections.places().rack_of(bookie_id),
         total_bytes=total,
         free_bytes=free,
+        problem=problem,
     )
+
+
+def _problem(error: BookieError) -> str:
+    """The reason of a refusal or of a lost question, in words."""
+    if error.code is BookieCode.EUA:
+        return (
+            "it serves nobody without TLS, or nobody of this role (EUA); give --conf with a bookkeeper.conf "
+            "that has the files for TLS"
+        )
+    return str(error)
 
 
 def cookie_path(bookie_id: str) -> str:

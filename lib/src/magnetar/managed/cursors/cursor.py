@@ -240,7 +240,7 @@ class Cursor:
         self._not_behind_mark()
 
     def stats(self) -> CursorStats:
-        """What administrators see."""
+        """Statistics of this cursor for administrators."""
         storage = self._storage
         ranges = ", ".join([f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in self.acks.ranges(100)])
         return CursorStats(

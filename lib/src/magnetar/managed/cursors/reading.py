@@ -1,4 +1,4 @@
-"""What a cursor waits for: entries from bookies, and its own state's way to the disks."""
+"""The waits of a cursor: for entries from bookies, and for its own state to be stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from magnetar.managed.ledger_readers import LedgerReaders
 
 READ_AHEAD_ENTRIES: Final = 500
 READ_AHEAD_BYTES: Final = 1024 * 1024
-"""What one read from bookies brings at least, if it is there: a backlog is read in large pieces and then served from
+"""The least that one read from bookies asks for: a backlog is read in large pieces and then served from
 the cache, so that a slow reader costs few round trips."""
 
 

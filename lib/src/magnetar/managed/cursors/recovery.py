@@ -1,4 +1,4 @@
-"""What storage knows of a durable cursor: its node, and the last entry of the ledger that the node names."""
+"""Recovery of a durable cursor's state: from its node, and from the last entry of the ledger that the node names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOST: Final = (LedgerNotFound, EntryNotFound, BrokenMetadata)
 
 @dataclass(slots=True)
 class RecoveredCursor:
-    """What storage knew of a cursor."""
+    """The state of a cursor, as it was stored."""
 
     acks: AckState
     properties: dict[str, int]

@@ -136,7 +136,7 @@ class CursorStorage:
         self.state: StorageState = StorageState.OPEN
         self.dirty: bool = False
         self.ledger_id: int = recovered.cursor_ledger_id
-        """What the node named when that was last known for sure: where the state is that was told to be durable."""
+        """Id of the cursor's ledger, as the node was last known for sure to name it: durable state is there."""
         self.switched_ms: int = 0
 
     @property

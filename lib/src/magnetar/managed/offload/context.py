@@ -1,4 +1,4 @@
-"""What the stored record of a ledger says about its copy in tiered storage: a view, and the records that follow. Pure.
+"""The offload context in a ledger's stored record: a view of the copy it names, and the records that follow. Pure.
 
 The fields and the steps in which they change are Pulsar's (`MLDataFormats.OffloadContext`, `ManagedLedgerImpl`:
 prepareLedgerInfoForOffloaded, completeLedgerInfoForOffloaded, internalTrimLedgers). Everything else in the record stays
@@ -35,7 +35,7 @@ class OffloadedCopy:
     """When it was whole, in milliseconds since 1970."""
     driver: str
     stored: Mapping[str, str]
-    """What the driver keeps beside it, such as the bucket."""
+    """Properties that the driver keeps beside the copy, such as the bucket."""
 
 
 def copy_of(record: LedgerRecord) -> OffloadedCopy | None:

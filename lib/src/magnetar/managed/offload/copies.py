@@ -131,11 +131,11 @@ class TieredAccess:
 
     @property
     def counters(self) -> OffloadCounters:
-        """What was done so far, to be read."""
+        """The counters of offloads, to be read."""
         return NOTHING_OFFLOADED if self._counters is None else self._counters
 
     def counted(self) -> OffloadCounters:
-        """What counts it."""
+        """The counters of offloads, to be added to."""
         if self._counters is None:
             self._counters = OffloadCounters()
         return self._counters

@@ -1,4 +1,4 @@
-"""What one managed ledger did with tiered storage, for metrics and statistics."""
+"""Counters of one managed ledger's offloads, for metrics and statistics."""
 
 from __future__ import annotations
 

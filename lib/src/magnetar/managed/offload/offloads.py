@@ -91,7 +91,7 @@ class Offloads:
 
     @property
     def counters(self) -> OffloadCounters:
-        """What was done so far, to be read."""
+        """The counters of offloads, to be read."""
         return self._tiered.counters
 
     def end_period(self, seconds: float) -> None:
@@ -167,7 +167,7 @@ class Offloads:
             await asyncio.wait((task,))
 
     def ended(self) -> None:
-        """What was to be trimmed is trimmed, or stays."""
+        """Ends a trimming: the ledgers that it has not deleted may be offloaded again."""
         self._unwanted = _NONE_UNWANTED
 
     def removable(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:

@@ -38,7 +38,7 @@ def owed_property(ledger_id: int, copy: OffloadedCopy) -> tuple[str, str]:
 
 
 def owed_objects(properties: Mapping[str, str]) -> dict[str, OwedObjects]:
-    """What the properties remember, by their names. One that makes no sense is left out, and left as it is."""
+    """The owed objects by the names of their properties. One that cannot be read is left out, and stays stored."""
     found: dict[str, OwedObjects] = {}
     for key, value in properties.items():
         if key.startswith(OWED_PREFIX):

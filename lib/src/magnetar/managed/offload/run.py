@@ -94,7 +94,7 @@ class _TimedReader:
             self._counters.ledger_read_seconds += self._clock.monotonic_seconds() - began_seconds
 
     async def close(self) -> None:
-        """Whoever opened it closes it."""
+        """Closes the ledger's reader. The run that opened it calls this."""
 
 
 class OffloadRun:

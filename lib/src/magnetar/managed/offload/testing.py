@@ -24,7 +24,7 @@ between the two deletions of one offload."""
 
 
 class MemoryObjects:
-    """What is stored: it outlives offloaders. Keys are as Pulsar's, `<uuid>-ledger-<id>` and the same with `-index`."""
+    """Stored objects, which outlive offloaders. Keys are Pulsar's: `<uuid>-ledger-<id>`, and the same with `-index`."""
 
     def __init__(self) -> None:
         self.objects: dict[str, list[bytes]] = {}
@@ -59,7 +59,7 @@ class MemoryOffloader:
         self.opened: int = 0
 
     def stored_metadata(self) -> Mapping[str, str]:
-        """What is kept beside a ledger's offload."""
+        """Driver properties that are stored beside a ledger's offload."""
         return {"bucket": self.bucket, "region": "eu-west-1"}
 
     async def offload(

@@ -1,4 +1,4 @@
-"""What follows from offloads: copies that were begun and left are given up, BookKeeper's copies go after the lag, and
+"""The work after offloads: copies that were begun and left are given up, BookKeeper's copies go after the lag, and
 objects that nothing names any more are deleted, until they are gone."""
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class OffloadUpkeep:
     # --- the steps
 
     async def _give_up_begun(self, under_way: Callable[[], Collection[int]]) -> None:
-        """Who has begun is dead, or has failed: its objects are owed, whole or not."""
+        """Gives up offloads that were begun and do not run: their objects are owed a deletion, whole or not."""
         async with self._parts.node.lock:
             left = set(begun_and_left(self._records())).difference(under_way())
             given_up = self.removable((each for each in self._records() if each.ledger_id in left), ())

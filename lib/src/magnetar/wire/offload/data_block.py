@@ -29,7 +29,7 @@ _HEADER_BYTES_MAX: Final = 64 << 10
 
 
 class BlockHeader(NamedTuple):
-    """What a block says about itself."""
+    """The fields of a block's header."""
 
     header_bytes: int
     block_bytes: int
@@ -71,12 +71,12 @@ def streaming_block_bytes(block_bytes_min: int, payloads: Sequence[bytes]) -> in
 
 
 def encode_entry_header(entry_id: int, size_bytes: int) -> bytes:
-    """What stands before the payload of an entry."""
+    """The header of an entry: its size in bytes and its id."""
     return _ENTRY_HEADER.pack(size_bytes, entry_id)
 
 
 def padding(size_bytes: int) -> bytes:
-    """What fills a block behind its last entry."""
+    """The padding of `size_bytes` that fills a block behind its last entry."""
     return (PADDING * (size_bytes // len(PADDING) + 1))[:size_bytes]
 
 
@@ -94,7 +94,7 @@ def encode_streaming_block(block_bytes: int, ledger_id: int, first_entry_id: int
 
 
 class Scan(NamedTuple):
-    """What one look at a stretch of a block found."""
+    """The entries that were found in one stretch of a block."""
 
     payloads: list[bytes]
     """Of the wanted entries, in order."""

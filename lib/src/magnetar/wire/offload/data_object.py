@@ -65,7 +65,7 @@ class DataObjectWriter:
         return given
 
     def finish(self) -> list[bytes]:
-        """What is behind the last entry. Raises `Misuse` unless all entries were added."""
+        """The pieces of the object behind the last entry. Raises `Misuse` unless all entries were added."""
         if self.next_entry_id != self._last_entry_id + 1:
             raise Misuse(f"the ledger ends with entry {self._last_entry_id}, not before {self.next_entry_id}")
         given: list[bytes] = []

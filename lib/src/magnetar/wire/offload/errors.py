@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of an offloaded ledger."""
+"""The errors of bytes of an offloaded ledger that cannot be decoded."""
 
 from __future__ import annotations
 

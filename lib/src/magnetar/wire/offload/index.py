@@ -48,7 +48,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerBlocks:
-    """What an index says about one ledger: the blocks in the order of their entries, one at least."""
+    """One ledger in an index: its blocks in the order of their entries, one at least."""
 
     ledger_id: int | None
     """None in V1: the name of the object has it."""

@@ -24,7 +24,7 @@ _LEDGER_ID_MAX: Final = 2**63 - 1
 
 
 class ObjectName(NamedTuple):
-    """What the name of an object says."""
+    """The parts of an object's name."""
 
     uid: UUID
     ledger_id: int | None
@@ -53,7 +53,7 @@ def streaming_index_key(uid: UUID) -> str:
 
 
 def parse_object_name(key: str) -> ObjectName | None:
-    """What the name says; None for an object that no offloader named."""
+    """The parts of an object's name; None for an object that no offloader named."""
     match = _NAME.fullmatch(key)
     if match is None:
         return None
@@ -64,8 +64,8 @@ def parse_object_name(key: str) -> ObjectName | None:
 
 
 def user_metadata(*, is_index: bool, managed_ledger_name: str, software_version: str) -> dict[str, str]:
-    """What is written beside an object. Headers of HTTP carry it: names of managed ledgers are escaped already, and
-    what is not ASCII all the same becomes so."""
+    """User metadata that is stored beside an object. HTTP headers carry it: names of managed ledgers are escaped
+    already, and other text that is not ASCII is escaped here."""
     return {
         FORMAT_VERSION_KEY: FORMAT_VERSION,
         ROLE_KEY: "index" if is_index else "data",

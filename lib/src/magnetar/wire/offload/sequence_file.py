@@ -118,14 +118,14 @@ def records(source: Readable, header: SequenceHeader) -> Iterator[tuple[int, byt
 
 
 def decode_bytes_value(value: bytes) -> bytes:
-    """What BytesWritable wrote. Raises `BadOffload`."""
+    """The bytes in a value of Hadoop's BytesWritable. Raises `BadOffload`."""
     if len(value) < _INT.size or _INT.unpack_from(value)[0] != len(value) - _INT.size:
         raise BadOffload(f"a value of {len(value)} bytes that tells another length")
     return value[_INT.size :]
 
 
 def decode_long_value(value: bytes) -> int:
-    """What LongWritable wrote. Raises `BadOffload`."""
+    """The number in a value of Hadoop's LongWritable. Raises `BadOffload`."""
     if len(value) != _LONG.size:
         raise BadOffload(f"a number of {len(value)} bytes")
     number: int = _LONG.unpack(value)[0]

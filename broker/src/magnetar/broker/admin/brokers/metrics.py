@@ -203,7 +203,7 @@ def broker_lines(context: BrokerContext) -> list[str]:
             "Connections of clients that were opened.",
             connections.opened_total,
         ),
-        ("connection_create_success_count", "counter", "The same.", connections.opened_total),
+        ("connection_create_success_count", "counter", "Connections that were not refused.", connections.opened_total),
         ("connection_create_fail_count", "counter", "Connections that were refused.", connections.refused.total),
         (
             "connection_closed_total_count",

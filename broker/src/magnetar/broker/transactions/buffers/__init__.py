@@ -1,1 +1,1 @@
-"""What transactions write to topics: open, committed or aborted, and the snapshots by which the next owner knows."""
+"""Transaction buffers: a topic's open, committed and aborted messages, and the snapshots for its next owner."""

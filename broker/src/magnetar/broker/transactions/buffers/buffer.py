@@ -65,7 +65,7 @@ class _Marker:
 
 
 class VisibleEntries:
-    """What compaction sees of a topic: nothing that is open, and nothing that was aborted."""
+    """The view of a topic that compaction has: without open transactions, and without aborted ones."""
 
     __slots__ = ("_buffer",)
 
@@ -154,7 +154,7 @@ class TransactionBuffer:
 
     @property
     def entries(self) -> VisibleEntries:
-        """What a compaction of the topic may see."""
+        """The view of the topic for compaction."""
         return VisibleEntries(self)
 
     @property

@@ -1,4 +1,4 @@
-"""What one topic knows of the transactions that have written to it. Pure.
+"""The state of the transactions that have written to one topic. Pure.
 
 Facts: transactions-dedup-compaction 1.6; Pulsar `TopicTransactionBuffer`.
 """

@@ -1,4 +1,4 @@
-"""What is published while a topic's first snapshot is written: it is appended after that, in order."""
+"""Publishes that wait while a topic's first snapshot is written: they are appended after it, in order."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class SegmentPlace(NamedTuple):
 
 
 class SnapshotSegment(NamedTuple):
-    """What a segment says beside the transactions that it lists."""
+    """The fields of a segment beside the transactions that it lists."""
 
     topic: str
     sequence_id: int

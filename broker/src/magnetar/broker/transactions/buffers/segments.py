@@ -58,7 +58,7 @@ class SegmentedSnapshots:
         """Of topics that are loaded: their segments, oldest first."""
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
-        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted."""
+        """The last snapshot of a topic, oldest marker first; None: there is none, or it was deleted."""
         found = await self._read_index(topic)
         if found is None:
             return await self._single.read(topic, first_ledger_id)

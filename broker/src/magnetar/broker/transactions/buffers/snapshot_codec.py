@@ -26,7 +26,7 @@ SEGMENT: Final = "snapshot_segment"
 INDEXES: Final = "snapshot_indexes"
 
 SCHEMA_PROPERTIES: Final = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}
-"""What Java's clients register beside the schema; brokers compare it, too."""
+"""Properties that Java's clients register with the schema; brokers compare them, too."""
 
 Aborted: TypeAlias = tuple[TransactionBits, Position]
 """A transaction, and where its abort marker is."""
@@ -42,7 +42,7 @@ class BadSnapshot(PeerError):
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot says beside the transactions that it lists."""
+    """The fields of a snapshot beside the transactions that it lists."""
 
     topic: str
     max_read_position: Position
@@ -72,7 +72,7 @@ def _bare(schema: Any) -> Any:
 
 
 def registered_schema(kind: str) -> Schema:
-    """What a producer of snapshots brings along."""
+    """The schema that a producer of snapshots registers."""
     properties = [KeyValue(key=key, value=value) for key, value in SCHEMA_PROPERTIES.items()]
     return Schema(name="", schema_data=schema_text(kind), type=Schema.Avro, properties=properties)
 
@@ -189,7 +189,7 @@ class SnapshotReading:
         ]
 
     def rest(self) -> Snapshot:
-        """What follows the list."""
+        """The fields behind the list of transactions."""
         entry_id, ledger_id = self._record.number(), self._record.number()
         return Snapshot(self._record.text(), (ledger_id, entry_id))
 

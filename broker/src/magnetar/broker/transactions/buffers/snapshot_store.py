@@ -10,15 +10,15 @@ from magnetar.core.topic_name import TopicName
 
 
 class SnapshotStore(Protocol):
-    """What transaction buffers are brought back from. Each call raises a `MagnetarError` when that cannot be done."""
+    """The snapshots from which transaction buffers are restored. Each call raises a `MagnetarError` when it cannot."""
 
     @property
     def kind(self) -> str:
-        """What statistics call it."""
+        """The kind of snapshot, as statistics name it."""
         ...
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
-        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted.
+        """The last snapshot of a topic, oldest marker first; None: there is none, or it was deleted.
 
         `first_ledger_id` is the topic's first ledger: what was aborted before need not be known any more."""
         ...

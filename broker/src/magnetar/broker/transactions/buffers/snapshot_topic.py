@@ -44,7 +44,7 @@ HELD_BYTES_MAX: Final = 64 * MIB
 topic that is loaded."""
 
 ENTRY_BOUNDS: Final = EntryBounds(messages_max=1_000, size_bytes_max=MESSAGE_SIZE_BYTES_MAX)
-"""What a stored snapshot may become when it is unpacked: brokers write each by itself and without compression."""
+"""Bounds of a stored snapshot when it is unpacked: brokers write each by itself and without compression."""
 
 
 class SnapshotsUnavailable(Unavailable):
@@ -53,7 +53,7 @@ class SnapshotsUnavailable(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotParts:
-    """What snapshots stand on."""
+    """The collaborators of snapshots."""
 
     client: Callable[[], PulsarClient]
     """Asked for when the first system topic is to be read or written."""

@@ -47,8 +47,8 @@ class SnapshotTopics:
         return bool(await self._parts.existing(self._name_in(namespace)))
 
     async def other_schema(self, namespace: NamespaceName, message: Message) -> AvroDecoder | None:
-        """What a message was written by; None: by a schema with the fields of the known one. Raises `BadSnapshot` when
-        there is no such schema, or what the client raises."""
+        """The decoder of the schema that wrote a message; None: that schema has the fields of the known one. Raises
+        `BadSnapshot` when there is no such schema, and the client's errors."""
         if not message.schema_version:
             return None
         topic, version = self._name_in(namespace), message.schema_version

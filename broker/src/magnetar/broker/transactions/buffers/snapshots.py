@@ -34,7 +34,7 @@ class SingleSnapshots:
         self._topics = SnapshotTopics(SNAPSHOT_TOPIC, SINGLE, parts)
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
-        """What was written last for a topic, oldest marker first; None: nothing, or it was deleted."""
+        """The last snapshot of a topic, oldest marker first; None: there is none, or it was deleted."""
         del first_ledger_id
         namespace = topic.namespace_name
         message = await self._topics.of(namespace).latest(str(topic))
