@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from magnetar.core.errors import SettingError
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
-from magnetar.tiered import file_offloader, map_file
+from magnetar.tiered import file_offloader, file_threads, map_file
 from magnetar.tiered.api import OffloadDamaged, OffloadedLedgerNotFound, OffloadRefused, OffloadUnavailable
 from magnetar.tiered.file_offloader import FileOffloader
 from magnetar.tiered.file_threads import THREADS_MAX
@@ -162,6 +162,59 @@ async def test_a_mount_that_hangs_holds_no_thread_that_others_need(
         answers.set()
     for reader in await asyncio.gather(*opening):
         await reader.close()
+
+
+async def test_who_is_cancelled_gives_a_mount_that_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_threads, "CANCELLED_SECONDS_MAX", 0.05)
+    record_at(tmp_path, "none")
+    offloader = offloader_at(tmp_path)
+    reader = await offloader.open(LEDGER_ID, ID, STORED)
+    answers, hangs = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> list[bytes]:
+        hangs.set()
+        answers.wait()
+        return [b"late"]
+
+    monkeypatch.setattr(map_file.MapFileReader, "read", hang)
+    monkeypatch.setattr(MapFileWriter, "append", hang)
+    try:
+        for work in (reader.read(0, 0), offloaded(offloader, ClosedMemoryLedger(LEDGER_ID + 1, [b"a"]))):
+            hangs.clear()
+            task = asyncio.ensure_future(work)
+            while not hangs.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 10)
+    finally:
+        answers.set()
+    await reader.close()
+
+
+async def test_a_reader_that_is_closed_does_not_wait_for_a_read_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_threads, "CANCELLED_SECONDS_MAX", 0.05)
+    record_at(tmp_path, "none")
+    reader = await offloader_at(tmp_path).open(LEDGER_ID, ID, STORED)
+    answers, hangs = threading.Event(), threading.Event()
+    read = map_file.MapFileReader.read
+
+    def hang(of: map_file.MapFileReader, first_entry_id: int, last_entry_id: int, size_bytes_max: int) -> list[bytes]:
+        hangs.set()
+        answers.wait()
+        return read(of, first_entry_id, last_entry_id, size_bytes_max)
+
+    monkeypatch.setattr(map_file.MapFileReader, "read", hang)
+    reading = asyncio.ensure_future(reader.read(0, 0))
+    try:
+        while not hangs.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(reader.close(), 10)
+    finally:
+        answers.set()
+    assert await reading == file_payloads()[:1]
 
 
 async def test_an_index_that_unpacks_to_millions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from magnetar.tiered.api import (
     OffloadUnavailable,
 )
 from magnetar.tiered.closed_ledger import described_as_closed
-from magnetar.tiered.file_threads import FileThreads
+from magnetar.tiered.file_threads import FileThreads, tidied
 from magnetar.tiered.map_file import MapFileReader, MapFileWriter, sync_folder
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
@@ -74,10 +74,10 @@ class FileOffloader:
                 await self._copy(ledger, writer, folder)
                 await self._threads.run(folder, lambda: _name(writer, unfinished, folder))
             except BaseException:
-                await self._threads.run(folder, writer.abandon)
+                await tidied(self._threads.run(folder, writer.abandon))
                 raise
         except BaseException:
-            await self._threads.run(folder, lambda: shutil.rmtree(unfinished, ignore_errors=True))
+            await tidied(self._threads.run(folder, lambda: shutil.rmtree(unfinished, ignore_errors=True)))
             raise
 
     async def open(self, ledger_id: int, uid: UUID, stored: Mapping[str, str]) -> LedgerReader:
@@ -168,7 +168,7 @@ class FileLedgerReader:
         self._folder = folder
         self._threads = threads
         self._reading = asyncio.Lock()
-        self._let_go = False
+        self._let_go = asyncio.Event()
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of entries first..last; fewer, at least one, beyond 8 MiB."""
@@ -177,20 +177,26 @@ class FileLedgerReader:
         if last_entry_id > self.last_add_confirmed:
             raise EntryNotFound(f"offloaded ledger {self.ledger_id} ends with entry {self.last_add_confirmed}")
         async with self._reading:
-            if self._let_go:
+            if self._let_go.is_set():
                 raise OffloadUnavailable(f"{self._folder} was closed while somebody waited to read it")
-            return await self._threads.run(
+            payloads = await self._threads.run(
                 self._folder,
                 lambda: self._reader.read(first_entry_id, last_entry_id, READ_BYTES_MAX),
                 self.ledger_id,
                 first_entry_id,
             )
+            if self._let_go.is_set():
+                await self._threads.run(self._folder, self._reader.close)  # Who let go did not wait any longer.
+            return payloads
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the file; a read that hangs closes it when it ends."""
+        self._let_go.set()
+        await tidied(self._close())
+
+    async def _close(self) -> None:
         async with self._reading:
-            self._let_go = True
-            self._reader.close()
+            await self._threads.run(self._folder, self._reader.close)
 
 
 def _base_of(uri: str) -> Path | None:

@@ -4,7 +4,7 @@ hosts, for one, are looked up in the threads of the event loop."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,10 @@ from magnetar.wire.offload.errors import BadOffload
 THREADS_MAX: Final = 8
 """Of one file system. What comes beyond them waits."""
 
+CANCELLED_SECONDS_MAX: Final = 10.0
+"""How long who is cancelled waits for its thread, which uses the files. A mount that hangs is given up then: a topic
+must be able to go to another broker."""
+
 T = TypeVar("T")
 
 
@@ -30,8 +34,7 @@ class FileThreads:
         self._places = asyncio.Semaphore(THREADS_MAX)
 
     async def run(self, folder: Path, work: Callable[[], T], ledger_id: int = -1, entry_id: int = 0) -> T:
-        """What the disk says, in our own words. The thread is waited for, even by who is cancelled: it uses the
-        files."""
+        """What the disk says, in our own words. The thread is waited for, for a while even by who is cancelled."""
         try:
             async with self._places:
                 return await _finished(_started(work))
@@ -67,11 +70,20 @@ def _started(work: Callable[[], T]) -> asyncio.Future[T]:
     return answer
 
 
+async def tidied(work: Awaitable[None]) -> None:
+    """Clean up behind a failure, or let go, as far as a mount that may hang lets it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CANCELLED_SECONDS_MAX):
+            await work
+
+
 async def _finished(answer: asyncio.Future[T]) -> T:
     try:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
-        await asyncio.wait((answer,))
-        if not answer.cancelled():
+        done, _ = await asyncio.wait((answer,), timeout=CANCELLED_SECONDS_MAX)
+        if not done:
+            answer.cancel()  # Nobody is told any more.
+        elif not answer.cancelled():
             forget_frames(answer.exception())
         raise
