@@ -229,7 +229,7 @@ async def test_the_scan_gets_past_odd_names_damage_and_what_is_deleted_meanwhile
     await filled(admin, client)
     damaged = "public/default/persistent/damaged"
     await memory_broker.service.store.put(ledger_path(damaged), b"\xff")
-    names = ("a//b", "", "/", "../..", "a\0b", "x" * 5000, damaged, "public/default/persistent/gone", "deleted")
+    names = ("a//b", "", "/", "../..", "a\0b", "x" * 70_000, damaged, "public/default/persistent/gone", "deleted")
     for number, name in enumerate(names):
         key = f"{UUID(int=number + 1)}-ledger-7"
         stores.objects.objects[key] = [b"x"]
