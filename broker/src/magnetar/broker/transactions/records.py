@@ -67,7 +67,7 @@ def last_sequence_of(data: bytes) -> int:
 
 
 def last_sequence_said(properties: Mapping[str, str]) -> int:
-    """The same as the properties of the managed ledger say it; -1 for none. `BadTransactionRecord`"""
+    """The newest id that was given, as the properties of the managed ledger say it; -1: none. `BadTransactionRecord`"""
     text = properties.get(MAX_LOCAL_TXN_ID, "-1")
     try:
         said = int(text)
