@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from magnetar.broker.resource_groups.group import GroupLimits, GroupReport, Rates, ResourceGroup, limits_of
 from magnetar.broker.resource_groups.group_limiter import GroupLimiter
 from magnetar.broker.resource_groups.shares import FLOOR_PART, Use, share_of
-from magnetar.broker.resource_groups.usage_message import decode_reports, encode_reports
+from magnetar.broker.resource_groups.usage_message import REPORTS_MAX, decode_reports, encode_reports
 from magnetar.core.errors import PeerError
 from magnetar.wire.pulsar.generated.resource_usage_pb2 import NetworkUsage, ResourceUsage, ResourceUsageInfo
 
@@ -266,6 +266,14 @@ def test_what_is_no_report_is_refused() -> None:
     for payload in (b"\x0a", b"", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100):
         with pytest.raises(PeerError):
             decode_reports(payload, 60.0)
+
+
+def test_a_report_of_more_groups_than_there_can_be_is_refused() -> None:
+    """256 KB of groups without a name would hold the loop for half a second."""
+    reports = [GroupReport("", None, None, False)] * (REPORTS_MAX + 1)
+    assert len(decode_reports(encode_reports("b", reports[1:], 60.0), 60.0)[1]) == REPORTS_MAX
+    with pytest.raises(PeerError, match="the most"):
+        decode_reports(encode_reports("b", reports, 60.0), 60.0)
 
 
 def test_numbers_too_large_for_the_message_are_told_as_the_largest() -> None:

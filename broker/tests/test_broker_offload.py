@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 from magnetar.broker.app import BrokerEnvironment
@@ -21,6 +22,7 @@ from magnetar.core.settings_file import GivenSettings
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
 from magnetar.managed.offload.testing import MemoryObjects, MemoryOffloader
+from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.tiered.offloaders import Offloaders
 from magnetar.tiered.policy import ReadFirst
@@ -218,6 +220,42 @@ async def test_the_scan_of_a_namespace(admin: Any, client: ProtocolClient, store
     assert by_name[key]["managedLedgerName"] == "public/default/persistent/topic"
     assert by_name[key]["numEntries"] == 4
     assert by_name[key]["size"] > 0
+
+
+async def test_the_scan_gets_past_odd_names_damage_and_what_is_deleted_meanwhile(
+    admin: Any, client: ProtocolClient, stores: Stores, memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to the bucket names what he likes. What nobody can tell of is no orphan."""
+    await filled(admin, client)
+    damaged = "public/default/persistent/damaged"
+    await memory_broker.service.store.put(ledger_path(damaged), b"\xff")
+    names = ("a//b", "", "/", "../..", "a\0b", "x" * 70_000, damaged, "public/default/persistent/gone", "deleted")
+    for number, name in enumerate(names):
+        key = f"{UUID(int=number + 1)}-ledger-7"
+        stores.objects.objects[key] = [b"x"]
+        stores.objects.names[key] = name
+    metadata_of = MemoryOffloader.metadata_of
+
+    async def overtaken(offloader: MemoryOffloader, key: str) -> Mapping[str, str]:
+        if stores.objects.names[key] == "deleted":
+            del stores.objects.objects[key]
+        return await metadata_of(offloader, key)
+
+    monkeypatch.setattr(MemoryOffloader, "metadata_of", overtaken)
+    status, found = await admin("GET", NAMESPACE + "/scanOffloadedLedgers")
+    assert (status, found["total"], "lastError" in found) == (200, len(names) - 1, False)
+    statuses = {each["userMetadata"]["managedledgername"]: each["status"] for each in found["objects"]}
+    assert statuses.pop("public/default/persistent/gone") == "NOT-FOUND"
+    assert set(statuses.values()) == {"UNKNOWN"}
+
+
+async def test_a_folder_that_cannot_be_is_said_to_be_the_problem() -> None:
+    """A topic with such policies is loaded all the same."""
+    for uri in ("file://[", "file:///a%00b", "hdfs://host/"):
+        policies = {"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": uri}
+        found = offload_policy(S3, {"offload_policies": policies}, {})
+        assert found.store is None
+        assert uri in found.problem
 
 
 async def test_levels_are_merged_member_by_member() -> None:

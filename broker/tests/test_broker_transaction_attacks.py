@@ -125,6 +125,43 @@ async def test_a_marker_before_the_first_transactional_message_counts_for_nothin
         assert texts(await client.messages(1)) == [b"m1"]
 
 
+def tag_of_three_bytes(payload: bytes) -> bytes:
+    """The same entry with a longer tag for `txnid_least_bits`; without a checksum, which would not fit."""
+    size, content = int.from_bytes(payload[6:10], "big"), payload[10:]
+    at = content.index(b"\xb0\x01")
+    return (size + 1).to_bytes(4, "big") + content[:at] + b"\xb0\x81\x00" + content[at + 2 :]
+
+
+@pytest.mark.parametrize("form", [bytes, tag_of_three_bytes], ids=["short-tag", "long-tag"])
+async def test_a_message_whose_command_names_no_transaction_begins_none_at_the_next_owner(form: Any) -> None:
+    """It would be shown now, and hold up whatever comes behind it once another broker has read the topic."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        await send(client, 0, transaction=1)
+        await ended(client, 1)
+        forged = message(b"forged", sequence_id=1, txnid_most_bits=0, txnid_least_bits=7)
+        client.send(Command.SEND, form(forged), producer_id=1, sequence_id=1)
+        refused = await client.expect(Command.SEND_ERROR)
+        assert refused.body.error == pb.NotAllowedError
+        await send(client, 2)
+        await broker.service.abandon([loaded(broker)])
+        client = await broker.connect()
+        await client.consumer(TOPIC)
+        assert list(loaded(broker).buffer.table.open) == []  # type: ignore[union-attr]
+        assert texts(await client.messages(2)) == [b"m0", b"m2"]
+
+
+async def test_messages_that_only_look_like_those_of_transactions_are_stored() -> None:
+    async with transactional() as (_, client):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=1)
+        contents = (message(b"\xb0\x01\xb8\x01", sequence_id=1), message(txnid_least_bits=7, sequence_id=2))
+        for number, content in enumerate(contents, 1):
+            client.send(Command.SEND, content, producer_id=1, sequence_id=number)
+            await client.expect(Command.SEND_RECEIPT)
+
+
 async def test_messages_that_only_look_like_markers_are_stored() -> None:
     async with transactional() as (_, client):
         await client.producer(TOPIC)

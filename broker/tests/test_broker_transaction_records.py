@@ -11,6 +11,7 @@ from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
     Stamp,
     last_sequence_of,
+    last_sequence_said,
     opened,
     partitions_added,
     state_changed,
@@ -81,6 +82,28 @@ def test_a_timeout_beyond_a_java_long_ends_there() -> None:
 def test_what_is_no_record_is_told(data: bytes) -> None:
     with pytest.raises(BadTransactionRecord):
         decode(data)
+
+
+@pytest.mark.parametrize("field", ["owner", "partitions", "topic", "subscription"])
+def test_a_text_that_is_no_text_is_told(field: str) -> None:
+    """Protobuf would give it as bytes."""
+    texts = {"owner": "alice", "partitions": "a-topic", "topic": "another", "subscription": "a-name"}
+    record = opened(ID, 1, texts["owner"], STAMP)
+    record.partitions.append(texts["partitions"])
+    record.subscriptions.add(topic=texts["topic"], subscription=texts["subscription"])
+    text = texts[field].encode()
+    for data in (encode(record), encode_batch([record])):
+        assert len(decode(data)) == 1
+        with pytest.raises(BadTransactionRecord, match="no UTF-8"):
+            decode(data.replace(text, b"\xff" + text[1:]))
+
+
+@pytest.mark.parametrize("text", ["", "a", "-2", "1.5", str(2**63 - 1), "9" * 5000])
+def test_a_last_id_that_is_none_is_told(text: str) -> None:
+    assert last_sequence_said({}) == -1
+    assert last_sequence_said({"max_local_txn_id": "41"}) == 41
+    with pytest.raises(BadTransactionRecord, match="max_local_txn_id"):
+        last_sequence_said({"max_local_txn_id": text})
 
 
 @given(st.binary(max_size=80))

@@ -175,3 +175,45 @@ def test_names_in_paths() -> None:
     assert encode("a b/c~d*e-f_g.é") == "a+b%2Fc%7Ed*e-f_g.%C3%A9"
     assert decode(encode("a b/c~d*+%")) == "a b/c~d*+%"
     assert cursor_path("t/n/persistent/x", "my sub") == "/managed-ledgers/t/n/persistent/x/my+sub"
+
+
+PROPERTY = b"\x0a\x01a\x12\x01b"
+NO_TEXT = (b"\x0a\x01\xff\x12\x01b", b"\x0a\x01a\x12\x01\xff")
+"""Properties whose name, or whose value, is no UTF-8."""
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes((number << 3 | 2, len(data))) + data
+
+
+@pytest.mark.parametrize("damaged", NO_TEXT)
+def test_texts_that_are_none_are_broken_records(damaged: bytes) -> None:
+    ledger = b"\x08\x05"
+    driver = _field(1, b"aws-s3")
+    for wanted, broken in (
+        (_field(3, PROPERTY), _field(3, damaged)),
+        (_field(1, ledger + _field(6, PROPERTY)), _field(1, ledger + _field(6, damaged))),
+        (
+            _field(1, ledger + _field(5, _field(6, driver + _field(2, PROPERTY)))),
+            _field(1, ledger + _field(5, _field(6, driver + _field(2, damaged)))),
+        ),
+    ):
+        decode_ledger_info(wanted)
+        with pytest.raises(BrokenMetadata, match="no UTF-8"):
+            decode_ledger_info(broken)
+
+
+def test_names_of_a_cursors_properties_that_are_none_are_broken_records() -> None:
+    for damaged in NO_TEXT:
+        with pytest.raises(BrokenMetadata, match="no UTF-8"):
+            decode_cursor_info(b"\x08\x01" + _field(8, damaged))
+    name = b"\x0a\x01\xff\x10\x01"
+    with pytest.raises(BrokenMetadata, match="no UTF-8"):
+        decode_position(b"\x08\x01\x10\x01" + _field(4, name))
+    with pytest.raises(BrokenMetadata, match="no UTF-8"):
+        decode_cursor_info(b"\x08\x01" + _field(5, name))
+
+
+def test_what_could_not_be_written_again_is_a_broken_record() -> None:
+    with pytest.raises(BrokenMetadata, match="lacks what it must have"):
+        decode_ledger_info(_field(1, b"\x08\x05" + _field(6, b"\x0a\x01a")))

@@ -224,6 +224,11 @@ async def test_a_role_is_assumed_at_sts(endpoint: str, bucket: str, monkeypatch:
     assert await store.read_range("key", 0, 9) == b"by a role"
 
 
+def test_a_role_in_a_region_that_cannot_be_is_told() -> None:
+    with pytest.raises(SettingError, match="no region"):
+        AssumedRole("arn:aws:iam::123456789012:role/offload", "pulsar-s3-offload", "no region")
+
+
 # --- settings ---
 
 BASE = {"managedLedgerOffloadDriver": "aws-s3", "managedLedgerOffloadBucket": "b", "managedLedgerOffloadRegion": "r"}

@@ -104,8 +104,11 @@ def decode_ledger_info(data: bytes) -> LedgerInfo:
         if stored.HasField("offloadContext") or stored.properties:
             record.rest = ManagedLedgerInfo.LedgerInfo()
             record.rest.CopyFrom(stored)
+            driver = stored.offloadContext.driverMetadata
+            _check_texts(driver.name, *_texts(stored.properties), *_texts(driver.properties))
             record.due_ms = _due_ms(stored)
         records.append(record)
+    _check_texts(*_texts(info.properties))
     terminated_at = None
     if info.HasField("terminatedPosition"):
         terminated_at = (info.terminatedPosition.ledgerId, info.terminatedPosition.entryId)
@@ -132,9 +135,11 @@ def encode_position(acks: AckState, properties: Mapping[str, int], settings: Man
 def decode_position(data: bytes) -> PositionInfo:
     """The last entry of a cursor ledger. Raises `BrokenMetadata`."""
     try:
-        return parse(PositionInfo, data)
+        position = parse(PositionInfo, data)
     except BadProtobuf as error:
         raise BrokenMetadata(str(error)) from error
+    _check_texts(*[each.name for each in position.properties])
+    return position
 
 
 def encode_cursor_info(
@@ -168,9 +173,12 @@ def encode_cursor_info(
 def decode_cursor_info(data: bytes) -> ManagedCursorInfo:
     """The node of a cursor, compressed or not. Raises `BrokenMetadata`."""
     try:
-        return parse(ManagedCursorInfo, _uncompressed(data))
+        info = parse(ManagedCursorInfo, _uncompressed(data))
     except BadProtobuf as error:
         raise BrokenMetadata(str(error)) from error
+    _check_texts(*[each.name for each in info.properties])
+    _check_texts(*[text for each in info.cursorProperties for text in (each.name, each.value)])
+    return info
 
 
 def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:
@@ -219,6 +227,17 @@ def _additions(acks: AckState) -> bytes:
         stored = CursorAdditions(redeliveries=list(ledgers.values())).SerializeToString()
         redeliveries.stored_form = stored
     return stored
+
+
+def _texts(pairs: Iterable[KeyValue]) -> list[str]:
+    return [text for each in pairs for text in (each.key, each.value)]
+
+
+def _check_texts(*texts: object) -> None:
+    """Protobuf gives a text that is no UTF-8 as bytes, which nobody expects."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise BrokenMetadata(f"a stored record has a text that is no UTF-8: {text!r}")
 
 
 def _due_property(stored: ManagedLedgerInfo.LedgerInfo) -> KeyValue:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from magnetar.ledger.api import EntryUnreadable, LedgerNotFound, LedgerReader, LedgerUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
+
+MANAGED_LEDGER_KEY: Final = "ManagedLedgerName"
+"""Among what `open` and `delete` are told was stored: the managed ledger's name. A store of files looks there first."""
 
 
 class OffloadedLedgerNotFound(LedgerNotFound):

@@ -24,7 +24,10 @@ class AssumedRole:
             raise SettingError(
                 "s3ManagedLedgerOffloadRole needs the library boto3: install magnetar-lib with the extra s3-role"
             ) from None
-        self._client: Any = boto3.client("sts", region_name=region or "us-east-1")
+        try:
+            self._client: Any = boto3.client("sts", region_name=region or "us-east-1")
+        except ValueError as error:  # The library's own for such names is one.
+            raise SettingError(f"s3ManagedLedgerOffloadRole={role} cannot be taken on in {region}: {error}") from None
         self._role = role
         self._session_name = session_name
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
@@ -40,6 +41,8 @@ INDEX_INTERVAL: Final = 128
 DATA: Final = "data"
 INDEX: Final = "index"
 INDEX_BYTES_MAX: Final = 64 << 20
+INDEXED_MAX: Final = 1 << 20
+"""Entries of an index, of a ledger of 134 million: 100 MB while it is open."""
 BUFFER_BYTES: Final = 1 << 20
 
 
@@ -71,9 +74,10 @@ class MapFileWriter:
         _sync_and_close(index)
         sync_folder(self._folder)
 
-    def close(self) -> None:
-        """Let go of a file that is not finished."""
-        self._data.close()
+    def abandon(self) -> None:
+        """Let go of a file that will not be finished. Closing writes what is held, which a full disk refuses."""
+        with suppress(OSError):
+            self._data.close()
 
     def _append(self, key: int, value: bytes) -> None:
         if self._position >= self._last_sync + SYNC_INTERVAL_BYTES:
@@ -149,8 +153,14 @@ def _read_index(path: Path) -> tuple[list[int], list[int]]:
         if (size_bytes := os.fstat(file.fileno()).st_size) > INDEX_BYTES_MAX:
             raise BadOffload(f"an index of {size_bytes} bytes, where {INDEX_BYTES_MAX} are the most")
         header = decode_sequence_header(file, LONG_CLASS)
-        found = [(key, decode_long_value(value)) for key, value in records(file, header)]
-    keys, positions = [key for key, _ in found], [position for _, position in found]
+        keys: list[int] = []
+        positions: list[int] = []
+        for key, value in records(file, header):
+            # Packed bytes may be a thousand times as many.
+            if len(keys) >= INDEXED_MAX:
+                raise BadOffload(f"an index of more than {INDEXED_MAX} entries")
+            keys.append(key)
+            positions.append(decode_long_value(value))
     if not keys or keys[0] != METADATA_KEY or positions[0] < 0:
         raise BadOffload("an index that does not begin with the ledger's metadata")
     if any(one >= other for one, other in (*pairwise(keys), *pairwise(positions))):

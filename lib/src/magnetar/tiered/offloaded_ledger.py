@@ -140,7 +140,10 @@ class OffloadedLedgerReader:
         return payloads
 
     async def _stretch(self, offset: int, block_end: int) -> memoryview:
-        """The bytes from `offset` to the end of the cached chunk or of the block, but one entry at least."""
+        """The bytes from `offset` to the end of the cached chunk or of the block, but one entry at least. Nothing at
+        the block's end, which may be the object's."""
+        if offset >= block_end:
+            return memoryview(b"")
         chunk_bytes = self._cache.chunk_bytes
         number, skipped_bytes = divmod(offset, chunk_bytes)
         data = await self._cache.read(self._source, number)
@@ -159,6 +162,8 @@ class OffloadedLedgerReader:
 
     async def _gather(self, offset: int, size_bytes: int) -> bytes:
         """A stretch over as many chunks as it takes."""
+        if offset + size_bytes > self._source.size_bytes:
+            raise BadOffload(f"{size_bytes} bytes from {offset} on of an object of {self._source.size_bytes}")
         chunk_bytes = self._cache.chunk_bytes
         numbers = range(offset // chunk_bytes, (offset + size_bytes - 1) // chunk_bytes + 1)
         for number in numbers:

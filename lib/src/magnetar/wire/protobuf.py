@@ -24,9 +24,13 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 def parse(kind: type[AnyMessage], data: bytes) -> AnyMessage:
     """The message that the bytes are. Raises `BadProtobuf`."""
     try:
-        return kind.FromString(data)
+        message = kind.FromString(data)
     except DecodeError as error:
         raise BadProtobuf(f"not a {kind.__name__}: {error}") from error
+    if not message.IsInitialized():
+        # The library looks at the outermost message alone; what is missing would be told when it is written again.
+        raise BadProtobuf(f"not a {kind.__name__}: it lacks what it must have")
+    return message
 
 
 def parse_text(kind: type[AnyMessage], text: str | bytes) -> AnyMessage:

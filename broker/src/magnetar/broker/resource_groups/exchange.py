@@ -18,6 +18,7 @@ from magnetar.broker.resource_groups.usage_message import decode_reports, encode
 from magnetar.broker.slices import TimeSlice
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.topic_name import TopicName
+from magnetar.net.throttled_report import ThrottledReport
 
 if TYPE_CHECKING:
     from magnetar.broker.peers.addresses import BrokerAddresses
@@ -94,6 +95,8 @@ class UsageExchange:
         """When the first report was due that this broker has not read itself."""
         self._ticking: asyncio.Task[None] | None = None
         self._transport: list[asyncio.Task[None]] = []
+        self._damaged = ThrottledReport(self._tell_damaged)
+        self._last_damage = ""
         groups.brokers = self._count
 
     def start(self) -> None:
@@ -252,7 +255,8 @@ class UsageExchange:
         try:
             broker, reports = decode_reports(message.payload, self._parts.interval_seconds())
         except PeerError as error:
-            logger.warning("%s: %s", USAGE_TOPIC, error)
+            self._last_damage = str(error)
+            self._damaged.happened()
             return
         if broker == self._own_url:
             self.failures = 0
@@ -266,6 +270,9 @@ class UsageExchange:
                 group = self._groups.get(report.group)
                 if group is not None:
                     group.take(broker, report, now)
+
+    def _tell_damaged(self, count: int) -> None:
+        logger.warning("%s: %d messages are passed over, the last one is %s", USAGE_TOPIC, count, self._last_damage)
 
 
 def reader_options() -> ReaderOptions:

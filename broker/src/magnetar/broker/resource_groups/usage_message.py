@@ -11,9 +11,13 @@ from typing import Final
 
 from magnetar.broker.resource_groups.group import GroupReport, Rates
 from magnetar.wire.pulsar.generated.resource_usage_pb2 import NetworkUsage, ResourceUsage, ResourceUsageInfo
-from magnetar.wire.pulsar.resource_usage import decode, encode
+from magnetar.wire.pulsar.resource_usage import BadResourceUsage, decode, encode
 
 UINT64_MAX: Final = 2**64 - 1
+
+REPORTS_MAX: Final = 4_000
+"""In one message: a third more than a message that is read has of groups with names of usual length. They take 20 ms;
+as many as could be empty take half a second."""
 
 WAITS_FOR_MESSAGES: Final = 1
 WAITS_FOR_BYTES: Final = 2
@@ -42,6 +46,8 @@ def encode_reports(broker: str, reports: Iterable[GroupReport], interval_seconds
 def decode_reports(payload: bytes, interval_seconds: float) -> tuple[str, list[GroupReport]]:
     """The broker, and what it tells of each group; None for a direction that it leaves out. `BadResourceUsage`."""
     info = decode(payload)
+    if len(info.usageMap) > REPORTS_MAX:
+        raise BadResourceUsage(f"a report of {len(info.usageMap)} groups, where {REPORTS_MAX} are the most")
     return info.broker, [
         GroupReport(
             usage.owner,

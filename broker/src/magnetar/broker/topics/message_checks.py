@@ -38,6 +38,11 @@ MARKER_TYPE: Final = b"\xa0\x01"
 LONG_MARKER_TYPE: Final = b"\xa0\x81"
 """How that field begins with a tag that is longer than it need be, which parsers take as well."""
 
+TRANSACTION_NUMBERS: Final = (b"\xb0\x01", b"\xb0\x81")
+"""How a field `txnid_least_bits` begins (number 22, a varint), and with a tag that is longer than it need be."""
+
+UNNAMED_TRANSACTION: Final = "The message says that it is of a transaction, and its command names none"
+
 OTHER_TRANSACTION: Final = "The message does not say that it is of the transaction that its command names"
 
 
@@ -55,6 +60,7 @@ def publish_checked(
         _add_duplicates(batch, topic_name, deduplication, refusals)
     if buffer is not None:
         _add_markers(batch, refusals)
+        _add_unnamed(batch, refusals)
     if batch.transactions is not None:
         _add_ended(batch, batch.transactions, buffer, refusals)
     if not refusals:
@@ -134,6 +140,20 @@ def _is_end_marker(payload: bytes) -> bool:
         return skim(payload).marker_type in (COMMIT_MARKER, ABORT_MARKER)
     except BadMetadata:
         return False
+
+
+def _add_unnamed(batch: PublishBatch, refusals: dict[int, Refusal]) -> None:
+    """The next owner goes by what messages say: one whose command names no transaction would be shown now, and begin
+    one then that nobody ends. Apache's brokers take it. Replicators leave such numbers out."""
+    transactions = batch.transactions
+    for index, payload in enumerate(batch.payloads):
+        if (transactions is not None and transactions[index] is not None) or index in refusals:
+            continue
+        short, long = TRANSACTION_NUMBERS
+        if short in payload or long in payload:
+            of = _transaction_of(payload)
+            if of is not None and of[0] >= 0 and of[1] >= 0:
+                refusals[index] = (ServerError.NOT_ALLOWED_ERROR, UNNAMED_TRANSACTION)
 
 
 def _add_ended(

@@ -14,7 +14,7 @@ from magnetar.broker.slices import TimeSlice
 from magnetar.broker.transactions.batched_writes import BatchedWrites, BatchLimits
 from magnetar.broker.transactions.coordinator_table import LogPlace
 from magnetar.broker.transactions.names import LOG_CURSOR, log_name
-from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, last_sequence_of
+from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, last_sequence_of, last_sequence_said
 from magnetar.core.clock import CallLater
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
@@ -79,7 +79,7 @@ class CoordinatorLog:
     @property
     def last_sequence(self) -> int:
         """The newest id that was given before this broker came; -1 for none."""
-        return int(self._ledger.properties.get(MAX_LOCAL_TXN_ID, "-1"))
+        return last_sequence_said(self._ledger.properties)
 
     def note_last_sequence(self, sequence: int) -> None:
         """An id was given: from now on the list of ledgers says so whenever it is written."""
@@ -155,7 +155,7 @@ class CoordinatorLog:
 
 def _with_last_sequence(entry: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:
     """The properties with the last id that was given: the log's last entry may know one later than they do."""
-    stored = int(properties.get(MAX_LOCAL_TXN_ID, "-1"))
+    stored = last_sequence_said(properties)
     return {**properties, MAX_LOCAL_TXN_ID: str(max(stored, last_sequence_of(entry)))}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, cast
 
 from magnetar.broker.states import TransactionState
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.wire.pulsar.generated import transaction_log_pb2 as pb
-from magnetar.wire.pulsar.transaction_log import Record, decode
+from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode
 
 MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"
 """The property of the managed ledger that says which id was given last, in decimal."""
@@ -64,6 +64,19 @@ def state_changed(
 def last_sequence_of(data: bytes) -> int:
     """The newest id that a coordinator had given when it wrote an entry. `BadTransactionRecord`"""
     return max((int(record.max_local_txn_id) for record in decode(data)), default=-1)
+
+
+def last_sequence_said(properties: Mapping[str, str]) -> int:
+    """The newest id that was given, as the properties of the managed ledger say it; -1: none. `BadTransactionRecord`"""
+    text = properties.get(MAX_LOCAL_TXN_ID, "-1")
+    try:
+        said = int(text)
+    except ValueError:
+        said = -2
+    if not -1 <= said < _LARGEST_SIGNED:
+        # Ids that were given once must not be given again.
+        raise BadTransactionRecord(f"the property {MAX_LOCAL_TXN_ID} is {text!r}, which is no id")
+    return said
 
 
 def _record(operation: pb.TransactionMetadataEntry.TransactionMetadataOp, of: TransactionId, stamp: Stamp) -> Record:

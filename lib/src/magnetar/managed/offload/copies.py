@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.offload.context import copy_of
 from magnetar.managed.offload.counters import NOTHING_OFFLOADED, OffloadCounters
 from magnetar.managed.shared import Shared
+from magnetar.tiered.api import MANAGED_LEDGER_KEY
 from magnetar.tiered.offloaders import StoreLease
 from magnetar.tiered.policy import ReadFirst
 
@@ -163,6 +164,11 @@ class TieredAccess:
         assert self._lease is not None
         return self._lease
 
+    def with_name(self, stored: Mapping[str, str]) -> Mapping[str, str]:
+        """What is kept beside a copy, and whose it is: without that, a file system is searched as a whole.
+        (Pulsar: ManagedLedgerImpl.getLedgerHandle)"""
+        return {**stored, MANAGED_LEDGER_KEY: self._appends.name}
+
     async def close(self) -> None:
         """Let go of the store."""
         held, self._lease = self._lease, None
@@ -189,7 +195,7 @@ class TieredAccess:
         """Open a ledger whose record knows of a whole copy in tiered storage."""
         copy = copy_of(record)
         assert copy is not None
-        ledger_id, uid, stored = record.ledger_id, copy.uid, copy.stored
+        ledger_id, uid, stored = record.ledger_id, copy.uid, self.with_name(copy.stored)
 
         async def in_store() -> LedgerReader:
             return await (await self.lease()).offloader.open(ledger_id, uid, stored)
@@ -214,7 +220,7 @@ class TieredAccess:
         `LedgerUnavailable`, or what the offloader raises, when not."""
         copy = copy_of(record)
         assert copy is not None
-        reader = await (await self.lease()).offloader.open(record.ledger_id, copy.uid, copy.stored)
+        reader = await (await self.lease()).offloader.open(record.ledger_id, copy.uid, self.with_name(copy.stored))
         try:
             last = record.entries - 1
             if reader.last_add_confirmed < last:

@@ -210,7 +210,8 @@ class OffloadRun:
             records = [] if node is None else decode_ledger_info(node.value).records
             named = {copy.uid for copy in map(copy_of, records) if copy is not None}
             if self.uid not in named:
-                await lease.offloader.delete(self.ledger_id, self.uid, lease.offloader.stored_metadata())
+                stored = self._tiered.with_name(lease.offloader.stored_metadata())
+                await lease.offloader.delete(self.ledger_id, self.uid, stored)
         except (MagnetarError, PeerError) as error:
             logger.warning("%s: objects of %s may be left over: %r", self._name, self.uid, error)
         finally:

@@ -9,6 +9,7 @@ from uuid import UUID
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryNotFound, LedgerReader
 from magnetar.tiered.api import (
+    MANAGED_LEDGER_KEY,
     OffloadDamaged,
     OffloadedLedgerNotFound,
     OffloadedObject,
@@ -82,6 +83,7 @@ class MemoryOffloader:
 
     async def open(self, ledger_id: int, uid: UUID, stored: Mapping[str, str]) -> LedgerReader:
         """Open what was offloaded."""
+        assert stored[MANAGED_LEDGER_KEY]
         await self.step("open")
         key = _key(ledger_id, uid)
         if stored.get("bucket") != self.bucket or key not in self.objects.objects:
@@ -93,6 +95,7 @@ class MemoryOffloader:
 
     async def delete(self, ledger_id: int, uid: UUID, stored: Mapping[str, str]) -> None:
         """Remove both objects of an offload, the index first."""
+        assert stored[MANAGED_LEDGER_KEY]
         await self.step("delete")
         self.objects.deletions += 1
         self.objects.objects.pop(_key(ledger_id, uid) + "-index", None)

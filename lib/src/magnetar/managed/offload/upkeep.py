@@ -225,7 +225,7 @@ async def delete_everything(
 async def _delete(tiered: TieredAccess, objects: OwedObjects) -> None:
     lease = await tiered.lease()
     try:
-        await lease.offloader.delete(objects.ledger_id, objects.uid, objects.stored)
+        await lease.offloader.delete(objects.ledger_id, objects.uid, tiered.with_name(objects.stored))
     except (MagnetarError, TimeoutError) as error:
         tiered.counted().deletions_failed += 1
         tiered.counted().last_error = str(error) or repr(error)

@@ -26,8 +26,8 @@ from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
 
 INDEX_MAGIC: Final = 0xDE47DE47
 STREAMING_INDEX_MAGIC: Final = 0x3D1FB0BC
-INDEX_BYTES_MAX: Final = 16 << 20
-"""Of one index object: 800 000 blocks. A ledger of 2 GiB has 400 of the smallest."""
+INDEX_BYTES_MAX: Final = 4 << 20
+"""Of one index object: 200 000 blocks, 30 MB once they are decoded. A ledger of 2 GiB has 400 of the smallest."""
 
 _HEAD: Final = struct.Struct(">IIqq")
 _LEDGER_HEAD: Final = struct.Struct(">ii")

@@ -6,7 +6,7 @@ metadata and no checksum of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -51,4 +51,15 @@ def decode(data: bytes) -> list[Record]:
     # What a later version may write would else count as the operation 0, a new transaction.
     if not all(record.HasField("metadata_op") and record.IsInitialized() for record in records):
         raise BadTransactionRecord("a record of a transaction without a known operation")
+    if not data.isascii() and not all(isinstance(text, str) for record in records for text in _texts_of(record)):
+        # Protobuf gives such a text as bytes, which nobody expects.
+        raise BadTransactionRecord("a record of a transaction with a text that is no UTF-8")
     return records
+
+
+def _texts_of(record: Record) -> Iterator[object]:
+    yield record.owner
+    yield from record.partitions
+    for each in record.subscriptions:
+        yield each.topic
+        yield each.subscription

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import msgspec
 from aiohttp import web
-from magnetar.core.errors import MagnetarError
-from magnetar.managed.info_codec import LedgerInfo, decode_ledger_info
+from magnetar.broker.slices import TimeSlice, in_slices
+from magnetar.core.errors import MagnetarError, Misuse, PeerError
+from magnetar.managed.info_codec import decode_ledger_info
+from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.offload.context import copy_of
 from magnetar.managed.offload.owed import owed_objects
 from magnetar.managed.paths import ledger_path
-from magnetar.metadata.store import MetadataStore
-from magnetar.tiered.api import OffloadedObject, Offloader
+from magnetar.metadata.paths import check_path
+from magnetar.metadata.store import MetadataStore, NodeTooLarge
+from magnetar.tiered.api import OffloadedLedgerNotFound, OffloadedObject, Offloader
 from magnetar.wire.offload.object_names import MANAGED_LEDGER_KEY
+
+logger: Final = logging.getLogger(__name__)
 
 PAGE_OBJECTS: Final = 200
 """Objects whose metadata is asked for in one step, and whose answers are kept until they are sent."""
@@ -57,55 +63,83 @@ async def scan_answer(
     return response
 
 
+class _Known(NamedTuple):
+    """What one topic says of its objects."""
+
+    records: Mapping[int, LedgerRecord]
+    """By the id of the ledger."""
+    owed: frozenset[UUID]
+
+
 class _Scan:
     def __init__(self, offloader: Offloader, store: MetadataStore, cluster: str) -> None:
         self._offloader = offloader
         self._store = store
         self._cluster = cluster
         self._after = ""
-        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
         self.over = False
         self.errors = 0
         self.unknown = 0
 
     async def next_page(self) -> list[dict[str, Any]]:
-        """Some objects, with their statuses."""
+        """Some objects, with their statuses. Those that are deleted meanwhile are left out."""
         page = await self._offloader.page(self._after, count_max=PAGE_OBJECTS)
         self._after, self.over = page.next_after or "", page.next_after is None
-        metadata = await asyncio.gather(*(self._metadata_of(one) for one in page.objects))
-        records: dict[str, LedgerInfo | None] = {}
+        metadata = await in_slices(self._metadata_of, page.objects, ASKED_AT_ONCE)
+        known: dict[str, _Known | None] = {}
         documents = []
+        turn = TimeSlice()
         for one, found in zip(page.objects, metadata, strict=True):
+            if found is None:
+                continue
             name = found.get(MANAGED_LEDGER_KEY)
-            if name is not None and name not in records:
-                records[name] = await self._records_of(name)
-            status, seen = self._status(one, found, records.get(name) if name is not None else None)
+            if name is not None and name not in known:
+                known[name] = await self._known_of(name)
+            status, seen = self._status(one, found, known.get(name) if name is not None else None)
             self.unknown += status == "UNKNOWN"
             self.errors += status not in ("OK", "UNKNOWN", "OWED")
             documents.append({**_described(one, found), **seen, "status": status})
+            if turn.over:
+                await turn.pause()
         return documents
 
-    async def _metadata_of(self, one: OffloadedObject) -> Mapping[str, str]:
-        async with self._turns:
+    async def _metadata_of(self, one: OffloadedObject) -> Mapping[str, str] | None:
+        try:
             return await self._offloader.metadata_of(one.key)
+        except OffloadedLedgerNotFound:
+            return None
 
-    async def _records_of(self, name: str) -> LedgerInfo | None:
+    async def _known_of(self, name: str) -> _Known | None:
+        """None: nobody can tell. Whoever writes objects may write any name; what stands in a damaged record may be
+        anything, and must not pass for an orphan."""
+        try:
+            check_path(ledger_path(name))
+        except (Misuse, NodeTooLarge):
+            return None
         node = await self._store.get(ledger_path(name), watch=False)
-        return None if node is None else decode_ledger_info(node.value)
+        if node is None:
+            return _Known({}, frozenset())
+        try:
+            info = decode_ledger_info(node.value)
+        except PeerError as error:
+            logger.warning("the scan of offloaded ledgers cannot tell of %s: %s", name, error)
+            return None
+        return _Known(
+            {record.ledger_id: record for record in info.records},
+            frozenset(owed.uid for owed in owed_objects(info.properties).values()),
+        )
 
     def _status(
-        self, one: OffloadedObject, metadata: Mapping[str, str], info: LedgerInfo | None
+        self, one: OffloadedObject, metadata: Mapping[str, str], known: _Known | None
     ) -> tuple[str, dict[str, Any]]:
         """Pulsar's words (`OffloaderObjectsScannerUtils`), and ours for what is still to be deleted."""
         name = metadata.get(MANAGED_LEDGER_KEY)
-        if name is None or metadata.get(CLUSTER_KEY, self._cluster) != self._cluster:
+        if name is None or known is None or metadata.get(CLUSTER_KEY, self._cluster) != self._cluster:
             return "UNKNOWN", {}
         seen: dict[str, Any] = {"managedLedgerName": name}
-        if info is not None and any(owed.uid == one.uid for owed in owed_objects(info.properties).values()):
+        if one.uid in known.owed:
             return "OWED", seen
-        record = None
-        if info is not None:
-            record = next((each for each in info.records if each.ledger_id == one.ledger_id), None)
+        record = None if one.ledger_id is None else known.records.get(one.ledger_id)
         if record is None:
             return "NOT-FOUND", seen
         copy = copy_of(record)
