@@ -398,3 +398,12 @@ async def stored(admin: Any) -> list[bytes]:
         (await ledger.read_entry(ledger.ledgers.entry_at(index))).data
         for index in range(ledger.ledgers.number_of_entries())
     ]
+
+
+async def test_the_ends_of_transactions_are_told_apart(admin: Any, busy: Page) -> None:
+    table = topic_of(admin).buffer.table
+    table.aborted_count, table.committed_count = 2, 5
+    page = await scrape(admin)
+    topic = "persistent://public/default/topic"
+    assert page.value("pulsar_txn_tb_aborted_total", topic=topic) == 2
+    assert page.value("pulsar_txn_tb_committed_total", topic=topic) == 5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from magnetar.core.errors import Misuse, SettingError
 from magnetar.ledger.api import EntryNotFound, LedgerReader, LedgerUnavailable
 from magnetar.tiered.api import OffloadDamaged, OffloadedLedgerNotFound, OffloadRefused, OffloadUnavailable
 from magnetar.tiered.factory import make_offloader
-from magnetar.tiered.file_offloader import FileOffloader
+from magnetar.tiered.file_offloader import FileLedgerReader, FileOffloader
 from magnetar.tiered.testing import ClosedMemoryLedger
 from magnetar.wire.offload.errors import BadOffload
 from magnetar.wire.offload.sequence_file import (
@@ -265,3 +267,46 @@ def test_only_mounted_file_systems() -> None:
     for uri in ("", "hdfs://127.0.0.1:9000", "relative", "file:relative"):
         with pytest.raises(SettingError, match="only file systems that are mounted"):
             make_offloader({"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": uri})
+
+
+async def test_everything_is_on_the_disk_in_the_order_in_which_it_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data, then the index, then their directory; its name, then the directory of that."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path / TOPIC}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    await offloaded(offloader_at(tmp_path), ClosedMemoryLedger(LEDGER_ID, [b"a"]))
+    unfinished = f"/{LEDGER_ID}-{UID}.unfinished"
+    assert synced == [f"{unfinished}/data", f"{unfinished}/index", unfinished, ""]
+
+
+async def test_reads_of_one_directory_take_turns(tmp_path: Path) -> None:
+    """They share one place in the file."""
+    offloader = offloader_at(tmp_path)
+    await offloaded(offloader, ClosedMemoryLedger(LEDGER_ID, [b"a", b"b"]))
+    reader = await offloader.open(LEDGER_ID, ID, STORED)
+    assert isinstance(reader, FileLedgerReader)
+    begun: list[int] = []
+    go_on = threading.Event()
+    read = reader._reader.read
+
+    def watched(first_entry_id: int, last_entry_id: int, size_bytes_max: int) -> list[bytes]:
+        begun.append(first_entry_id)
+        go_on.wait(10)
+        return read(first_entry_id, last_entry_id, size_bytes_max)
+
+    reader._reader.read = watched  # type: ignore[method-assign] # Only to look.
+    reads = [asyncio.create_task(reader.read(number, number)) for number in (0, 1)]
+    while not begun:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    assert begun == [0]
+    go_on.set()
+    assert await asyncio.gather(*reads) == [[b"a"], [b"b"]]
+    await reader.close()
