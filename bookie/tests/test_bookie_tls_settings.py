@@ -176,3 +176,18 @@ def test_the_role_is_in_the_first_unit_as_bookkeeper_reads_it(units: list[str], 
 def test_who_showed_no_certificate_has_no_role() -> None:
     assert role_problem({}, {"broker"}) == "it showed no certificate"
     assert role_problem({"subject": ()}, {"broker"}).startswith("its certificate names no role")
+
+
+def test_without_client_authentication_nobody_shows_or_asks_for_a_certificate(
+    good: dict[str, str], authority: TestAuthority
+) -> None:
+    """The client keeps its key to itself, and the bookie knows no authorities of clients (BookKeeper:
+    TLSContextFactory)."""
+    offered = {**good, "tlsClientAuthentication": "false", "bookieAuthProviderFactoryClass": "", "authorizedRoles": ""}
+    tls = bookie_process_settings(given(**offered)).bookie.tls
+    client, server = tls.client_tls(), tls.server_tls()
+    assert client is not None
+    assert server is not None
+    assert (client.certificate_file, client.key_file, client.key_password_file) == (None, None, None)
+    assert client.trust_certificates_file == authority.certificate_file
+    assert (server.trust_certificates_file, server.require_client_certificate) == (None, False)

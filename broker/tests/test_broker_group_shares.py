@@ -329,3 +329,14 @@ def test_a_batch_now_and_then_hardly_changes_what_is_told() -> None:
     assert group.publish.used == pytest.approx([40.0, 400.0])
     group.measure(1.0, 2.0)
     assert group.publish.used == pytest.approx([24.0, 240.0])
+
+
+def test_a_change_of_what_goes_out_is_told_as_one_of_what_comes_in() -> None:
+    timers = Timers()
+    group = ResourceGroup("a", timers, timers.call_later)
+    group.use_limits(GroupLimits(dispatch_messages=1_000), 1)
+    group.report(0.0)
+    group.dispatch.used[0] = 19.0
+    assert not group.due(1.0, 60.0)
+    group.dispatch.used[0] = 21.0
+    assert group.due(1.0, 60.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, messa
 from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapshot
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotsUnavailable
 from magnetar.core.bundle import BundleName
+from magnetar.core.clock import TimerHandle
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.append_path import AppendPath
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -330,3 +331,21 @@ async def test_what_is_on_its_way_is_stored_before_the_first_snapshot(monkeypatc
         on_their_way[0] = 0
         await client.expect(Command.SEND_RECEIPT)
         assert snapshots.writes == 1
+
+
+async def test_a_change_waits_for_its_snapshot_as_many_milliseconds_as_are_set() -> None:
+    async with with_fake(snapshot_interval_ms=4_000) as (broker, client, _):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=1)
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        delays: list[float] = []
+        call_later = buffer._call_later
+
+        def watched(delay: float, callback: Callable[[], None], /) -> TimerHandle:
+            delays.append(delay)
+            return call_later(delay, callback)
+
+        buffer._call_later = watched
+        await ended(client, 1)
+        assert delays == [4.0]

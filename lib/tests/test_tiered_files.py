@@ -17,6 +17,7 @@ from magnetar.ledger.api import EntryNotFound, LedgerReader, LedgerUnavailable
 from magnetar.tiered.api import OffloadDamaged, OffloadedLedgerNotFound, OffloadRefused, OffloadUnavailable
 from magnetar.tiered.factory import make_offloader
 from magnetar.tiered.file_offloader import FileLedgerReader, FileOffloader
+from magnetar.tiered.map_file import MapFileReader, MapFileWriter
 from magnetar.tiered.testing import ClosedMemoryLedger
 from magnetar.wire.offload.errors import BadOffload
 from magnetar.wire.offload.sequence_file import (
@@ -310,3 +311,36 @@ async def test_reads_of_one_directory_take_turns(tmp_path: Path) -> None:
     go_on.set()
     assert await asyncio.gather(*reads) == [[b"a"], [b"b"]]
     await reader.close()
+
+
+async def test_an_entry_that_the_data_lack_is_told(tmp_path: Path) -> None:
+    """The next one does not take its place."""
+    ledger = ClosedMemoryLedger(LEDGER_ID, [b"a", b"b", b"c"])
+    writer = MapFileWriter(tmp_path / "map", ID, ledger.described())
+    writer.append(0, [b"a"])
+    writer.append(2, [b"c"])
+    writer.finish()
+    reader = MapFileReader(tmp_path / "map")
+    assert reader.read(0, 0, 100) == [b"a"]
+    with pytest.raises(BadOffload, match="entry 1 is missing"):
+        reader.read(0, 2, 100)
+    reader.close()
+
+
+async def test_every_128th_record_is_in_the_index_as_hadoop_has_it(tmp_path: Path) -> None:
+    """The ledger's metadata are the first."""
+    await offloaded(offloader_at(tmp_path), ClosedMemoryLedger(LEDGER_ID, [b"a"] * 300))
+    with (tmp_path / TOPIC / f"{LEDGER_ID}-{UID}" / "index").open("rb") as file:
+        header = decode_sequence_header(file, LONG_CLASS)
+        assert [key for key, _ in records(file, header)] == [-1, 127, 255]
+
+
+@pytest.mark.parametrize("stored", [{}, STORED])
+async def test_what_is_not_there_can_be_deleted(tmp_path: Path, stored: dict[str, str]) -> None:
+    """By its name, and when it is looked for: whoever repeats a deletion finds nothing left."""
+    offloader = offloader_at(tmp_path)
+    await offloader.delete(LEDGER_ID, ID, stored)
+    await offloaded(offloader, ClosedMemoryLedger(LEDGER_ID, [b"a"]))
+    for _ in range(2):
+        await offloader.delete(LEDGER_ID, ID, stored)
+    assert (await offloader.page()).objects == []
