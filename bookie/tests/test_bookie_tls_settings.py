@@ -191,3 +191,13 @@ def test_without_client_authentication_nobody_shows_or_asks_for_a_certificate(
     assert (client.certificate_file, client.key_file, client.key_password_file) == (None, None, None)
     assert client.trust_certificates_file == authority.certificate_file
     assert (server.trust_certificates_file, server.require_client_certificate) == (None, False)
+
+
+def test_whether_the_name_of_a_bookies_host_is_verified(good: dict[str, str]) -> None:
+    def verified(**values: str) -> bool:
+        client = bookie_process_settings(given(**good, **values)).bookie.tls.client_tls()
+        assert client is not None
+        return client.verify_host_name
+
+    assert not verified(), "BookKeeper's default"
+    assert verified(tlsHostnameVerificationEnabled="true")

@@ -442,3 +442,10 @@ def test_points_are_near_again_once_they_are_used_up() -> None:
     for number in range(1_000, 1_020):
         points.appended(acked(number), (1, number))
     assert points.points
+
+
+def test_the_size_of_a_batch_stays_known_when_another_acknowledgement_does_not_tell_it() -> None:
+    held = HeldAcknowledgements()
+    held.hold((0, 1), [held_entry(AckedEntry((7, 1), words_of(0b1110), 4))])
+    held.hold((0, 2), [held_entry(AckedEntry((7, 1), words_of(0b1101), 0))])
+    assert held.sizes == {(7, 1): 4}

@@ -27,6 +27,7 @@ from magnetar.wire.offload.sequence_file import (
     encode_record,
     encode_sequence_header,
     encode_vint,
+    long_value,
     read_vint,
     records,
 )
@@ -344,3 +345,24 @@ async def test_what_is_not_there_can_be_deleted(tmp_path: Path, stored: dict[str
     for _ in range(2):
         await offloader.delete(LEDGER_ID, ID, stored)
     assert (await offloader.page()).objects == []
+
+
+async def test_a_read_ends_with_the_entry_that_has_reached_its_bytes(tmp_path: Path) -> None:
+    ledger = ClosedMemoryLedger(LEDGER_ID, [b"123456"] * 3)
+    await offloaded(offloader_at(tmp_path), ledger)
+    reader = MapFileReader(tmp_path / TOPIC / f"{LEDGER_ID}-{UID}")
+    assert [len(reader.read(0, 2, size_bytes_max)) for size_bytes_max in (1, 10, 11, 20, 21, 1_000)] == [1, 1, 2, 2, 3, 3]
+    reader.close()
+
+
+@pytest.mark.parametrize("entries", [[(-1, 5), (-1, 9)], [(-1, 5), (3, 5)], [(-1, 9), (3, 5)], [(0, 5)], [(-1, -1)]])
+def test_an_index_whose_numbers_do_not_rise_is_damaged(tmp_path: Path, entries: list[tuple[int, int]]) -> None:
+    folder = tmp_path / "map"
+    writer = MapFileWriter(folder, ID, ClosedMemoryLedger(LEDGER_ID, [b"a"]).described())
+    writer.append(0, [b"a"])
+    writer.finish()
+    index = encode_sequence_header(LONG_CLASS, ID.bytes)
+    index += b"".join(encode_record(key, long_value(position)) for key, position in entries)
+    (folder / "index").write_bytes(index)
+    with pytest.raises(BadOffload, match="an index"):
+        MapFileReader(folder)
