@@ -403,7 +403,9 @@ async def stored(admin: Any) -> list[bytes]:
 
 
 async def test_the_ends_of_transactions_are_told_apart(admin: Any, busy: Page) -> None:
-    table = topic_of(admin).buffer.table
+    buffer = topic_of(admin).buffer
+    assert buffer is not None
+    table = buffer.table
     table.aborted_count, table.committed_count = 2, 5
     page = await scrape(admin)
     topic = "persistent://public/default/topic"

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
@@ -323,7 +324,7 @@ async def test_what_is_on_its_way_is_stored_before_the_first_snapshot(monkeypatc
     monkeypatch.setattr(AppendPath, "pending_entries", property(lambda _: on_their_way[0]))
     async with with_fake() as (_, client, snapshots):
         await client.producer(TOPIC)
-        bits = {"txnid_most_bits": 0, "txnid_least_bits": 7}
+        bits: Any = {"txnid_most_bits": 0, "txnid_least_bits": 7}
         client.send(Command.SEND, message(b"m1", sequence_id=1, **bits), producer_id=1, sequence_id=1, **bits)
         for _ in range(5):
             await client.round_trip()

@@ -135,4 +135,6 @@ async def test_a_handshake_that_does_not_stand_ends_the_connection(monkeypatch: 
     with pytest.raises(ConnectionResetError, match="during its TLS handshake"):
         await start_tls(cast(Connection, connection), cast(Any, None), server_side=True)
     assert connection.bare.aborted
-    assert [str(error) for error in connection.lost] == ["the other side closed the connection during its TLS handshake"]
+    assert [str(error) for error in connection.lost] == [
+        "the other side closed the connection during its TLS handshake"
+    ]

@@ -351,7 +351,14 @@ async def test_a_read_ends_with_the_entry_that_has_reached_its_bytes(tmp_path: P
     ledger = ClosedMemoryLedger(LEDGER_ID, [b"123456"] * 3)
     await offloaded(offloader_at(tmp_path), ledger)
     reader = MapFileReader(tmp_path / TOPIC / f"{LEDGER_ID}-{UID}")
-    assert [len(reader.read(0, 2, size_bytes_max)) for size_bytes_max in (1, 10, 11, 20, 21, 1_000)] == [1, 1, 2, 2, 3, 3]
+    assert [len(reader.read(0, 2, size_bytes_max)) for size_bytes_max in (1, 10, 11, 20, 21, 1_000)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
     reader.close()
 
 
