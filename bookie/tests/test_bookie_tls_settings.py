@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.process.autorecovery import autorecovery_process_settings
 from magnetar.bookie.process.bookie import bookie_process_settings
-from magnetar.bookie.server.protection import ROLES_PROVIDER, read_protection
+from magnetar.bookie.server.protection import ROLES_PROVIDER, read_protection, tell_protection
 from magnetar.bookie.server.roles import role_of, role_problem
 from magnetar.bookie.setting_names import known_names
 from magnetar.core.errors import SettingError
@@ -201,3 +201,17 @@ def test_whether_the_name_of_a_bookies_host_is_verified(good: dict[str, str]) ->
 
     assert not verified(), "BookKeeper's default"
     assert verified(tlsHostnameVerificationEnabled="true")
+
+
+def test_who_offers_tls_hears_that_it_can_be_left_out(good: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """And only then."""
+    offered = {**good, "bookieAuthProviderFactoryClass": "", "authorizedRoles": ""}
+    for values, warned in (
+        ({}, False),
+        (offered, True),
+        ({**offered, "tlsRequired": "true"}, False),
+        (good, False),
+    ):
+        caplog.clear()
+        tell_protection(read_protection(bookie_process_settings(given(**values)).bookie))
+        assert ("those without are served as well" in caplog.text) is warned

@@ -77,16 +77,3 @@ def test_each_minute_costs_the_same_among_many() -> None:
     for _ in range(95):
         microseconds(1_000)
     assert min(microseconds(1_000) for _ in range(5)) < 10 * first
-
-
-def test_there_is_a_bound_on_minutes_as_well_as_on_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients name any time, each time another one."""
-    monkeypatch.setattr(delayed_index, "BUCKETS_MAX", 3)
-    index = DelayedIndex()
-    for number in range(3):
-        assert not index.full
-        index.add(number << BUCKET_BITS, (1, number), 0)
-        index.add(number << BUCKET_BITS, (2, number), 0)
-    assert index.full
-    index.stand_at("one", 1)
-    assert not index.full, "a minute that is over makes room"
