@@ -14,10 +14,14 @@ from magnetar.managed.offload.context import begun, copy_of
 from magnetar.managed.offload.copies import CopiesReader, LedgerCopy, TieredAccess
 from magnetar.managed.offload.counters import OffloadCounters
 from magnetar.managed.offload.owed import owed_objects
+from magnetar.managed.paths import ledger_path
 from magnetar.managed.testing import append
+from magnetar.metadata.faulty import RequestFate
 from magnetar.sim.virtual_time import VirtualTimeLoop
 from magnetar.tiered.api import OffloadUnavailable
+from magnetar.tiered.policy import NO_OFFLOAD
 
+from lib.tests.managed_world import NAME
 from lib.tests.offload_world import ASKED, HOUR_MS, OffloadWorld, keeping, prepared, until_done, with_policy
 
 new_event_loop = VirtualTimeLoop
@@ -29,7 +33,8 @@ ANOTHER_UID = UUID("00000000-0000-4000-0000-000000000002")
 async def world() -> AsyncIterator[OffloadWorld]:
     world = OffloadWorld()
     yield world
-    world.offloader.hold.set()
+    for offloader in world.stores.made:
+        offloader.hold.set()
     await world.close()
 
 
@@ -202,3 +207,18 @@ async def test_two_reads_that_fail_at_once_both_go_on_with_the_next_copy() -> No
     bad.goes_on.set()
     assert await asyncio.gather(*reads) == [[b"0"], [b"1"]]
     assert counters.read_errors == 1
+
+
+async def test_due_times_that_were_not_stored_are_stored_another_time(world: OffloadWorld) -> None:
+    """A write that failed has not told the next owner of them."""
+    settings = keeping(NO_OFFLOAD, retention_time_ms=HOUR_MS)
+    ledger = await world.filled(settings)
+    due_ms = world.clock.ms + 9 * HOUR_MS
+    ledger.ledgers.note_due(0, due_ms)
+    world.next_fates(ledger_path(NAME), *[RequestFate.REFUSED] * 9)
+    await ledger.trim_if_due()
+    assert ledger.ledgers.due_unstored
+    world.fates.clear()
+    await ledger.trim_if_due()
+    assert not ledger.ledgers.due_unstored
+    assert (await world.info()).records[0].due_ms == due_ms
