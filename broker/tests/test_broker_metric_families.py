@@ -29,11 +29,10 @@ def test_both_directions_of_a_group_are_told_apart() -> None:
     groups = SimpleNamespace(in_use=lambda: [group])
     lines = group_metrics(context(service=SimpleNamespace(groups=groups)), metric, escape)
     told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-    found = {labels.partition("{")[0].removeprefix("pulsar_resource_group_"): [] for labels, _, _ in told}
+    found: dict[str, list[tuple[bool, float]]] = {}
     for labels, _, value in told:
-        found[labels.partition("{")[0].removeprefix("pulsar_resource_group_")].append(
-            ("Publish" in labels, float(value))
-        )
+        name = labels.partition("{")[0].removeprefix("pulsar_resource_group_")
+        found.setdefault(name, []).append(("Publish" in labels, float(value)))
     assert found == {
         "messages_used_total": [(True, 1), (False, 3)],
         "bytes_used_total": [(True, 2), (False, 4)],
