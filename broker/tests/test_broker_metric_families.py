@@ -8,10 +8,12 @@ from typing import Any
 from magnetar.broker.admin.brokers.group_metrics import group_metrics
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.admin.brokers.metric_text import escape, metric
+from magnetar.broker.admin.brokers.offload_metrics import OFFLOAD_METRICS, offload_values
 from magnetar.broker.admin.brokers.transaction_metrics import transaction_metrics
 from magnetar.broker.resource_groups.group import GroupLimits, ResourceGroup
 from magnetar.broker.transactions.api import CoordinatorCounts
 from magnetar.broker.transactions.coordinator_counters import LATENCY_BOUNDS_MS
+from magnetar.managed.offload.counters import OffloadCounters
 
 from broker.tests.subscription_stage import Timers
 
@@ -63,3 +65,25 @@ def test_how_transactions_ended_and_how_long_commits_took() -> None:
     assert told[f"pulsar_txn_active_count{labels}"] == "1"
     bounds = [*map(str, LATENCY_BOUNDS_MS), "overflow"]
     assert [told[f"pulsar_txn_execution_latency_le_{bound}{labels}"] for bound in bounds] == [*map(str, latencies)]
+
+
+def test_what_tiered_storage_did_stands_in_the_family_of_its_name() -> None:
+    counters = OffloadCounters()
+    counters.offload_errors, counters.write_errors, counters.read_errors = 1, 2, 3
+    counters.deletions, counters.deletions_failed, counters.ledger_reads = 4, 5, 6
+    counters.ledger_read_seconds = 3.0
+    counters.offload_bytes_per_second, counters.read_bytes_per_second = 7.0, 8.0
+    topic: Any = SimpleNamespace(ledger=SimpleNamespace(offloads=SimpleNamespace(counters=counters)))
+    values = offload_values(topic)
+    assert values is not None
+    told = {
+        name.partition("ledgeroffloader_")[2]: value
+        for (name, _, _), value in zip(OFFLOAD_METRICS, values, strict=True)
+    }
+    assert told == {
+        "offload_error_total": 1, "offload_error": 1, "offload_rate": 7.0, "writeRate": 7.0,
+        "write_storage_error_total": 2, "write_storage_error": 2,
+        "read_offload_error_total": 3, "read_offload_error": 3, "read_offload_rate": 8.0,
+        "delete_offload_ops_total": 4, "delete_offload_errors_total": 5,
+        "read_ledger_latency_count": 6, "read_ledger_latency_sum": 3_000_000, "read_ledger_latency": 500_000.0,
+    }
