@@ -81,9 +81,18 @@ def test_what_tiered_storage_did_stands_in_the_family_of_its_name() -> None:
         for (name, _, _), value in zip(OFFLOAD_METRICS, values, strict=True)
     }
     assert told == {
-        "offload_error_total": 1, "offload_error": 1, "offload_rate": 7.0, "writeRate": 7.0,
-        "write_storage_error_total": 2, "write_storage_error": 2,
-        "read_offload_error_total": 3, "read_offload_error": 3, "read_offload_rate": 8.0,
-        "delete_offload_ops_total": 4, "delete_offload_errors_total": 5,
-        "read_ledger_latency_count": 6, "read_ledger_latency_sum": 3_000_000, "read_ledger_latency": 500_000.0,
+        "offload_error_total": 1,
+        "offload_error": 1,
+        "offload_rate": 7.0,
+        "writeRate": 7.0,
+        "write_storage_error_total": 2,
+        "write_storage_error": 2,
+        "read_offload_error_total": 3,
+        "read_offload_error": 3,
+        "read_offload_rate": 8.0,
+        "delete_offload_ops_total": 4,
+        "delete_offload_errors_total": 5,
+        "read_ledger_latency_count": 6,
+        "read_ledger_latency_sum": 3_000_000,
+        "read_ledger_latency": 500_000.0,
     }
