@@ -386,6 +386,22 @@ async def test_handshakes_are_bounded_and_a_new_one_gets_its_place(
     assert running.bookie.counters.refused_connections.total == 1
 
 
+async def test_handshakes_that_are_over_take_no_place(
+    start: StartBookie, store: MemoryMetadataStore, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they ended: nobody has to go for them."""
+    monkeypatch.setattr(security, "handshakes_max", lambda: 2)
+    running = await start_required(start, files)
+    for number in range(3):
+        async with raw(running) as client:
+            assert (await client.ask(v3.Operation.START_TLS, v3.StartTlsRequest())).code is BookieCode.EOK
+            client.writer.write(bytes(1000))
+            await until(lambda: running.bookie.counters.tls_handshakes_failed > number)  # noqa: B023 - waited for
+    for _ in range(3):
+        assert await outcome(store, running, client_tls(files, files.broker)) == {BookieCode.EOK}
+    assert running.bookie.counters.refused_connections.total == 0
+
+
 async def test_a_closing_bookie_cuts_handshakes(start: StartBookie, files: Files) -> None:
     running = await start_required(start, files)
     async with raw(running) as client:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from magnetar.bookie.process.autorecovery import autorecovery_process_settings
 from magnetar.bookie.process.bookie import bookie_process_settings
-from magnetar.bookie.server.protection import ROLES_PROVIDER, read_protection
+from magnetar.bookie.server.protection import ROLES_PROVIDER, read_protection, tell_protection
 from magnetar.bookie.server.roles import role_of, role_problem
 from magnetar.bookie.setting_names import known_names
 from magnetar.core.errors import SettingError
@@ -176,3 +176,42 @@ def test_the_role_is_in_the_first_unit_as_bookkeeper_reads_it(units: list[str], 
 def test_who_showed_no_certificate_has_no_role() -> None:
     assert role_problem({}, {"broker"}) == "it showed no certificate"
     assert role_problem({"subject": ()}, {"broker"}).startswith("its certificate names no role")
+
+
+def test_without_client_authentication_nobody_shows_or_asks_for_a_certificate(
+    good: dict[str, str], authority: TestAuthority
+) -> None:
+    """The client keeps its key to itself, and the bookie knows no authorities of clients (BookKeeper:
+    TLSContextFactory)."""
+    offered = {**good, "tlsClientAuthentication": "false", "bookieAuthProviderFactoryClass": "", "authorizedRoles": ""}
+    tls = bookie_process_settings(given(**offered)).bookie.tls
+    client, server = tls.client_tls(), tls.server_tls()
+    assert client is not None
+    assert server is not None
+    assert (client.certificate_file, client.key_file, client.key_password_file) == (None, None, None)
+    assert client.trust_certificates_file == authority.certificate_file
+    assert (server.trust_certificates_file, server.require_client_certificate) == (None, False)
+
+
+def test_whether_the_name_of_a_bookies_host_is_verified(good: dict[str, str]) -> None:
+    def verified(**values: str) -> bool:
+        client = bookie_process_settings(given(**good, **values)).bookie.tls.client_tls()
+        assert client is not None
+        return client.verify_host_name
+
+    assert not verified(), "BookKeeper's default"
+    assert verified(tlsHostnameVerificationEnabled="true")
+
+
+def test_who_offers_tls_hears_that_it_can_be_left_out(good: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """And only then."""
+    offered = {**good, "bookieAuthProviderFactoryClass": "", "authorizedRoles": ""}
+    for values, warned in (
+        ({}, False),
+        (offered, True),
+        ({**offered, "tlsRequired": "true"}, False),
+        (good, False),
+    ):
+        caplog.clear()
+        tell_protection(read_protection(bookie_process_settings(given(**values)).bookie))
+        assert ("those without are served as well" in caplog.text) is warned

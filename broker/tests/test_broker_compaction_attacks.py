@@ -245,3 +245,29 @@ async def test_ledger_and_horizon_are_told_in_one_write(
         await world.broker.service.abandon([await world.topic()])
     assert (await world.compacted()).horizon >= last
     assert await world.read() == AFTER
+
+
+async def test_more_than_the_threshold_is_wanted_and_not_as_much(world: CompactionWorld) -> None:
+    """As Apache's broker compares (`PersistentTopic.checkCompaction`)."""
+    topic = await world.topic()
+    end_of_topic = topic.visible_entries.end()
+    cursor = topic.ledger.cursors[COMPACTION_CURSOR]
+    came_bytes = topic.ledger.ledgers.size_bytes_after(cursor.mark_delete)
+    assert came_bytes > 1
+    assert over_threshold(topic.ledger, came_bytes - 1, end_of_topic)
+    assert not over_threshold(topic.ledger, came_bytes, end_of_topic)
+
+
+async def test_what_waits_for_a_transaction_starts_no_first_compaction() -> None:
+    """There is no compaction yet from which on to count."""
+    settings = BrokerSettings(transactions=TransactionSettings(enabled=True))
+    async with MemoryBroker(settings) as broker:
+        client = await broker.connect()
+        await client.producer(str(TOPIC))
+        await send(client, 1, transaction=1)
+        for number in range(2, 20):
+            await send(client, number)
+        topic = broker.service.topics[str(TOPIC)]
+        assert not over_threshold(topic.ledger, 100, topic.visible_entries.end())
+        assert not (await end(client, 1, topic=str(TOPIC))).HasField("error")
+        assert over_threshold(topic.ledger, 100, topic.visible_entries.end())

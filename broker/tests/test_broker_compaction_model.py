@@ -11,7 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.compaction.entries import StoredEntries
-from magnetar.broker.compaction.latest import DIGEST_BYTES, WHOLE, KeyRules, LatestKeys, TooManyKeys
+from magnetar.broker.compaction.latest import (
+    DIGEST_BYTES,
+    WHOLE,
+    KeyRules,
+    LatestKeys,
+    TooManyKeys,
+    _remembered,
+)
 from magnetar.broker.compaction.run import MEMBERS_PER_LOOK
 from magnetar.broker.compaction.topic_compaction import CompactionWorld, TopicCompaction
 from magnetar.broker.settings.policies import CompactionOrder, PolicySettings
@@ -352,3 +359,20 @@ def test_a_read_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
         status, seconds = runner.run(until_it_gives_up())
     assert status == {"status": "ERROR", "lastError": "reading took longer than 30 s"}
     assert 30 <= seconds < 31
+
+
+def test_a_key_that_was_deleted_takes_no_room() -> None:
+    latest = LatestKeys(KeyRules(keys_max=1))
+    for number, key in enumerate("abc"):
+        assert latest.note((1, 2 * number), WHOLE, key, 0, has_value=True)
+        assert len(latest) == 1
+        assert not latest.note((1, 2 * number + 1), WHOLE, key, 0, has_value=False)
+        assert len(latest) == 0
+
+
+def test_no_key_is_remembered_by_what_may_be_the_digest_of_another_one() -> None:
+    """Keys that are as long as a digest are digested, too: nobody can make one that stands for another key."""
+    assert _remembered("k" * (DIGEST_BYTES - 1)) == b"k" * (DIGEST_BYTES - 1)
+    for length in (DIGEST_BYTES, DIGEST_BYTES + 1):
+        assert _remembered("k" * length) not in (b"k" * length, b"k" * DIGEST_BYTES)
+        assert len(_remembered("k" * length)) == DIGEST_BYTES

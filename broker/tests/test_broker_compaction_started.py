@@ -256,6 +256,15 @@ def test_what_is_measured() -> None:
     }
 
 
+def test_rates_are_of_the_time_since_they_were_computed_last() -> None:
+    record = CompactionRecord()
+    for rate in (10.0, 0.0):
+        record.bytes_read += int(rate * 10)
+        record.bytes_written += int(rate * 20)
+        record.update_rates(10.0)
+        assert (record.read_rate, record.write_rate) == (rate, 2 * rate)
+
+
 def test_settings() -> None:
     texts = {
         "brokerServiceCompactionMonitorIntervalInSeconds": "5",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from magnetar.broker.dispatch import split_ranges
 from magnetar.broker.dispatch.choice import new_dispatcher
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.failover import FailoverDispatcher
@@ -275,3 +276,26 @@ def test_a_subscription_that_holds_too_much_goes_on_when_that_is_skipped() -> No
 @pytest.mark.parametrize("kind", list(SubscriptionType))
 def test_types_are_called_as_pulsar_calls_them(kind: SubscriptionType) -> None:
     assert kind.display_name.upper() == kind.name
+
+
+def test_an_odd_range_leaves_the_larger_half_below_to_who_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Apache's brokers cut it: the end less half of the width, rounded down."""
+    monkeypatch.setattr(split_ranges, "STICKY_HASH_RANGE", 7)
+    first, second = consumer("first"), consumer("second")
+    selector = SplitRangeSelector()
+    selector.add(first)
+    selector.add(second)
+    assert (selector.ranges(second), selector.ranges(first)) == ([(0, 4)], [(5, 7)])
+
+
+def test_only_an_earlier_entry_of_the_same_key_is_held_before_another() -> None:
+    """Entries of other keys hold nothing up, and none holds up itself."""
+    queue = RedeliveryQueue()
+    queue.add((1, 4), 7)
+    assert queue.holds_before((1, 5), 7)
+    assert not queue.holds_before((1, 5), 8)
+    assert not queue.holds_before((1, 4), 7)
+    queue.add((1, 2), 8)
+    assert not queue.holds_before((1, 4), 7), "what comes before is of another key"
+    queue.discard((1, 4))
+    assert not queue.holds_before((1, 5), 7)

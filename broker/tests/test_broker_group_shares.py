@@ -314,3 +314,37 @@ def test_a_newcomer_is_answered_and_small_changes_wait() -> None:
     group.report(61.0)
     group.take("new", GroupReport("a", Rates(), Rates(), True), 62.0)
     assert group.due(62.0, 60.0)
+
+
+def test_who_waits_for_bytes_is_told_apart_from_who_waits_for_messages() -> None:
+    timers = Timers()
+    group = ResourceGroup("a", timers, timers.call_later)
+    group.use_limits(GroupLimits(publish_messages=1_000_000, publish_bytes=100), 1)
+    group.publish.limiter.take(1, 10_000)
+    group.publish.limiter.wait(lambda: None)
+    group.measure(1.0, timers.monotonic_seconds())
+    told = group.report(timers.monotonic_seconds()).publish
+    assert told is not None
+    assert (told.messages_wait, told.bytes_wait) == (False, True)
+
+
+def test_a_batch_now_and_then_hardly_changes_what_is_told() -> None:
+    """The last second has two fifths of the weight."""
+    timers = Timers()
+    group = ResourceGroup("a", timers, timers.call_later)
+    group.publish.limiter.take(100, 1_000)
+    group.measure(1.0, 1.0)
+    assert group.publish.used == pytest.approx([40.0, 400.0])
+    group.measure(1.0, 2.0)
+    assert group.publish.used == pytest.approx([24.0, 240.0])
+
+
+def test_a_change_of_what_goes_out_is_told_as_one_of_what_comes_in() -> None:
+    timers = Timers()
+    group = ResourceGroup("a", timers, timers.call_later)
+    group.use_limits(GroupLimits(dispatch_messages=1_000), 1)
+    group.report(0.0)
+    group.dispatch.used[0] = 19.0
+    assert not group.due(1.0, 60.0)
+    group.dispatch.used[0] = 21.0
+    assert group.due(1.0, 60.0)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from magnetar.broker.admin.brokers import metrics
 from magnetar.broker.admin.brokers.metrics import PAGES_MAX, CollectedMetrics
 from magnetar.broker.app import BrokerEnvironment
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.model import BacklogQuota
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.offload import OffloadSettings
@@ -398,3 +400,24 @@ async def stored(admin: Any) -> list[bytes]:
         (await ledger.read_entry(ledger.ledgers.entry_at(index))).data
         for index in range(ledger.ledgers.number_of_entries())
     ]
+
+
+async def test_the_ends_of_transactions_are_told_apart(admin: Any, busy: Page) -> None:
+    buffer = topic_of(admin).buffer
+    assert buffer is not None
+    table = buffer.table
+    table.aborted_count, table.committed_count = 2, 5
+    page = await scrape(admin)
+    topic = "persistent://public/default/topic"
+    assert page.value("pulsar_txn_tb_aborted_total", topic=topic) == 2
+    assert page.value("pulsar_txn_tb_committed_total", topic=topic) == 5
+
+
+async def test_both_quotas_of_a_backlog_are_told(admin: Any, busy: Page) -> None:
+    topic = topic_of(admin)
+    topic.policies = replace(
+        topic.policies, size_quota=BacklogQuota(size_bytes_max=700), age_quota=BacklogQuota(age_seconds_max=60)
+    )
+    page = await scrape(admin)
+    assert page.value("pulsar_storage_backlog_quota_limit", topic=str(topic.name)) == 700
+    assert page.value("pulsar_storage_backlog_quota_limit_time", topic=str(topic.name)) == 60

@@ -28,6 +28,7 @@ from magnetar.broker.testing.sessions import MemoryBroker, ShiftedClock, command
 from magnetar.client.reader import ReaderOptions
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import SessionEvent
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.subscription_stage import Timers
@@ -415,3 +416,32 @@ async def test_a_group_without_topics_is_forgotten() -> None:
     assert brokers.groups.in_use() == [group]
     group = None
     assert brokers.groups.in_use() == []
+
+
+@pytest.mark.parametrize("event", [SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED])
+async def test_limits_are_read_again_once_changes_may_have_been_missed(event: SessionEvent) -> None:
+    """No notification tells of what was changed while the store was out of reach."""
+    limits = {"g": 5}
+    heard: list[Any] = []
+
+    async def children(path: str) -> list[str]:
+        return list(limits)
+
+    async def get(path: str) -> dict[str, int]:
+        return {"publishRateInMsgs": limits[path.rpartition("/")[2]]}
+
+    resources: Any = SimpleNamespace(
+        documents=SimpleNamespace(children=children, get=get),
+        configuration_store=SimpleNamespace(watch=lambda _: lambda: None, watch_session=heard.append),
+    )
+    timers = Timers()
+    reads: list[Any] = []
+    groups = ResourceGroups(resources, timers, timers.call_later, reads.append)
+    groups.start()
+    await reads.pop()
+    topic = TopicName.parse("persistent://public/default/t")
+    (group,) = groups.of(topic, "g")
+    limits["g"] = 9
+    heard[0](event)
+    await reads.pop()
+    assert group.limits.publish_messages == 9

@@ -357,3 +357,18 @@ async def test_compaction_sees_what_consumers_see() -> None:
         assert entries.end() == ledger.entry_at(2)
         await ended(client, 2)
         assert entries.end() == topic.ledger.last_confirmed
+
+
+async def test_transactions_without_a_coordinator_are_aborted_again_and_again() -> None:
+    """Each low-water mark may leave some behind, not the first one alone."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        for number, lost in enumerate((3, 13)):
+            await send(client, number, transaction=lost)
+            await ended(client, lost + 5, low_water_mark=lost)
+            table = loaded(broker).buffer.table  # type: ignore[union-attr]
+            for _ in range(100):
+                if not table.open:
+                    break
+                await client.round_trip()
+            assert (0, lost) in table.aborted

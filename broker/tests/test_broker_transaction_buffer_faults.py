@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
@@ -18,7 +19,9 @@ from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, messa
 from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapshot
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotsUnavailable
 from magnetar.core.bundle import BundleName
+from magnetar.core.clock import TimerHandle
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.append_path import AppendPath
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -301,3 +304,49 @@ async def test_an_end_that_waits_for_the_first_snapshot_is_answered_when_the_top
             await asyncio.wait_for(ending, 10)
         assert refused.value.code == ServerError.SERVICE_NOT_READY
         snapshots.open.set()
+
+
+async def test_the_last_of_so_many_changes_takes_the_snapshot_without_a_timer() -> None:
+    """As at Apache's brokers, which compare by "at least"."""
+    async with with_fake(snapshot_changes_max=1, snapshot_interval_ms=10**9) as (_, client, snapshots):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=1)
+        assert snapshots.writes == 1
+        await ended(client, 1)
+        async with asyncio.timeout(30):
+            while snapshots.writes < 2:
+                await client.round_trip()
+
+
+async def test_what_is_on_its_way_is_stored_before_the_first_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the snapshot markers are believed, and nobody has looked for forged ones in these messages."""
+    on_their_way = [1]
+    monkeypatch.setattr(AppendPath, "pending_entries", property(lambda _: on_their_way[0]))
+    async with with_fake() as (_, client, snapshots):
+        await client.producer(TOPIC)
+        bits: Any = {"txnid_most_bits": 0, "txnid_least_bits": 7}
+        client.send(Command.SEND, message(b"m1", sequence_id=1, **bits), producer_id=1, sequence_id=1, **bits)
+        for _ in range(5):
+            await client.round_trip()
+        assert snapshots.writes == 0
+        on_their_way[0] = 0
+        await client.expect(Command.SEND_RECEIPT)
+        assert snapshots.writes == 1
+
+
+async def test_a_change_waits_for_its_snapshot_as_many_milliseconds_as_are_set() -> None:
+    async with with_fake(snapshot_interval_ms=4_000) as (broker, client, _):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=1)
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        delays: list[float] = []
+        call_later = buffer._call_later
+
+        def watched(delay: float, callback: Callable[[], None], /) -> TimerHandle:
+            delays.append(delay)
+            return call_later(delay, callback)
+
+        buffer._call_later = watched
+        await ended(client, 1)
+        assert delays == [4.0]

@@ -146,3 +146,16 @@ async def test_only_what_is_surely_over_is_aborted(cluster: Any, aborted: int) -
     inquiries = Inquiries(lambda: cluster, cluster, count)
     await inquiries.settle([Doubt(TransactionId(1, 7), "t", cluster.abort)])
     assert cluster.aborted == aborted
+
+
+async def test_coordinators_are_counted_from_0() -> None:
+    """The first one that there is not is asked nothing."""
+
+    async def count() -> int:
+        return 4
+
+    cluster: Any = Cluster(asked=PulsarError(ServerError.SERVICE_NOT_READY, "moving"))
+    inquiries = Inquiries(lambda: cluster, cluster, count)
+    assert await inquiries.is_over(TransactionId(4, 7))
+    with pytest.raises(PulsarError):
+        await inquiries.is_over(TransactionId(3, 7))

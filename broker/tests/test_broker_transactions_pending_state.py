@@ -430,3 +430,22 @@ def test_a_log_that_begins_anew_says_the_same() -> None:
     assert {one: acks.records for one, acks in again.transactions.items()} == {
         one: acks.records for one, acks in held.transactions.items()
     }
+
+
+def test_points_are_near_again_once_they_are_used_up() -> None:
+    """Or a subscription that once stood still would keep a long log for ever."""
+    points = TrimPoints(10)
+    for number in range(1_000):
+        points.appended(acked(number), (1, number))
+    assert points.trimmed_up_to((7, 999)) is not None
+    assert not points.points
+    for number in range(1_000, 1_020):
+        points.appended(acked(number), (1, number))
+    assert points.points
+
+
+def test_the_size_of_a_batch_stays_known_when_another_acknowledgement_does_not_tell_it() -> None:
+    held = HeldAcknowledgements()
+    held.hold((0, 1), [held_entry(AckedEntry((7, 1), words_of(0b1110), 4))])
+    held.hold((0, 2), [held_entry(AckedEntry((7, 1), words_of(0b1101), 0))])
+    assert held.sizes == {(7, 1): 4}

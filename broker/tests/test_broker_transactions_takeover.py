@@ -266,6 +266,19 @@ async def test_too_much_is_refused(broker: MemoryBroker, monkeypatch: pytest.Mon
     assert await client.end(5, COMMIT) is None
 
 
+async def test_what_is_stored_makes_room_for_further_acknowledgements(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await Client.of(broker)
+    await client.publish(8)
+    ids = await client.receive(8)
+    monkeypatch.setattr(pending_log, "WAITING_RECORDS_MAX", 2)
+    monkeypatch.setattr(pending_log, "WAITING_BYTES_MAX", 2 * (pending_log.RECORD_BYTES + pending_log.ENTRY_BYTES))
+    for one in ids:
+        assert await client.ack(5, one) is None
+    assert await client.end(5, COMMIT) is None
+
+
 async def test_a_long_acknowledgement_is_answered_once_and_for_all_of_its_parts(broker: MemoryBroker) -> None:
     """It is taken in parts; what one of them is refused for is the answer."""
     assert 2 * ACK_BYTES_AT_ONCE < 2_000 * 18

@@ -145,6 +145,20 @@ def test_the_steps_are_stored_as_apache_stores_them() -> None:
     assert copy_of(without_copy(first)) is None
 
 
+def test_when_the_last_delayed_message_is_due_stays() -> None:
+    """Retention counts from then, and the list is written with each of these records."""
+    record = LedgerRecord(7, 4, 40, NOW_MS)
+    record.due_ms = NOW_MS + 5
+    for changed in (
+        begun(record, UID, "aws-s3", {}),
+        completed(begun(record, UID, "aws-s3", {}), NOW_MS),
+        without_copy(record),
+        without_bookkeeper(record),
+        bookkeeper_settled(record),
+    ):
+        assert changed.due_ms == NOW_MS + 5
+
+
 def test_what_others_wrote_stays() -> None:
     """Properties, segments of streaming offloads, and fields that nobody here knows."""
     stored = ManagedLedgerInfo.LedgerInfo(ledgerId=0, entries=4, size=4, timestamp=NOW_MS)

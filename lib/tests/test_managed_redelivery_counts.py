@@ -266,3 +266,12 @@ def test_forgetting_costs_in_proportion() -> None:
     for entry_id in range(1_999):
         counts.mark_moved((3, entry_id))
     assert next(looked) == 1
+
+
+def test_the_entry_at_the_mark_is_forgotten_with_those_before_it() -> None:
+    """Everything up to the mark is acknowledged, itself included."""
+    counts = RedeliveryCounts()
+    counts.increment([(3, 4), (3, 5), (3, 6)])
+    counts.mark_moved((3, 5))
+    counts.forget_up_to((3, 5))
+    assert counts.highest(10) == [((3, 6), 1)]

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from magnetar.managed.ledger_list import LedgerRecord
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.rollover import JITTER_SHARE, is_due, is_full, is_inactive
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.trimming.choice import ledgers_to_delete
@@ -30,6 +30,7 @@ def test_retention_by_size_keeps_that_much() -> None:
     forever: dict[str, Any] = {"retention_time_ms": -1}
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=250, **forever) == [1, 2, 3]
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=450, **forever) == [1]
+    assert deleted(100, 100, 100, 100, 100, retention_size_bytes=300, **forever) == [1, 2, 3], "from that size on"
     assert deleted(100, 100, 100, 100, 100, retention_size_bytes=501, **forever) == []
     assert deleted(100, 100, retention_size_bytes=-1, **forever) == []
 
@@ -125,3 +126,14 @@ def test_ledgers_of_one_age_are_not_left_at_once() -> None:
     assert left[0] <= 1
     assert left[12] == 1_000
     assert max(after - before for before, after in pairwise(left)) < 120
+
+
+def test_what_is_noted_of_the_ledger_in_use_needs_no_write_of_its_own() -> None:
+    """It is stored when the next ledger is made: else each delayed message would have the list written."""
+    ledgers = LedgerList(records(1, 1))
+    ledgers.note_due(2, 5 * HOUR_MS)
+    assert (ledgers.last().due_ms, ledgers.due_unstored) == (5 * HOUR_MS, False)
+    ledgers.note_due(1, 7 * HOUR_MS)
+    assert ledgers.due_unstored
+    ledgers.note_due(1, 6 * HOUR_MS)
+    assert ledgers.records()[0].due_ms == 7 * HOUR_MS, "the last one counts"

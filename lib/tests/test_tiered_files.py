@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +16,8 @@ from magnetar.core.errors import Misuse, SettingError
 from magnetar.ledger.api import EntryNotFound, LedgerReader, LedgerUnavailable
 from magnetar.tiered.api import OffloadDamaged, OffloadedLedgerNotFound, OffloadRefused, OffloadUnavailable
 from magnetar.tiered.factory import make_offloader
-from magnetar.tiered.file_offloader import FileOffloader
+from magnetar.tiered.file_offloader import FileLedgerReader, FileOffloader
+from magnetar.tiered.map_file import MapFileReader, MapFileWriter
 from magnetar.tiered.testing import ClosedMemoryLedger
 from magnetar.wire.offload.errors import BadOffload
 from magnetar.wire.offload.sequence_file import (
@@ -24,6 +27,7 @@ from magnetar.wire.offload.sequence_file import (
     encode_record,
     encode_sequence_header,
     encode_vint,
+    long_value,
     read_vint,
     records,
 )
@@ -267,3 +271,107 @@ def test_only_mounted_file_systems() -> None:
     for uri in ("hdfs://127.0.0.1:9000", "relative", "file:relative"):
         with pytest.raises(SettingError, match="only file systems that are mounted"):
             make_offloader({"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": uri})
+
+
+async def test_everything_is_on_the_disk_in_the_order_in_which_it_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data, then the index, then their directory; its name, then the directory of that."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path / TOPIC}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    await offloaded(offloader_at(tmp_path), ClosedMemoryLedger(LEDGER_ID, [b"a"]))
+    unfinished = f"/{LEDGER_ID}-{UID}.unfinished"
+    assert synced == [f"{unfinished}/data", f"{unfinished}/index", unfinished, ""]
+
+
+async def test_reads_of_one_directory_take_turns(tmp_path: Path) -> None:
+    """They share one place in the file."""
+    offloader = offloader_at(tmp_path)
+    await offloaded(offloader, ClosedMemoryLedger(LEDGER_ID, [b"a", b"b"]))
+    reader = await offloader.open(LEDGER_ID, ID, STORED)
+    assert isinstance(reader, FileLedgerReader)
+    begun: list[int] = []
+    go_on = threading.Event()
+    read = reader._reader.read
+
+    def watched(first_entry_id: int, last_entry_id: int, size_bytes_max: int) -> list[bytes]:
+        begun.append(first_entry_id)
+        go_on.wait(10)
+        return read(first_entry_id, last_entry_id, size_bytes_max)
+
+    reader._reader.read = watched  # type: ignore[method-assign] # Only to look.
+    reads = [asyncio.create_task(reader.read(number, number)) for number in (0, 1)]
+    while not begun:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    assert begun == [0]
+    go_on.set()
+    assert await asyncio.gather(*reads) == [[b"a"], [b"b"]]
+    await reader.close()
+
+
+async def test_an_entry_that_the_data_lack_is_told(tmp_path: Path) -> None:
+    """The next one does not take its place."""
+    ledger = ClosedMemoryLedger(LEDGER_ID, [b"a", b"b", b"c"])
+    writer = MapFileWriter(tmp_path / "map", ID, ledger.described())
+    writer.append(0, [b"a"])
+    writer.append(2, [b"c"])
+    writer.finish()
+    reader = MapFileReader(tmp_path / "map")
+    assert reader.read(0, 0, 100) == [b"a"]
+    with pytest.raises(BadOffload, match="entry 1 is missing"):
+        reader.read(0, 2, 100)
+    reader.close()
+
+
+async def test_every_128th_record_is_in_the_index_as_hadoop_has_it(tmp_path: Path) -> None:
+    """The ledger's metadata are the first."""
+    await offloaded(offloader_at(tmp_path), ClosedMemoryLedger(LEDGER_ID, [b"a"] * 300))
+    with (tmp_path / TOPIC / f"{LEDGER_ID}-{UID}" / "index").open("rb") as file:
+        header = decode_sequence_header(file, LONG_CLASS)
+        assert [key for key, _ in records(file, header)] == [-1, 127, 255]
+
+
+@pytest.mark.parametrize("stored", [{}, STORED])
+async def test_what_is_not_there_can_be_deleted(tmp_path: Path, stored: dict[str, str]) -> None:
+    """By its name, and when it is looked for: whoever repeats a deletion finds nothing left."""
+    offloader = offloader_at(tmp_path)
+    await offloader.delete(LEDGER_ID, ID, stored)
+    await offloaded(offloader, ClosedMemoryLedger(LEDGER_ID, [b"a"]))
+    for _ in range(2):
+        await offloader.delete(LEDGER_ID, ID, stored)
+    assert (await offloader.page()).objects == []
+
+
+async def test_a_read_ends_with_the_entry_that_has_reached_its_bytes(tmp_path: Path) -> None:
+    ledger = ClosedMemoryLedger(LEDGER_ID, [b"123456"] * 3)
+    await offloaded(offloader_at(tmp_path), ledger)
+    reader = MapFileReader(tmp_path / TOPIC / f"{LEDGER_ID}-{UID}")
+    assert [len(reader.read(0, 2, size_bytes_max)) for size_bytes_max in (1, 10, 11, 20, 21, 1_000)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    reader.close()
+
+
+@pytest.mark.parametrize("entries", [[(-1, 5), (-1, 9)], [(-1, 5), (3, 5)], [(-1, 9), (3, 5)], [(0, 5)], [(-1, -1)]])
+def test_an_index_whose_numbers_do_not_rise_is_damaged(tmp_path: Path, entries: list[tuple[int, int]]) -> None:
+    folder = tmp_path / "map"
+    writer = MapFileWriter(folder, ID, ClosedMemoryLedger(LEDGER_ID, [b"a"]).described())
+    writer.append(0, [b"a"])
+    writer.finish()
+    index = encode_sequence_header(LONG_CLASS, ID.bytes)
+    index += b"".join(encode_record(key, long_value(position)) for key, position in entries)
+    (folder / "index").write_bytes(index)
+    with pytest.raises(BadOffload, match="an index"):
+        MapFileReader(folder)

@@ -151,8 +151,13 @@ PARTS: Final = (
             *("offload/choice", "offload/context", "offload/owed", "offload/copies", "offload/run"),
             *("offload/offloads", "offload/upkeep", "ledger_readers"),
         ),
-        _files("lib/tests", "managed_offload_choice", "managed_offload_reading", "managed_offload"),
+        _files(
+            "lib/tests",
+            *("managed_offload_choice", "managed_offload_reading", "managed_offload_upkeep", "managed_offload"),
+        ),
     ),
+    # What is planted here is what somebody has thought of.
+    Part("tiered storage", f"{_LIB}/tiered", (), _files("lib/tests", "tiered_files", "tiered_offloader")),
     Part(
         "metadata",
         f"{_LIB}/metadata",
@@ -160,7 +165,7 @@ PARTS: Final = (
         _files(
             "lib/tests",
             *("metadata_etcd_session", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_rocksdb"),
-            "metadata_silent_servers",
+            *("metadata_etcd_access", "metadata_silent_servers"),
         ),
     ),
     Part(
@@ -260,7 +265,7 @@ PARTS: Final = (
         _files(
             "broker/tests",
             *("broker_transaction_records", "broker_transaction_coordinator", "broker_transaction_faults"),
-            *("broker_transaction_commands", "broker_transaction_attacks"),
+            *("broker_transaction_commands", "broker_transaction_attacks", "broker_batched_writes"),
         ),
     ),
     Part(
@@ -382,7 +387,11 @@ PARTS: Final = (
         "limits",
         f"{_LIB}/net",
         (),
-        _files("lib/tests", "net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
+        _files(
+            "lib/tests",
+            *("net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
+            *("net_start_tls_early", "net_key_stores"),
+        ),
     ),
     Part(
         "operator",

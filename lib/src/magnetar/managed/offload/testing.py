@@ -47,6 +47,8 @@ class MemoryOffloader:
         self.bucket: str = bucket
         self.fail_at: dict[str, MagnetarError] = {}
         """By step: the error that it ends with while it is in here."""
+        self.damaged: set[tuple[int, int]] = set()
+        """Entries that cannot be read back, as (ledger, entry)."""
         self.stop_at: str | None = None
         """The step that is never left: whoever does it is killed there."""
         self.stopped: asyncio.Event = asyncio.Event()
@@ -169,6 +171,9 @@ class MemoryOffloadedReader:
             raise OffloadedLedgerNotFound(self._key)
         if not 0 <= first_entry_id <= last_entry_id <= self.last_add_confirmed:
             raise EntryNotFound(f"{first_entry_id}..{last_entry_id} of {self._key}")
+        for entry_id in range(first_entry_id, last_entry_id + 1):
+            if (self.ledger_id, entry_id) in self._offloader.damaged:
+                raise OffloadDamaged((self.ledger_id, entry_id), f"entry {entry_id} of {self._key} is damaged")
         found = payloads[first_entry_id : last_entry_id + 1]
         if len(found) <= last_entry_id - first_entry_id:
             raise OffloadDamaged((self.ledger_id, first_entry_id), f"{self._key} is cut short")
