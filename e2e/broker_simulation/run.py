@@ -109,6 +109,8 @@ class BrokerRun:
         for reader in self._readers:
             reader.leave_when_done = True
         await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        if self._compaction is not None:
+            await self._compaction.begin_some()
         chance = world.chance("end")
         for broker in cluster.brokers:
             if chance.random() < 0.5:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import UUID
@@ -81,6 +81,10 @@ def keys_of(ledger_id: int, uid: UUID) -> tuple[str, str]:
     return data_key(uid, ledger_id), index_key(uid, ledger_id)
 
 
+async def _nobody_looks(uid: UUID) -> None:
+    del uid
+
+
 class Objects:
     """What is stored, and what has come of it."""
 
@@ -93,6 +97,8 @@ class Objects:
         """Offloads of which something may be left over."""
         self.on_change: Callable[[str], None] = lambda what: None
         """Told of each change."""
+        self.before_deletion: Callable[[UUID], Awaitable[None]] = _nobody_looks
+        """Told what somebody wants to delete."""
 
     def copy(self) -> Objects:
         """As they are, without the troubles."""
@@ -172,6 +178,9 @@ class OwnersStore:
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
         for key in keys:
+            name = parse_object_name(key)
+            assert name is not None
+            await self._objects.before_deletion(name.uid)
             await self._do(lambda key=key: self._remove(key))  # type: ignore[misc]  # mypy takes defaults for arguments.
 
     def _remove(self, key: str) -> None:
@@ -254,6 +263,13 @@ class DeletionWitness:
             self.violations.append(f"ledger {ledger_id} is deleted, and its offloaded copy {copy.uid} is not whole")
         elif self._lag_ms is None or self._now_ms() - copy.offloaded_ms <= self._lag_ms:
             self.violations.append(f"ledger {ledger_id} is deleted {self._now_ms() - copy.offloaded_ms} ms after it went")
+
+    async def object_goes(self, uid: UUID) -> None:
+        """Somebody wants to delete what is stored of an offload: no record may say that it is to be read there."""
+        for record in (await info_of(self._store, self._name)).records:
+            copy = copy_of(record)
+            if copy is not None and copy.uid == uid and copy.complete and not self.deleting:
+                self.violations.append(f"the objects of {uid} are deleted, and ledger {record.ledger_id} names them")
 
     async def look_at_list(self, when: str) -> None:
         """What is to be read from tiered storage alone is there; what is whole by the list is."""

@@ -82,6 +82,7 @@ class World:
         self.witness = DeletionWitness(self.store, NAME, self.objects, LoopClock().now_ms, lag_ms)
         self.tiered_rng = random.Random(f"{parameters.seed} tiered")
         self.objects.on_change = self._objects_change
+        self.objects.before_deletion = self.witness.object_goes
 
     def note(self, who: str, what: str) -> None:
         """Something happened."""
@@ -110,7 +111,7 @@ class World:
 
     def _objects_change(self, what: str) -> None:
         self.note("objects", what)
-        if self.tiered_rng.random() < LOOKS_AT_OBJECTS:
+        if self.tiered_rng.random() < LOOKS_AT_OBJECTS and not self.witness.deleting:
             self.look_later(what)
 
     async def named(self) -> set[int]:

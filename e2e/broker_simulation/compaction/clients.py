@@ -26,7 +26,24 @@ READINGS_MAX: Final = 5
 """Until one of them meets no compaction."""
 COMPACTED: Final = b"compacted-ledger"
 
+BEGUN_SECONDS: Final = 0.02
+"""Less than a compaction takes."""
+
 Done = Callable[[list[Host], str], Awaitable[None]]
+
+
+class _Once:
+    """A `Program` that asks for compactions once."""
+
+    def __init__(self, compactor: Compactor) -> None:
+        self._compactor = compactor
+
+    def reborn(self) -> None:
+        """See `Program.reborn`."""
+
+    async def run(self) -> None:
+        """See `Program.run`."""
+        await self._compactor.start_each()
 
 
 class CompactionClients:
@@ -71,6 +88,18 @@ class CompactionClients:
         """Each topic is compacted once more, and readers come to an end."""
         self._goal.drain = True
         return self._hosts
+
+    async def begin_some(self) -> None:
+        """Have brokers begin what they won't end, perhaps, as they are killed then or stopped."""
+        cluster, topics = self._cluster, list(self._history.topics)
+        client = self._make_client(cluster, "last compactor")
+        if client.chance.random() < 0.5:
+            return
+        compactor = Compactor(client, cluster.broker_names, topics, self._parameters, self._goal)
+        host = cluster.client("last compactor", _Once(compactor))
+        await asyncio.wait((asyncio.ensure_future(host.done.wait()),), timeout=RESTING_SECONDS)
+        await asyncio.sleep(client.chance.uniform(0.0, BEGUN_SECONDS))
+        host.node.kill()
 
     async def read_all(self, when: str, until_done: Done) -> None:
         """Read each topic while nothing is compacted."""

@@ -51,6 +51,11 @@ class Compactor:
             while not await self._compacted(topic):
                 await asyncio.sleep(POLL_SECONDS)
 
+    async def start_each(self) -> None:
+        """Ask for a compaction of each topic, once, and wait for none."""
+        for topic in self._topics:
+            await self._start(topic)
+
     async def _start(self, topic: str) -> int:
         """Ask for a compaction; the status of the answer, 0 without one."""
         self._client.history.on_compaction()
