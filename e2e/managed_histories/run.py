@@ -28,6 +28,9 @@ PATIENCE_SECONDS: Final = 2_000.0
 SETTLING_SECONDS: Final = 10.0
 """Virtual: after this nothing of former owners is under way."""
 
+ENDING_SECONDS: Final = 100.0
+"""Virtual: after this what was cancelled is cancelled again."""
+
 OWED_SECONDS: Final = 30.0
 """Virtual: longer than any lag."""
 
@@ -107,11 +110,11 @@ def _loop() -> Iterator[VirtualTimeLoop]:
     try:
         yield loop
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks))
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            # Once more: as it ends, a dead owner's work asks again for something, and is not answered.
+            loop.run_until_complete(asyncio.wait(tasks, timeout=ENDING_SECONDS))
         asyncio.set_event_loop(None)
         loop.close()
         if collecting:
