@@ -166,8 +166,10 @@ class Offloads:
             await asyncio.wait((task,))
 
     def ended(self) -> None:
-        """What was to be trimmed is trimmed, or stays."""
-        self._unwanted = frozenset()
+        """What was to be trimmed is trimmed, or stays: then it may be offloaded."""
+        unwanted, self._unwanted = self._unwanted, frozenset()
+        if unwanted:
+            self.later()
 
     def removable(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """The first of these that may leave the list now: none in the middle of its offload, and no more than objects
@@ -306,7 +308,8 @@ class Offloads:
         policy = appends.settings.offload
         if not policy.by_itself:
             return []
-        return due_by_policy(appends.ledgers.records(), policy, self._parts.shared.clock.now_ms())
+        due = due_by_policy(appends.ledgers.records(), policy, self._parts.shared.clock.now_ms())
+        return [each for each in due if each not in self._unwanted] if self._unwanted else due
 
     def _current_ids(self) -> tuple[int, ...]:
         return () if self._current is None else (self._current[0].ledger_id,)
