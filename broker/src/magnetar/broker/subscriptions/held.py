@@ -38,7 +38,8 @@ def hold_back(
     for position, held in bits.items():
         holder = _holder(consumer, position, dispatcher)
         if holder is None:
-            dispatcher.acknowledged(None, position, 0)
+            if held < 0:  # Of a part the rest may wait to be sent again; if nothing is left, nothing will be sent.
+                dispatcher.acknowledged(None, position, 0)
             continue
         key_hash = holder.pending.hash_of(position)
         if key_hash:
