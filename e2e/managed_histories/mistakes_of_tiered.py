@@ -63,7 +63,7 @@ def objects_go_before_their_record() -> list[Patch]:
             record = self._appends.ledgers.get(ledger_id)
             copy = None if record is None else copy_of(record)
             if copy is not None:
-                lease = await self._offloads._tiered.lease()
+                lease = await self._offloads._tiered.lease()  # noqa: SLF001
                 await lease.offloader.delete(ledger_id, copy.uid, copy.stored)
         found: list[LedgerRecord] = await right(self, retain=retain)
         return found

@@ -262,7 +262,9 @@ class DeletionWitness:
         elif not self._objects.is_whole(ledger_id, copy.uid):
             self.violations.append(f"ledger {ledger_id} is deleted, and its offloaded copy {copy.uid} is not whole")
         elif self._lag_ms is None or self._now_ms() - copy.offloaded_ms <= self._lag_ms:
-            self.violations.append(f"ledger {ledger_id} is deleted {self._now_ms() - copy.offloaded_ms} ms after it went")
+            self.violations.append(
+                f"ledger {ledger_id} is deleted {self._now_ms() - copy.offloaded_ms} ms after it went"
+            )
 
     async def object_goes(self, uid: UUID) -> None:
         """Somebody wants to delete what is stored of an offload: no record may say that it is to be read there."""
@@ -276,12 +278,11 @@ class DeletionWitness:
         info = await info_of(self._store, self._name)
         for record in info.records:
             copy = copy_of(record)
-            if copy is not None and copy.complete and not self.deleting:
-                if not self._objects.is_whole(record.ledger_id, copy.uid):
-                    self.violations.append(
-                        f"{when}: the list says that ledger {record.ledger_id} is offloaded as {copy.uid}, which is not "
-                        "whole"
-                    )
+            if copy is None or not copy.complete or self.deleting:
+                continue
+            if not self._objects.is_whole(record.ledger_id, copy.uid):
+                what = f"ledger {record.ledger_id} is offloaded as {copy.uid}, which is not whole"
+                self.violations.append(f"{when}: the list says that {what}")
 
     async def left_over(self) -> list[str]:
         """Once everybody has gone: what no record names, and what is still owed."""

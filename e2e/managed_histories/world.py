@@ -19,16 +19,16 @@ from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import decode_cursor_info, decode_ledger_info
 from magnetar.managed.managed_ledger import ManagedLedger
-from magnetar.managed.paths import ledger_path
 from magnetar.managed.offload.context import at_bookies
+from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.metadata.faulty import FaultyStore, Request, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
-from magnetar.tiered.policy import NO_OFFLOAD, OffloadPolicy
 from magnetar.sim.trace import Trace
 from magnetar.sim.virtual_time import LoopClock
+from magnetar.tiered.policy import NO_OFFLOAD, OffloadPolicy
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
@@ -106,7 +106,9 @@ class World:
         """Keep all as it is, to see afterwards what a fresh owner would find."""
         requests = [request for owner in self.owners + self.dead for request in owner.session.late_writes]
         self.looks.append(
-            Look(why, self.store.copy_of_tree(), self.storage.copy(), self.promises.copy(), requests, self.objects.copy())
+            Look(
+                why, self.store.copy_of_tree(), self.storage.copy(), self.promises.copy(), requests, self.objects.copy()
+            )
         )
 
     def _objects_change(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The judge of compacted readings is not blind: each broken promise, made by hand, is seen, and good readings are not."""
+"""The judge of compacted readings is not blind: each promise that is broken by hand is seen, and good readings are not."""
 
 from __future__ import annotations
 

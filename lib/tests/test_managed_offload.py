@@ -241,6 +241,22 @@ async def test_offloads_rest_while_a_trim_waits(world: OffloadWorld, monkeypatch
     await world.check_promises()
 
 
+@pytest.mark.timeout(20)
+async def test_an_offload_is_stopped_before_its_first_step(world: OffloadWorld) -> None:
+    """A task that is cancelled so early runs nothing of itself, not even what says that it is over."""
+    ledger = await world.filled(keeping(ASKED))
+    await prepared(ledger)
+    await ledger.offloads.offload_before((3, 0))
+    await ledger.offloads.stop()
+    assert (ledger.offloads.status.status, ledger.offloads.status.last_error) == ("ERROR", "the offload was stopped")
+    ledger.settings = keeping()
+    ledger.offloads.later()
+    await ledger.offloads.stop()
+    await ledger.offloads.offload_before((3, 0))
+    await until_done(ledger)
+    assert ledger.offloads.status.status == "SUCCESS"
+
+
 async def turns(count: int) -> None:
     """So many of the loop."""
     for _ in range(count):

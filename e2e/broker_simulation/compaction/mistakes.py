@@ -32,7 +32,7 @@ def the_newest_is_dropped() -> list[Patch]:
 
 
 def _keys_of(latest: LatestKeys) -> set[str]:
-    return {key.decode() for shard in latest._places for key in shard}
+    return {key.decode() for shard in latest._places for key in shard}  # noqa: SLF001
 
 
 def deleted_keys_stay() -> list[Patch]:
@@ -65,7 +65,7 @@ def named_before_it_is_whole() -> list[Patch]:
     owners: dict[int, tuple[TopicCompaction, Position]] = {}
 
     async def run(self: TopicCompaction, run: CompactionRun) -> None:
-        owners[id(run._parts.record)] = self, (-1, -1)
+        owners[id(run._parts.record)] = self, (-1, -1)  # noqa: SLF001
         await right_run(self, run)
 
     async def copy(self: CompactionRun, end: Position) -> int:
@@ -75,7 +75,7 @@ def named_before_it_is_whole() -> list[Patch]:
 
     async def finish(self: CompactedOutput) -> None:
         compaction, end = owners[id(self._record)]
-        cursor = compaction._cursor()
+        cursor = compaction._cursor()  # noqa: SLF001
         cursor.acknowledge_cumulative(end)
         assert self._writer is not None
         await cursor.set_properties({LEDGER_PROPERTY: self._writer.ledger_id})

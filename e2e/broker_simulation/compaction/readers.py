@@ -25,7 +25,7 @@ class CompactedReader(Attached):
     """One reader. With a goal it begins anew until everything is to come to an end; without one it reads once, while
     nothing changes."""
 
-    def __init__(  # noqa: PLR0913 (all of it is the reader's)
+    def __init__(
         self,
         client: Client,
         topic: str,

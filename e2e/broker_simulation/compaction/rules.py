@@ -25,7 +25,8 @@ class Place(NamedTuple):
     """A message where it is stored."""
 
     position: Position
-    index: int
+    number: int
+    """Of the message in its entry, from 0."""
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Stored:
 
     def __str__(self) -> str:
         kind = "the tombstone" if not self.message.has_value else "the message"
-        return f"{kind} {self.place.index} of {self.place.position} with the key {self.message.key}"
+        return f"{kind} {self.place.number} of {self.place.position} with the key {self.message.key}"
 
 
 def messages_of(log: list[Entry]) -> list[Stored]:

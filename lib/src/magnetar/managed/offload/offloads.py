@@ -53,6 +53,7 @@ class OffloadStatus:
 
 
 NEVER_ASKED: Final = OffloadStatus()
+STOPPED: Final = OffloadStatus("ERROR", "the offload was stopped")
 
 
 class Offloads:
@@ -206,6 +207,10 @@ class Offloads:
         for task in self._tasks():
             task.cancel()
         await self.until_idle()
+        # Who was cancelled before the first step has said nothing of it.
+        self._running = self._looking_after = None
+        if self.status.status == "RUNNING":
+            self.status = STOPPED
 
     async def close(self) -> None:
         """Let go of the store, once nothing runs and nothing is read from it."""
@@ -225,7 +230,7 @@ class Offloads:
 
     async def _as_asked(self, chosen: Sequence[int], first_kept: Position) -> None:
         self.status = OffloadStatus("RUNNING")
-        status = OffloadStatus("ERROR", "the offload was stopped")
+        status = STOPPED
         try:
             failure = await self._run_all(chosen)
             if failure is None:
@@ -315,7 +320,7 @@ class Offloads:
         return () if self._current is None else (self._current[0].ledger_id,)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._running, self._looking_after) if task is not None]
+        return [task for task in (self._running, self._looking_after) if task is not None and not task.done()]
 
     def _allowed(self) -> bool:
         ended = self._parts.appends.state in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED)
