@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from e2e.broker_simulation.compaction.parameters import CompactionParameters, draw_compaction
+from e2e.broker_simulation.compaction_parameters import CompactionParameters, draw_compaction
 from e2e.broker_simulation.transaction_parameters import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 

@@ -14,7 +14,7 @@ from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
-from e2e.broker_simulation.compaction.keyed import KEYED
+from e2e.broker_simulation.compaction_parameters import KEYED
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory

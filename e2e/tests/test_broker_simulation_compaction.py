@@ -1,4 +1,4 @@
-"""The judge of compacted readings is not blind: each promise that is broken by hand is seen, and good readings are not."""
+"""The judge of compacted readings sees each promise that is broken by hand, and has nothing against good readings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 
 from e2e.broker_simulation.checker import check
-from e2e.broker_simulation.compaction.keyed import Message, message_of
-from e2e.broker_simulation.compaction.parameters import draw_compaction
+from e2e.broker_simulation.compaction_parameters import Message, draw_compaction, message_of
 from e2e.broker_simulation.history import CompactedEntry, CompactedReading, Content, Entry, History, TopicHistory
 
 TOPIC: Final = "topic"

@@ -13,8 +13,8 @@ from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.compactor import Compactor
-from e2e.broker_simulation.compaction.parameters import CompactionParameters
 from e2e.broker_simulation.compaction.readers import CompactedReader
+from e2e.broker_simulation.compaction_parameters import CompactionParameters
 from e2e.broker_simulation.consumers import Goal
 from e2e.broker_simulation.history import History
 from e2e.broker_simulation.metadata_witness import stored_cursor
