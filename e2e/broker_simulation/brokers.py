@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from magnetar.balance.settings import BalanceSettings
 from magnetar.broker.app import BrokerEnvironment, BrokerParts, RunningBroker, start_broker
@@ -62,10 +62,23 @@ def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
             deduplication_snapshot_entries=parameters.snapshot_entries,
             deduplication_snapshot_seconds=3,
             deduplication_snapshot_check_seconds=1.0,
+            **_compaction_policies(parameters),
         ),
         transactions=TransactionSettings() if transactions is None else transactions.settings,
         load=LoadSettings(enabled=False, unload_after_stop_ms_max=UNLOAD_SECONDS_MAX * 1_000),
     )
+
+
+def _compaction_policies(parameters: Parameters) -> dict[str, Any]:
+    compaction = parameters.compaction
+    if compaction is None:
+        return {}
+    return {
+        "compaction_threshold_bytes": compaction.threshold_bytes,
+        "compaction_check_seconds": 1.0,
+        "compaction_read_seconds_max": 5.0,
+        "compaction_keeps_null_keys": compaction.keeps_without_key,
+    }
 
 
 def ledger_settings(parameters: Parameters) -> ManagedLedgerSettings:

@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.core.ids import Position
 
+from e2e.broker_simulation.compaction.rules import COMPACTION_RULES
 from e2e.broker_simulation.deliveries import SUBSCRIPTION_RULES
 from e2e.broker_simulation.history import (
     GARBLED,
@@ -36,7 +37,7 @@ def check(history: History) -> list[str]:
         for check_subscription in SUBSCRIPTION_RULES:
             found = check_subscription(subscription, topic)
             violations += _some(f"{subscription.name} of {subscription.topic}: {what}" for what in found)
-    for look in TRANSACTION_RULES:
+    for look in (*TRANSACTION_RULES, *COMPACTION_RULES):
         violations += _some(look(history))
     return violations
 

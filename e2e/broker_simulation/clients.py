@@ -15,6 +15,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import encode_command
 from magnetar.wire.pulsar.metadata import checksum_ok, skim
 
+from e2e.broker_simulation.compaction_parameters import is_keyed, message_of
 from e2e.broker_simulation.history import GARBLED, Content, History
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.protocol import Entrances, Link, Links, NoAnswer, PulsarError, host_of
@@ -25,8 +26,16 @@ ATTEMPT_PAUSE_SECONDS: Final = 0.1
 
 
 def payload_of(content: Content, index: int) -> bytes:
-    """One message of an entry."""
-    return b"%s %d" % (content.producer.encode(), content.sequence_id + index)
+    """One message of an entry; a tombstone has none."""
+    sequence_id = content.sequence_id + index
+    if not message_of(content.producer, sequence_id).has_value:
+        return b""
+    return b"%s %d" % (content.producer.encode(), sequence_id)
+
+
+def key_of(content: Content, index: int) -> str | None:
+    """The key of one message of an entry, where each has its own."""
+    return message_of(content.producer, content.sequence_id + index).key
 
 
 def entry_of(content: Content, key: str, now_ms: int, transaction: tuple[int, int] | None = None) -> bytes:
@@ -41,9 +50,8 @@ def entry_of(content: Content, key: str, now_ms: int, transaction: tuple[int, in
     if content.messages == 1:
         return build_message(metadata, payload_of(content, 0))
     metadata.highest_sequence_id = content.sequence_id + content.messages - 1
-    return build_batch(
-        metadata, [(pb.SingleMessageMetadata(), payload_of(content, index)) for index in range(content.messages)]
-    )
+    singles = [pb.SingleMessageMetadata(partition_key=key_of(content, index)) for index in range(content.messages)]
+    return build_batch(metadata, [(single, payload_of(content, index)) for index, single in enumerate(singles)])
 
 
 def content_of(data: bytes) -> tuple[Content, str]:
@@ -53,7 +61,12 @@ def content_of(data: bytes) -> tuple[Content, str]:
         content = Content(view.producer_name, view.sequence_id, view.num_messages)
         payloads = [data[view.payload_start :]]
         if view.is_batch:
-            payloads = [payload for _, payload in split_batch(data)]
+            singles = split_batch(data)
+            payloads = [payload for _, payload in singles]
+            if is_keyed(content.producer):
+                keys = [single.partition_key or None for single, _ in singles]
+                if keys != [key_of(content, index) for index in range(content.messages)]:
+                    return GARBLED, ""
     except BadMetadata:
         return GARBLED, ""
     right = [payload_of(content, index) for index in range(content.messages)]

@@ -27,6 +27,10 @@ STEPS_SHARE: Final = 0.7
 """Of the faults that wait, those that wait for a step of a transaction, where there are any."""
 STEP_SECONDS: Final = 0.02
 """About what it takes until a transaction's end is there: logged, told to all, and logged again."""
+COMPACTIONS_SHARE: Final = 0.6
+"""Of the faults that wait, those that wait for a compaction, where there are any."""
+COMPACTION_SECONDS: Final = 0.15
+"""About what a compaction takes."""
 ON_ITS_WAY_SECONDS: Final = 0.003
 """About what a message takes until its receipt is there."""
 
@@ -42,8 +46,12 @@ class Faults(storage_faults.Faults):
         """Faults that wait for a client to do something."""
         self._armed_for_transactions: list[str] = []
         """Those that wait for a step of a transaction."""
+        self._armed_for_compactions: list[str] = []
+        """Those that wait until somebody asks for a compaction."""
         self._transactions = cluster.parameters.transactions is not None
+        self._compaction = cluster.parameters.compaction is not None
         history.on_moment = lambda: self._moment(self._armed, ON_ITS_WAY_SECONDS)
+        history.on_compaction = lambda: self._moment(self._armed_for_compactions, COMPACTION_SECONDS)
         history.on_transaction_step = lambda: self._moment(self._armed_for_transactions, STEP_SECONDS)
 
     async def run(self) -> None:
@@ -55,11 +63,18 @@ class Faults(storage_faults.Faults):
             await asyncio.sleep(max(0.0, begin + moment - loop.time()))
             kind = chance.choice(parameters.fault_kinds)
             if chance.random() < ARMED_SHARE:
-                at_a_step = self._transactions and chance.random() < STEPS_SHARE
-                (self._armed_for_transactions if at_a_step else self._armed).append(kind)
+                self._arm(kind)
             else:
                 self._make(kind)
         await asyncio.sleep(max(0.0, begin + parameters.active_seconds - loop.time()))
+
+    def _arm(self, kind: str) -> None:
+        chance, armed = self._chance, self._armed
+        if self._transactions and chance.random() < STEPS_SHARE:
+            armed = self._armed_for_transactions
+        if self._compaction and chance.random() < COMPACTIONS_SHARE:
+            armed = self._armed_for_compactions
+        armed.append(kind)
 
     def _moment(self, armed: list[str], seconds_max: float) -> None:
         """A client has sent something, or is about to."""

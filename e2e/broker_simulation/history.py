@@ -160,6 +160,36 @@ class SubscriptionHistory:
     events: list[Event] = field(default_factory=list)
 
 
+class CompactedEntry(NamedTuple):
+    """An entry that a reader with `readCompacted` has got."""
+
+    position: Position
+    content: Content
+    """As it was before compaction."""
+    indexes: frozenset[int]
+    """Its messages that are left."""
+    at: float
+
+
+@dataclass(slots=True)
+class CompactedReading:
+    """What such a reader has got, from the first message that was left on."""
+
+    name: str
+    topic: str
+    quiet: bool = False
+    """Nothing was published or compacted meanwhile."""
+    floor: Position = (-1, -1)
+    """Of a quiet one: this far the topic was compacted for sure."""
+    entries: list[CompactedEntry] = field(default_factory=list)
+    resumed: list[Position] = field(default_factory=list)
+    """Behind these entries it went on, after its connection was lost."""
+    whole: bool = False
+    """It came to the end that it was told of."""
+    end: Position = (-1, -1)
+    ended_at: float = float("inf")
+
+
 @dataclass(slots=True)
 class TopicHistory:
     """Of one topic."""
@@ -170,6 +200,10 @@ class TopicHistory:
     """Every entry that was sent, and its key."""
     attempts: dict[Content, int] = field(default_factory=dict)
     """How often each was."""
+    asked: dict[Content, float] = field(default_factory=dict)
+    """When each was sent for the first time."""
+    compacted_up_to: Position = (-1, -1)
+    """So far the topic was compacted, as somebody was told who has waited for it."""
     receipts: list[Receipt] = field(default_factory=list)
     logs: list[list[Entry]] = field(default_factory=list)
     """What was read from the first entry to the last, each time that somebody looked at the end."""
@@ -230,11 +264,16 @@ class History:
     """(topic, entry) that transactors were sent."""
     plain: set[tuple[str, Position, int]] = field(default_factory=set)
     """(topic, entry, message) that transactors have acknowledged without a transaction."""
+    compacted: list[CompactedReading] = field(default_factory=list)
+    keeps_without_key: bool = True
+    """Whether compaction leaves messages without a key."""
     links: int = 0
     on_moment: Callable[[], None] = lambda: None
     """Told when a client sends something that matters."""
     on_transaction_step: Callable[[], None] = lambda: None
     """Told when a client takes a step of a transaction."""
+    on_compaction: Callable[[], None] = lambda: None
+    """Told when somebody asks for a compaction."""
 
     def next_link(self) -> int:
         """A number for a connection."""

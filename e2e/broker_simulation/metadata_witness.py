@@ -14,6 +14,7 @@ from magnetar.managed.info_codec import POSITION_IN_NODE, decode_cursor_info, de
 from magnetar.managed.paths import ROOT, cursor_path
 from magnetar.metadata.tree import NodeTable, Outcome
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerState
+from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 
 from e2e.broker_simulation.history import Acknowledged, History, Sought, SubscriptionHistory
 from e2e.simulation.topic_witness import StoredAcknowledgements
@@ -95,19 +96,27 @@ class MetadataWitness:
 
     def _stored(self, subscription: SubscriptionHistory) -> StoredAcknowledgements | None:
         """What the next owner would begin with, at least."""
-        node = self._table.load(cursor_path(TopicName.parse(subscription.topic).persistence_name, subscription.name))
-        if node is None:
-            return None
-        info = decode_cursor_info(node.value)
-        if info.cursorsLedgerId == POSITION_IN_NODE:
-            return StoredAcknowledgements(info)
-        ledger = self._witness.ledgers.get(info.cursorsLedgerId)
-        if ledger is None:
-            return None
-        last = ledger.confirmed
-        if ledger.metadata.state is LedgerState.CLOSED:
-            last = ledger.metadata.last_entry_id
-        return StoredAcknowledgements(decode_position(ledger.payloads[last]) if last >= 0 else info)
+        stored = stored_cursor(self._witness, self._table, subscription.topic, subscription.name)
+        return None if stored is None else StoredAcknowledgements(stored)
+
+
+def stored_cursor(
+    witness: Witness, table: NodeTable, topic: str, subscription: str
+) -> PositionInfo | ManagedCursorInfo | None:
+    """What the next owner would find of a cursor, at least; None: its node, or what that names, is not there."""
+    node = table.load(cursor_path(TopicName.parse(topic).persistence_name, subscription))
+    if node is None:
+        return None
+    info = decode_cursor_info(node.value)
+    if info.cursorsLedgerId == POSITION_IN_NODE:
+        return info
+    ledger = witness.ledgers.get(info.cursorsLedgerId)
+    if ledger is None:
+        return None
+    last = ledger.confirmed
+    if ledger.metadata.state is LedgerState.CLOSED:
+        last = ledger.metadata.last_entry_id
+    return decode_position(ledger.payloads[last]) if last >= 0 else info
 
 
 def _bundle_of(path: str) -> BundleName | None:

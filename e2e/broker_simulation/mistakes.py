@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from e2e.broker_simulation.compaction.mistakes import COMPACTION_MISTAKES
 from e2e.broker_simulation.mistakes_of_dispatch import DISPATCH_MISTAKES
 from e2e.broker_simulation.mistakes_of_owners import OWNER_MISTAKES
 from e2e.broker_simulation.mistakes_of_proxies import PROXY_MISTAKES
@@ -12,6 +13,7 @@ from e2e.broker_simulation.transactions.mistakes import TRANSACTION_MISTAKES
 from e2e.simulation.planting import Mistake
 
 MISTAKES: Final[dict[str, Mistake]] = {
+    **COMPACTION_MISTAKES,
     **DISPATCH_MISTAKES,
     **OWNER_MISTAKES,
     **PROXY_MISTAKES,

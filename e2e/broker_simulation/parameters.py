@@ -8,6 +8,7 @@ from typing import Final
 
 from magnetar.wire.pulsar.enums import SubscriptionType
 
+from e2e.broker_simulation.compaction_parameters import CompactionParameters, draw_compaction
 from e2e.broker_simulation.transaction_parameters import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
@@ -105,6 +106,7 @@ class Parameters:
     unacked_messages_max: int
     failover_delay_ms: int
     transactions: TransactionParameters | None
+    compaction: CompactionParameters | None
     pause_seconds: float
     """Mean between two messages of a producer."""
 
@@ -164,6 +166,7 @@ def draw_parameters(seed: int) -> Parameters:
         round_robin_messages_max=rng.choice((1, 3, 20)),
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
         transactions=transactions,
+        compaction=draw_compaction(seed),
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )

@@ -11,7 +11,8 @@ from magnetar.core.ids import Position, signed64
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-from e2e.broker_simulation.clients import Attached, Client, entry_of, position_of
+from e2e.broker_simulation.clients import Attached, Client, entry_of, key_of, position_of
+from e2e.broker_simulation.compaction_parameters import is_keyed
 from e2e.broker_simulation.history import Content, Receipt
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.protocol import Link
@@ -136,13 +137,21 @@ class Producer(Attached):
         sequence, parameters = self._sequence, self._parameters
         messages = self.chance.randint(1, parameters.batch_messages_max)
         content = Content(self.name, sequence.next_id, messages)
-        key = f"key{self.chance.randrange(parameters.keys)}" if parameters.keys else ""
+        key = self._draw_key(content)
         sequence.next_id += messages
         sequence.entries += 1
         self._history.sent[content] = key
+        self._history.asked[content] = self.client.now()
         pending = Pending(content, entry_of(content, key, self.client.world.clock.now_ms()), 0.0)
         self._pending.append(pending)
         self._send(link, pending)
+
+    def _draw_key(self, content: Content) -> str:
+        """Of the entry."""
+        if is_keyed(self.name):
+            return (key_of(content, 0) or "") if content.messages == 1 else ""
+        keys = self._parameters.keys
+        return f"key{self.chance.randrange(keys)}" if keys else ""
 
     def _send(self, link: Link, pending: Pending) -> None:
         content = pending.content

@@ -13,6 +13,8 @@ from e2e.broker_simulation.admin import forget_applications
 from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
+from e2e.broker_simulation.compaction.clients import CompactionClients
+from e2e.broker_simulation.compaction_parameters import KEYED
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
@@ -52,6 +54,7 @@ class BrokerRun:
         self._transfer = Goal()
         """Of transactors."""
         self._readers: list[Reader] = []
+        self._compaction: CompactionClients | None = None
         self._witness: MetadataWitness
 
     def violations(self) -> list[str]:
@@ -70,6 +73,7 @@ class BrokerRun:
             "transactions that were committed": sum(
                 bool(one.commit) and one.answered for one in self.history.transactions
             ),
+            "compacted readings": len(self.history.compacted),
             "receipts of acknowledgements": sum(isinstance(event, Told) for event in events),
         }
 
@@ -83,6 +87,9 @@ class BrokerRun:
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
         transactors = self._start_transactors(cluster, "transactor")
+        if parameters.compaction is not None:
+            self._compaction = CompactionClients(cluster, self.history, parameters.compaction, self._client)
+            self._compaction.start(list(self.history.topics))
         faults = Faults(cluster, self.history)
         await faults.run()
         faults.heal()
@@ -93,6 +100,8 @@ class BrokerRun:
         await self._until_transactions_are_over(cluster)
         # Whoever has lost its session must have heard of it: until then it answers as if it was the owner.
         await asyncio.sleep(SETTLING_SECONDS)
+        if self._compaction is not None:
+            await self._until_done(self._compaction.finish(), "does not come to an end")
         await self._read_all(cluster, "early")
         self._goal.drain = True
         await self._until_drained(consumers)
@@ -100,6 +109,8 @@ class BrokerRun:
         for reader in self._readers:
             reader.leave_when_done = True
         await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        if self._compaction is not None:
+            await self._compaction.begin_some()
         chance = world.chance("end")
         for broker in cluster.brokers:
             if chance.random() < 0.5:
@@ -111,6 +122,8 @@ class BrokerRun:
         await cluster.until_brokers_serve()
         await self._look_once_more(cluster)
         await self._read_all(cluster, "late")
+        if self._compaction is not None:
+            await self._compaction.until_nothing_is_left_over(PATIENCE_SECONDS)
 
     def _watch(self, world: World) -> None:
         witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
@@ -131,7 +144,8 @@ class BrokerRun:
             topic = topic_name(number)
             history.topics[topic] = TopicHistory(topic, parameters.deduplication)
             for index in range(parameters.producers):
-                name = f"producer{number}.{index}"
+                kind = "producer" if parameters.compaction is None else f"{KEYED}{parameters.seed}-"
+                name = f"{kind}{number}.{index}"
                 client = self._client(cluster, name)
                 producer = Producer(client, topic, name, parameters, Sequence())
                 producers.append(cluster.client(name, producer))
@@ -202,6 +216,8 @@ class BrokerRun:
         for name, reader in readings.items():
             if reader.finished:
                 self.history.topics[name].logs.append(reader.read)
+        if self._compaction is not None:
+            await self._compaction.read_all(when, self._until_done)
 
     async def _until_drained(self, consumers: dict[Consumer, Host]) -> None:
         """Everything is delivered, and acknowledged with a receipt, or without."""

@@ -23,6 +23,7 @@ from magnetar.managed.owned_node import OwnedNode
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import NodeNotFound
 
+from e2e.managed_histories.mistakes_of_tiered import TIERED_MISTAKES
 from e2e.simulation.planting import Mistake, Patch
 
 
@@ -151,6 +152,7 @@ def failed_counts_as_taken() -> list[Patch]:
 
 
 MISTAKES: Final[dict[str, Mistake]] = {
+    **TIERED_MISTAKES,
     "failed-counts-as-taken": failed_counts_as_taken,
     "fall-back-without-bookies": fall_back_without_bookies,
     "forgotten-creation": forgotten_creation,

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.tiered.policy import NO_OFFLOAD
+
+from e2e.managed_histories.tiered import TieredParameters, draw_tiered
 
 PAUSES_SECONDS: Final = (0.0, 0.0, 0.0, 0.003, 0.02, 0.1, 0.4, 2.0)
 """Between two steps; nothing happens in the loop but by these and by what waits."""
@@ -43,6 +46,7 @@ class Parameters:
     entries_per_cursor_ledger: int
     long_arrays: bool
     delete_at_end: bool
+    tiered: TieredParameters | None
 
     def ledger_settings(self) -> ManagedLedgerSettings:
         """Of every owner."""
@@ -61,6 +65,7 @@ class Parameters:
             cursor_ledger_age_ms_max=60_000,
             unacked_ranges_in_metadata_max=3,
             persist_acks_as_long_array=self.long_arrays,
+            offload=NO_OFFLOAD if self.tiered is None else self.tiered.policy(),
         )
 
 
@@ -85,4 +90,6 @@ def draw_parameters(seed: int) -> Parameters:
         entries_per_cursor_ledger=rng.choice((1, 2, 3, 1000)),
         long_arrays=rng.random() < 0.5,
         delete_at_end=rng.random() < 0.15,
+        # Drawn for itself, so that histories without it stay as they are.
+        tiered=draw_tiered(seed),
     )

@@ -28,6 +28,12 @@ PATIENCE_SECONDS: Final = 2_000.0
 SETTLING_SECONDS: Final = 10.0
 """Virtual: after this nothing of former owners is under way."""
 
+ENDING_SECONDS: Final = 100.0
+"""Virtual: after this what was cancelled is cancelled again."""
+
+OWED_SECONDS: Final = 30.0
+"""Virtual: longer than any lag."""
+
 CLIENT_STEPS_MEANWHILE: Final = 8
 """What clients ask of the former owner while another one opens the topic."""
 
@@ -104,11 +110,11 @@ def _loop() -> Iterator[VirtualTimeLoop]:
     try:
         yield loop
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks))
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            # Once more: as it ends, a dead owner's work asks again for something, and is not answered.
+            loop.run_until_complete(asyncio.wait(tasks, timeout=ENDING_SECONDS))
         asyncio.set_event_loop(None)
         loop.close()
         if collecting:
@@ -158,6 +164,10 @@ class History:
             owner = rng.choice(world.owners)  # Clients that do not know better.
             if not owner.usable:
                 return
+        tiered, chance = world.parameters.tiered, world.tiered_rng
+        if tiered is not None and chance.random() < tiered.steps_share:
+            await self._tiered_step(owner)
+            return
         kind = rng.choices(("client", "control", "time", "upkeep"), (80, 10, 5, 5))[0]
         if kind == "client":
             self._client_step(owner)
@@ -215,6 +225,29 @@ class History:
             self._start(owner, owner.ledger.roll_if_due())
         elif owner.deduplication is not None:
             owner.deduplication.maintain(1)
+
+    async def _tiered_step(self, owner: Owner) -> None:
+        """Something that has to do with tiered storage."""
+        world, chance = self._world, self._world.tiered_rng
+        assert owner.ledger is not None
+        kind = chance.choice(("roll", "ask", "ask", "due", "trouble", "time", "look", "death"))
+        if kind == "roll":
+            self._start(owner, owner.ledger.roll())
+        elif kind == "ask":
+            ledger_id = chance.choice(owner.ledger.ledgers.ids)
+            world.note(owner.name, f"is asked to offload what is before ledger {ledger_id}")
+            self._start(owner, owner.ledger.offloads.offload_before((ledger_id, 0)))
+        elif kind == "due":
+            owner.ledger.offloads.later()
+        elif kind == "trouble":
+            world.objects.trouble = not world.objects.trouble
+            world.note("objects", "are in trouble" if world.objects.trouble else "are well")
+        elif kind == "time":
+            await asyncio.sleep(chance.choice((0.1, 1.0, 12.0, 25.0)))
+        elif kind == "look":
+            await world.witness.look_at_list("while it is used")
+        elif owner.ledger.offloads.under_way is not None:
+            await owner.kill()
 
     async def _trouble(self) -> None:
         world, rng = self._world, self._rng
@@ -302,7 +335,10 @@ class History:
         if not await last.open():
             world.violated("nobody can open the topic at the end")
             return
+        if world.parameters.tiered is not None:
+            await self._settle_objects(last)
         if world.parameters.delete_at_end:
+            world.witness.deleting = True
             try:
                 await last.factory.delete(NAME)
             except MagnetarError as error:
@@ -318,6 +354,21 @@ class History:
             world.violated(f"the ledgers {left} are left over, and nobody told of them")
         if missing := sorted(named - stored):
             world.violated(f"the ledgers {missing} are named, and are not there")
+        for what in (*world.witness.violations, *await world.witness.left_over()):
+            world.violated(what)
+
+    async def _settle_objects(self, last: Owner) -> None:
+        """What is owed is done within a while, by an owner that came when all was well."""
+        assert last.ledger is not None
+        offloads = last.ledger.offloads
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await offloads.until_idle()
+                await asyncio.sleep(OWED_SECONDS)
+                await offloads.until_idle()
+        except TimeoutError:
+            self._world.violated("offloads do not come to an end though nothing fails any more")
+        await self._world.witness.look_at_list("at the end")
 
     def _start(self, owner: Owner, request: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:

@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from typing import Final
+from uuid import UUID
 
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplication, open_deduplication
@@ -18,6 +19,7 @@ from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.info_codec import decode_cursor_info, decode_ledger_info
 from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.offload.context import at_bookies
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
@@ -26,12 +28,14 @@ from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore
 from magnetar.sim.trace import Trace
 from magnetar.sim.virtual_time import LoopClock
+from magnetar.tiered.policy import NO_OFFLOAD, OffloadPolicy
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
 from e2e.managed_histories.parameters import Parameters
 from e2e.managed_histories.promises import CursorView, Message, Promises, TopicView
 from e2e.managed_histories.storage import LedgersInMemory, LedgersOnBookies, MortalClient, Storage
+from e2e.managed_histories.tiered import STORE, DeletionWitness, Objects, OwnersStore, WatchedLedgers, offloaders_of
 
 NAME: Final = "public/default/persistent/topic"
 
@@ -39,6 +43,8 @@ OPENING_ATTEMPTS_MAX: Final = 40
 OPENING_SECONDS_MAX: Final = 300.0
 CLOSING_SECONDS_MAX: Final = 60.0
 """As a broker that unloads a topic: then it lets go, as if it had died."""
+LOOKS_AT_OBJECTS: Final = 0.15
+"""Changes in tiered storage after which a fresh owner looks."""
 UNSURE_WRITES: Final = (RequestFate.REFUSED, RequestFate.LOST, RequestFate.LATE)
 
 
@@ -70,6 +76,13 @@ class World:
         self.excused: set[int] = set()
         """Ledgers that may be left over: an owner died between making and naming them, or told of them."""
         self.looks: list[Look] = []
+        self.objects = Objects()
+        tiered = parameters.tiered
+        lag_ms = None if tiered is None else tiered.deletion_lag_ms
+        self.witness = DeletionWitness(self.store, NAME, self.objects, LoopClock().now_ms, lag_ms)
+        self.tiered_rng = random.Random(f"{parameters.seed} tiered")
+        self.objects.on_change = self._objects_change
+        self.objects.before_deletion = self.witness.object_goes
 
     def note(self, who: str, what: str) -> None:
         """Something happened."""
@@ -92,7 +105,16 @@ class World:
     def look_later(self, why: str) -> None:
         """Keep all as it is, to see afterwards what a fresh owner would find."""
         requests = [request for owner in self.owners + self.dead for request in owner.session.late_writes]
-        self.looks.append(Look(why, self.store.copy_of_tree(), self.storage.copy(), self.promises.copy(), requests))
+        self.looks.append(
+            Look(
+                why, self.store.copy_of_tree(), self.storage.copy(), self.promises.copy(), requests, self.objects.copy()
+            )
+        )
+
+    def _objects_change(self, what: str) -> None:
+        self.note("objects", what)
+        if self.tiered_rng.random() < LOOKS_AT_OBJECTS and not self.witness.deleting:
+            self.look_later(what)
 
     async def named(self) -> set[int]:
         """The ledgers that some node names."""
@@ -100,17 +122,17 @@ class World:
 
     async def heal(self) -> None:
         """Nothing fails any more, and what was late has come."""
-        self.healed, self.trouble = True, False
+        self.healed, self.trouble, self.objects.trouble = True, False, False
         self.storage.heal()
         await asyncio.sleep(max(60.0, self.parameters.late_seconds))
 
 
 async def named_ledgers(store: MetadataStore) -> set[int]:
-    """What the topic's nodes name."""
+    """What the topic's nodes name, without what is in tiered storage alone."""
     found: set[int] = set()
     node = await store.get(ledger_path(NAME))
     if node is not None:
-        found.update(record.ledger_id for record in decode_ledger_info(node.value).records)
+        found.update(record.ledger_id for record in decode_ledger_info(node.value).records if at_bookies(record))
     for child in await store.children(ledger_path(NAME)):
         cursor = await store.get(f"{ledger_path(NAME)}/{child}")
         if cursor is not None:
@@ -135,10 +157,17 @@ class Owner:
             (lambda: rng.random() * delay) if delay else None,
             parameters.late_seconds,
         )
-        self.client = MortalClient(world.storage.client(self.session, clock, rng), self._note, world.excused.add)
+        ledgers = WatchedLedgers(world.storage.client(self.session, clock, rng), world.witness)
+        self.client = MortalClient(ledgers, self._note, world.excused.add)
         self.clock = clock
+        self.objects = OwnersStore(world.objects, parameters.tiered, world.tiered_rng)
         self.factory = ManagedLedgerFactory(
-            self.session, self.client, clock, asyncio.get_running_loop(), settings=parameters.ledger_settings()
+            self.session,
+            self.client,
+            clock,
+            asyncio.get_running_loop(),
+            settings=parameters.ledger_settings(),
+            offloaders=offloaders_of(self.objects, world.tiered_rng),
         )
         self.ledger: ManagedLedger | None = None
         self.deduplication: Deduplication | None = None
@@ -199,6 +228,10 @@ class Owner:
         world = self.world
         self.session.end()
         self.client.end()
+        self.objects.end()
+        if self.contended:
+            # Another owner may have removed what this one has begun, before it has written it.
+            world.objects.excused |= self.objects.written
         world.owners.remove(self)
         world.dead.append(self)
         stored = await world.storage.stored(world.store)
@@ -267,12 +300,14 @@ class Look:
         storage: Storage,
         promises: Promises,
         late: list[Request[object]],
+        objects: Objects,
     ) -> None:
         self.why = why
         self._tree = tree
         self._storage = storage
         self._promises = promises
         self._late = late
+        self._objects = objects
 
     async def broken(self) -> list[str]:
         """What a fresh owner would miss, whether or not what is late happens before it comes."""
@@ -286,7 +321,7 @@ class Look:
         if late:
             await apply_all(self._late, store)
         try:
-            view = await view_of_fresh_owner(store, self._storage.copy(), self._promises)
+            view = await view_of_fresh_owner(store, self._storage.copy(), self._promises, self._objects.copy())
         except MagnetarError as error:
             return [f"a fresh owner cannot open the topic: {error!r}"]
         return self._promises.broken_by(view)
@@ -299,12 +334,18 @@ async def apply_all(requests: list[Request[object]], store: MetadataStore) -> No
             await request(store)
 
 
-async def view_of_fresh_owner(store: MetadataStore, storage: Storage, promises: Promises) -> TopicView:
+async def view_of_fresh_owner(
+    store: MetadataStore, storage: Storage, promises: Promises, objects: Objects
+) -> TopicView:
     """Open the topic and read all of it. The copy of the world is used up."""
-    settings = ManagedLedgerSettings(retention_time_ms=-1, retention_size_bytes=-1)
+    policy = OffloadPolicy(store=STORE, deletion_lag_ms=None) if objects.store.objects else NO_OFFLOAD
+    settings = ManagedLedgerSettings(retention_time_ms=-1, retention_size_bytes=-1, offload=policy)
     clock = LoopClock()
     client = storage.client(store, clock, random.Random(1))
-    factory = ManagedLedgerFactory(store, client, clock, asyncio.get_running_loop(), settings=settings)
+    offloaders = offloaders_of(OwnersStore(objects, None, random.Random(1)), random.Random(2))
+    factory = ManagedLedgerFactory(
+        store, client, clock, asyncio.get_running_loop(), settings=settings, offloaders=offloaders
+    )
     ledger = await factory.open(NAME, create=False)
     entries = {position: message async for position, message in _all_entries(ledger)}
     cursors = {
@@ -340,6 +381,8 @@ class ToldLeftOver(logging.Handler):
         if "space is lost" in text or "its space lost" in text:
             assert isinstance(record.args, tuple)
             self._world.excused.update(each for each in record.args if isinstance(each, int))
+        if "objects of %s may be left over" in record.msg and isinstance(record.args, tuple):
+            self._world.objects.excused.update(each for each in record.args if isinstance(each, UUID))
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, MagnetarError):
             self._world.violated(f"unexpected: {text}: {error!r}")

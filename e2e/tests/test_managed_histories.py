@@ -21,6 +21,9 @@ SEEDS: Final = 150
 SEEDS_PER_TEST: Final = 15
 
 FOUND_BY: Final = {
+    "bookkeeper-goes-before-its-record": (29, 60),
+    "bookkeeper-goes-unverified": (37, 100),
+    "complete-before-it-is-copied": (35, 100),
     "failed-counts-as-taken": (11, 60),
     "fall-back-without-bookies": (55, 250),
     "forgotten-creation": (2, 60),
@@ -29,10 +32,15 @@ FOUND_BY: Final = {
     "ledgers-in-doubt-kept": (9, 60),
     "no-compare-and-set": (9, 30),
     "no-replay": (9, 200),
+    "objects-are-deleted-once": (98, 250),
+    "objects-go-before-their-record": (29, 60),
     "old-ledger-deleted-first": (0, 120),
     "snapshot-of-what-was-taken": (4, 60),
     "takeover-without-fence": (0, 30),
+    "the-lag-is-ignored": (12, 60),
     "trim-of-the-fastest": (6, 60),
+    "what-was-begun-is-not-owed": (12, 60),
+    "what-was-trimmed-is-not-owed": (29, 60),
 }
 """The seed that finds each mistake now, and in how many it is found when code changes: at least twice what it takes
 now."""
@@ -61,7 +69,8 @@ def test_a_planted_mistake_is_found(name: str) -> None:
 
 
 def test_a_seed_gives_the_same_trace_twice() -> None:
-    for seed in range(4):
+    # The last one has tiered storage.
+    for seed in (0, 1, 2, 6):
         first, second = run_seed(seed), run_seed(seed, keep_trace=True)
         assert first.trace_digest == second.trace_digest
         assert (first.trace_lines == [], second.trace_lines != []) == (True, True)
@@ -70,7 +79,7 @@ def test_a_seed_gives_the_same_trace_twice() -> None:
 
 PROGRAM: Final = """
 from e2e.managed_histories.run import run_seed
-print([run_seed(seed).trace_digest for seed in range(6)])
+print([run_seed(seed).trace_digest for seed in (0, 1, 2, 3, 6, 12)])
 """
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import LedgerUnavailable
@@ -15,7 +16,7 @@ from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.offload import upkeep
 from magnetar.managed.offload.context import at_bookies, copy_of
-from magnetar.managed.offload.offloads import InvalidOffloadPosition, OffloadStatus, OffloadUnderWay
+from magnetar.managed.offload.offloads import InvalidOffloadPosition, Offloads, OffloadStatus, OffloadUnderWay
 from magnetar.managed.offload.owed import owed_objects
 from magnetar.managed.offload.run import OFFLOAD_TRANSITIONS, OffloadState
 from magnetar.managed.offload.testing import MemoryOffloader
@@ -210,6 +211,56 @@ async def test_a_ledger_that_is_trimmed_in_the_middle_of_its_offload(world: Offl
     assert ledger.offloads.status.status == "SUCCESS"
     assert world.objects.objects == {}
     await world.check_settled()
+
+
+async def test_offloads_rest_while_a_trim_waits(world: OffloadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is about to remove is not begun again in each turn of the loop; what stays in the end goes."""
+    ledger = await world.filled(keeping(ASKED))
+    await prepared(ledger)
+    for cursor in list(ledger.cursors.values()):
+        await cursor.clear_backlog()
+    begun: list[Sequence[int]] = []
+    right = Offloads._run_all
+
+    async def run_all(self: Offloads, ledger_ids: Sequence[int]) -> MagnetarError | None:
+        begun.append(ledger_ids)
+        return await right(self, ledger_ids)
+
+    monkeypatch.setattr(Offloads, "_run_all", run_all)
+    ledger.settings = keeping(retention_time_ms=0, retention_size_bytes=0)
+    async with ledger.offloads._parts.node.lock:  # As while the metadata store does not answer.
+        ledger.trim_later()
+        await turns(10)
+        ledger.offloads.later()
+        await turns(100)
+        assert begun == []
+        ledger.settings = keeping()
+    await turns(20)
+    await until_done(ledger)
+    assert await world.offloaded_ids() == ledger.ledgers.ids[:-1]
+    await world.check_promises()
+
+
+@pytest.mark.timeout(20)
+async def test_an_offload_is_stopped_before_its_first_step(world: OffloadWorld) -> None:
+    """A task that is cancelled so early runs nothing of itself, not even what says that it is over."""
+    ledger = await world.filled(keeping(ASKED))
+    await prepared(ledger)
+    await ledger.offloads.offload_before((3, 0))
+    await ledger.offloads.stop()
+    assert (ledger.offloads.status.status, ledger.offloads.status.last_error) == ("ERROR", "the offload was stopped")
+    ledger.settings = keeping()
+    ledger.offloads.later()
+    await ledger.offloads.stop()
+    await ledger.offloads.offload_before((3, 0))
+    await until_done(ledger)
+    assert ledger.offloads.status.status == "SUCCESS"
+
+
+async def turns(count: int) -> None:
+    """So many of the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def test_the_topic_goes_with_its_objects(world: OffloadWorld) -> None:

@@ -342,6 +342,7 @@ async def test_every_128th_record_is_in_the_index_as_hadoop_has_it(tmp_path: Pat
 async def test_what_is_not_there_can_be_deleted(tmp_path: Path, stored: dict[str, str]) -> None:
     """By its name, and when it is looked for: whoever repeats a deletion finds nothing left."""
     offloader = offloader_at(tmp_path)
+    (tmp_path / "another").mkdir()  # An empty folder counts as not mounted.
     await offloader.delete(LEDGER_ID, ID, stored)
     await offloaded(offloader, ClosedMemoryLedger(LEDGER_ID, [b"a"]))
     for _ in range(2):

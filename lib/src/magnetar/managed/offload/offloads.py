@@ -53,6 +53,7 @@ class OffloadStatus:
 
 
 NEVER_ASKED: Final = OffloadStatus()
+STOPPED: Final = OffloadStatus("ERROR", "the offload was stopped")
 
 _NONE_UNWANTED: Final[frozenset[int]] = frozenset()
 """One for all managed ledgers: CPython makes a new empty set each time, of 216 bytes."""
@@ -168,7 +169,9 @@ class Offloads:
 
     def ended(self) -> None:
         """Ends a trimming: the ledgers that it has not deleted may be offloaded again."""
-        self._unwanted = _NONE_UNWANTED
+        unwanted, self._unwanted = self._unwanted, _NONE_UNWANTED
+        if unwanted:
+            self.later()
 
     def removable(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """The first of these that may leave the list now: none in the middle of its offload, and no more than objects
@@ -205,6 +208,10 @@ class Offloads:
         for task in self._tasks():
             task.cancel()
         await self.until_idle()
+        # Who was cancelled before the first step has said nothing of it.
+        self._running = self._looking_after = None
+        if self.status.status == "RUNNING":
+            self.status = STOPPED
 
     async def close(self) -> None:
         """Let go of the store, once nothing runs and nothing is read from it."""
@@ -224,7 +231,7 @@ class Offloads:
 
     async def _as_asked(self, chosen: Sequence[int], first_kept: Position) -> None:
         self.status = OffloadStatus("RUNNING")
-        status = OffloadStatus("ERROR", "the offload was stopped")
+        status = STOPPED
         try:
             failure = await self._run_all(chosen)
             if failure is None:
@@ -307,13 +314,14 @@ class Offloads:
         policy = appends.settings.offload
         if not policy.by_itself:
             return []
-        return due_by_policy(appends.ledgers.records(), policy, self._parts.shared.clock.now_ms())
+        due = due_by_policy(appends.ledgers.records(), policy, self._parts.shared.clock.now_ms())
+        return [each for each in due if each not in self._unwanted] if self._unwanted else due
 
     def _current_ids(self) -> tuple[int, ...]:
         return () if self._current is None else (self._current[0].ledger_id,)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._running, self._looking_after) if task is not None]
+        return [task for task in (self._running, self._looking_after) if task is not None and not task.done()]
 
     def _allowed(self) -> bool:
         ended = self._parts.appends.state in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED)
