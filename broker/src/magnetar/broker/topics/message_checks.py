@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
-from magnetar.wire.pulsar.metadata import skim
+from magnetar.wire.pulsar.metadata import ABSENT, metadata_bounds, skim, with_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,10 @@ MARKER_TYPE: Final = b"\xa0\x01"
 LONG_MARKER_TYPE: Final = b"\xa0\x81"
 """How that field begins with a tag that is longer than it need be, which parsers take as well."""
 
-OTHER_TRANSACTION: Final = "The message does not say that it is of the transaction that its command names"
+NO_TRANSACTION: Final = (ABSENT, ABSENT)
+"""What a message's metadata says that names none."""
+
+OTHER_TRANSACTION: Final = "The message names another transaction than its command"
 
 
 def publish_checked(
@@ -57,6 +60,7 @@ def publish_checked(
         _add_markers(batch, refusals)
     if batch.transactions is not None:
         _add_ended(batch, batch.transactions, buffer, refusals)
+        _name_transactions(batch, batch.transactions, refusals)
     if not refusals:
         append(batch)
         return
@@ -124,8 +128,14 @@ def _add_markers(batch: PublishBatch, refusals: dict[int, Refusal]) -> None:
     """The ends of transactions are brokers' to write: the next owner takes them for true. Apache's brokers take them
     from anybody. The markers of replicated subscriptions come from other clusters, and pass."""
     for index, payload in enumerate(batch.payloads):
-        # Looked for in all of it, which costs less than to read what is in front; most have none.
-        if (MARKER_TYPE in payload or LONG_MARKER_TYPE in payload) and _is_end_marker(payload):
+        try:
+            start, end = metadata_bounds(payload)
+        except BadMetadata:
+            continue
+        # Looked for among all bytes of the metadata, which costs less than to read its fields; most have none.
+        if payload.find(MARKER_TYPE, start, end) < 0 and payload.find(LONG_MARKER_TYPE, start, end) < 0:
+            continue
+        if _is_end_marker(payload):
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, FORGED_MARKER)
 
 
@@ -147,10 +157,25 @@ def _add_ended(
         if transaction is None or index in refusals:
             continue
         text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
-        if not text and _transaction_of(batch.payloads[index]) != transaction:
+        if not text and _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
             text = OTHER_TRANSACTION
         if text:
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+
+
+def _name_transactions(
+    batch: PublishBatch, transactions: list[tuple[int, int] | None], refusals: dict[int, Refusal]
+) -> None:
+    """The Go client names the transaction in SEND alone (pulsar-client-go#1498), and readers and the topic's next
+    owner go by the metadata: there it is written, as Java's client does. Apache's broker shows such a message also
+    after an abort."""
+    for index, transaction in enumerate(transactions):
+        if transaction is None or index in refusals:
+            continue
+        payload = batch.payloads[index]
+        if _transaction_of(payload) == NO_TRANSACTION:
+            batch.payloads[index] = with_transaction(payload, *transaction)
+            batch.size_bytes += len(batch.payloads[index]) - len(payload)
 
 
 def _transaction_of(payload: bytes) -> tuple[int, int] | None:
