@@ -332,11 +332,11 @@ async def test_a_message_whose_command_alone_names_the_transaction_is_of_it(
             content = made(b"m%d" % number, sequence_id=number)
             content = content if checksum else content[6:]
             client.send(Command.SEND, content, producer_id=1, sequence_id=number, **bits)
-            await client.expect(Command.SEND_RECEIPT)
+            assert (await client.expect(Command.SEND_RECEIPT)).body.sequence_id == number
         # The next owner knows it by what is stored.
         await broker.service.abandon([loaded(broker)])
         client = await broker.connect()
-        await client.consumer(TOPIC)
+        await client.consumer(TOPIC, initialPosition=1)
         await ended(client, 5, commit=commit)
         count = 2 if commit else 1
         found = await client.messages(count)

@@ -114,6 +114,13 @@ class Work:
             time.sleep(0.1)
         processes.end(self.program, grace_s=2)
 
+    def leave(self) -> None:
+        """Leave nothing running, whatever has failed."""
+        if self.program is not None:
+            processes.end(self.program, grace_s=2)
+        self.watchers.stop()
+        self.feeder.abandon()
+
     def events(self) -> list[Event]:
         """What the program wrote so far."""
         return checks.read(self.history) if self.history.exists() else []
@@ -206,7 +213,8 @@ def disturb(cluster: LocalCluster, works: list[Work], count: int, rng: random.Ra
             )
             for work in works
         ]
-        logger.info("%d of %d: killed %s (%s); commits after %.1f s", number + 1, count, killed.folder.name, kind, max(seconds))
+        what = f"killed {killed.folder.name} ({kind})"
+        logger.info("%d of %d: %s; commits after %.1f s", number + 1, count, what, max(seconds))
         time.sleep(rng.uniform(0.5, 2.0))
 
 
@@ -264,6 +272,15 @@ def run(cluster: LocalCluster, clients: list[str], count: int, seed: int) -> lis
     retention = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     admin.call("POST", f"{cluster.admin_url}/admin/v2/namespaces/{NAMESPACE}/retention", retention)
     works = [Work(client, cluster, seed) for client in clients]
+    try:
+        return ride_out(cluster, works, count, rng)
+    finally:
+        for work in works:
+            work.leave()
+
+
+def ride_out(cluster: LocalCluster, works: list[Work], count: int, rng: random.Random) -> list[str]:
+    """From the first message to the verdict; what is wrong. Raises Failure."""
     for work in works:
         work.start()
     owners = {owner(cluster, topic).folder.name for work in works for topic in work.partitions}
@@ -311,18 +328,7 @@ def main() -> int:
     for problem in problems:
         logger.info("FAIL %s", problem)
     logger.info("%s\nhistories and logs: %s\nreplay: %s", "FAIL" if problems else "OK", folder, replay)
-    # Threads of clients whose brokers are gone do not end by themselves.
-    processes_end(1 if problems else 0)
-    return 0
-
-
-def processes_end(code: int) -> None:
-    """Without waiting for threads that wait for brokers."""
-    logging.shutdown()
-    sys.stdout.flush()
-    import os
-
-    os._exit(code)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ DEFINITE: Final = ("InvalidTxnStatus", "NotAllowed")
 """Parts of errors of a commit that say that nothing was committed; after any other one the outcome is unknown."""
 
 
+TOO_MANY: Final = ("TooManyRequests", "maxActiveTransactionsPerCoordinator")
+"""What the Go client tells of the answer, and what the Java client tells."""
+
+
 class Began(msgspec.Struct, frozen=True, tag_field="event", tag="began"):
     """A client has taken an input message, and begins."""
 
@@ -149,6 +153,6 @@ def check_flood(flood: Flood, open_max: int, answer_ms_max: int) -> list[str]:
         problems.append(f"{flood.opened} transactions are open, though there may be {open_max}")
     elif flood.took_ms > answer_ms_max:
         problems.append(f"one transaction too many was answered after {flood.took_ms} ms: {flood.error}")
-    elif "TooManyRequests" not in flood.error.replace(" ", ""):
+    elif not any(reason in flood.error for reason in TOO_MANY):
         problems.append(f"one transaction too many was told what does not help: {flood.error}")
     return problems

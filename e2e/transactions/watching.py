@@ -33,7 +33,7 @@ class Feeder:
         self._per_second = per_second
         self._client = connect(service_url)
         self._failures: list[Any] = []
-        self._thread = threading.Thread(target=self._feed, name="feeder")
+        self._thread = threading.Thread(target=self._feed, name="feeder", daemon=True)
 
     def start(self) -> None:
         """From now on."""
@@ -43,8 +43,12 @@ class Feeder:
         """No further ones; all that were sent are confirmed when this returns."""
         self._over.set()
         self._thread.join()
-        self._client.close()
         assert not self._failures, f"input messages were refused: {self._failures[:3]}"
+
+    def abandon(self) -> None:
+        """Whatever was not confirmed stays so."""
+        self._over.set()
+        self._client.close()
 
     def _feed(self) -> None:
         producer = self._client.create_producer(
@@ -78,7 +82,7 @@ class Watchers:
             consumer = self._client.subscribe(
                 topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=100
             )
-            self._threads.append(threading.Thread(target=self._watch, args=(topic, consumer), name=topic))
+            self._threads.append(threading.Thread(target=self._watch, args=(topic, consumer), daemon=True))
 
     def start(self) -> None:
         """From now on."""
@@ -86,10 +90,13 @@ class Watchers:
             thread.start()
 
     def stop(self) -> None:
-        """Whoever is given something no longer notes it."""
+        """What comes from now on is not noted. May be called again."""
+        if self._over.is_set():
+            return
         self._over.set()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self._client.close()
 
     def _watch(self, topic: str, consumer: Any) -> None:

@@ -98,6 +98,7 @@ public final class Transactions {
                     .subscriptionType(SubscriptionType.Shared)
                     .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                     .receiverQueueSize(10)
+                    .negativeAckRedeliveryDelay(1, TimeUnit.SECONDS)
                     .subscribe();
             List<Producer<byte[]>> producers = new ArrayList<>();
             for (JsonElement topic : options.getAsJsonArray("outputs")) {
