@@ -328,6 +328,7 @@ async def test_a_message_whose_command_alone_names_the_transaction_is_of_it(
     """As the Go client sends them (pulsar-client-go#1498)."""
     async with transactional() as (broker, client):
         await client.producer(TOPIC)
+        await client.consumer(TOPIC)
         for number, bits in enumerate([{"txnid_most_bits": 0, "txnid_least_bits": 5}, {}]):
             content = made(b"m%d" % number, sequence_id=number)
             content = content if checksum else content[6:]
@@ -336,7 +337,7 @@ async def test_a_message_whose_command_alone_names_the_transaction_is_of_it(
         # The next owner knows it by what is stored.
         await broker.service.abandon([loaded(broker)])
         client = await broker.connect()
-        await client.consumer(TOPIC, initialPosition=1)
+        await client.consumer(TOPIC)
         await ended(client, 5, commit=commit)
         count = 2 if commit else 1
         found = await client.messages(count)
