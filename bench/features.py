@@ -85,7 +85,9 @@ def new_server(name: str, feature: str, data: Path) -> StandaloneProcess | None:
         }
     if name == "magnetar":
         return MagnetarStandalone(data, settings=settings)
-    return ApacheStandalone(data, settings=settings, lean=name != "apache-shipped", journal_sync=name != "apache-nosync")
+    return ApacheStandalone(
+        data, settings=settings, lean=name != "apache-shipped", journal_sync=name != "apache-nosync"
+    )
 
 
 def run(server: StandaloneProcess, feature: str, window_s: float, megabytes: int, say: Say) -> dict[str, float]:
