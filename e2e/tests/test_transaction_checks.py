@@ -23,7 +23,7 @@ def problems(end: dict[str, list[int]], along: dict[str, list[int]] | None = Non
 
 @pytest.mark.parametrize("shown", [[0], [0, 2]])
 def test_what_is_unknown_may_be_either(shown: list[int]) -> None:
-    assert problems({topic: shown for topic in TOPICS}, inputs=range(10, 11)) == ""
+    assert problems(dict.fromkeys(TOPICS, shown), inputs=range(10, 11)) == ""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_each_broken_promise_is_told(
 
 
 def test_inputs_are_acknowledged_by_one_commit_each() -> None:
-    twice = [Began(0, 10, 0), Began(1, 10, 0)]
+    twice: list[checks.Event] = [Began(0, 10, 0), Began(1, 10, 0)]
     twice += [Ended(number=number, input=10, asked="commit", time_ms=1) for number in range(2)]
     both = {topic: [0, 1] for topic in TOPICS}
     found = checks.check(twice, Given(at_the_end=both, all_along=both), {10, 11})

@@ -204,18 +204,17 @@ def disturb(cluster: LocalCluster, works: list[Work], count: int, rng: random.Ra
         killed.kill()
         time.sleep(rng.uniform(0.0, 1.5 * session_s))
         killed.start()
-        before = {work.client: work.commits() for work in works}
-        seconds = [
-            wait(
-                lambda work=work: work.alive() and work.commits() > before[work.client],  # type: ignore[misc]
-                FLOW_SECONDS_MAX,
-                f"no commit of {work.client} after {kind} {killed.folder.name} was killed",
-            )
-            for work in works
-        ]
+        seconds = [wait_for_commit(work, f"{kind} {killed.folder.name} was killed") for work in works]
         what = f"killed {killed.folder.name} ({kind})"
         logger.info("%d of %d: %s; commits after %.1f s", number + 1, count, what, max(seconds))
         time.sleep(rng.uniform(0.5, 2.0))
+
+
+def wait_for_commit(work: Work, fault: str) -> float:
+    """Until the client is told of one commit more; gives the seconds. Raises Failure."""
+    before = work.commits()
+    problem = f"no commit of {work.client} after {fault},"
+    return wait(lambda: work.alive() and work.commits() > before, FLOW_SECONDS_MAX, problem)
 
 
 def backlog(cluster: LocalCluster, work: Work) -> int:

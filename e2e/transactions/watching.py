@@ -1,4 +1,4 @@
-"""Input messages, and the consumers of what transactions publish: the stock Python client, which has no transactions."""
+"""Input messages, and consumers of what transactions publish: the stock Python client, which has no transactions."""
 
 from __future__ import annotations
 
