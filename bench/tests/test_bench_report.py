@@ -50,7 +50,7 @@ def test_lines_of_pulsar_perf_transaction_are_found() -> None:
     output = (
         "Dumping latency stats to perf-transaction-1.hgrm\n"
         "Throughput transaction:    2738 transaction executes --- 272.292 transaction/s  --- send Latency: mean:"
-        "  22.838 ms - med:  14.664 - 95pct:  53.856 - 99pct: 137.221 - 99.9pct: 422.247 - Max: 461.217 --- ack Latency: mean:"
-        "   0.000 ms - med:   0.000 - 95pct:   0.000 - 99pct:   0.000\n"
+        "  22.838 ms - med:  14.664 - 95pct:  53.856 - 99pct: 137.221 - 99.9pct: 422.247 - Max: 461.217 ---"
+        " ack Latency: mean:   0.000 ms - med:   0.000 - 95pct:   0.000 - 99pct:   0.000\n"
     )
     assert features.intervals(output) == [features.Interval(272.292, 14.664, 137.221)]

@@ -41,7 +41,7 @@ PARTITIONS: Final = 3
 COORDINATORS: Final = 16
 OPEN_MAX: Final = 40
 """Of each coordinator."""
-INPUTS_PER_SECOND: Final = 25
+INPUTS_PER_SECOND: Final = 15
 WORKERS: Final = 6
 TIMEOUT_MS: Final = 10_000
 """Of a transaction."""

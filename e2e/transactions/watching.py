@@ -14,13 +14,13 @@ RECEIVE_MS: Final = 300
 SEND_TIMEOUT_MS: Final = 300_000
 QUIET_SECONDS: Final = 5.0
 """A reader that is told that there is more and gets nothing asks again so long."""
-_LOGGER: Final = logging.getLogger("pulsar")
-_LOGGER.setLevel(logging.CRITICAL)
+_SILENT: Final = logging.getLogger("e2e.transactions.client")
+_SILENT.setLevel(logging.CRITICAL)
 
 
 def connect(service_url: str) -> Any:
     """A client that waits as long as a broker may be gone."""
-    return pulsar.Client(service_url, logger=_LOGGER, operation_timeout_seconds=60)
+    return pulsar.Client(service_url, logger=_SILENT, operation_timeout_seconds=60)
 
 
 class Feeder:
