@@ -153,6 +153,7 @@ e2e-clients: compile ## Stock clients at full length (100 000 messages each), pu
 	$(RUN) python -m e2e.local.kill_loop $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.local.key_shared_churn --seconds 120 $(if $(SEED),--seed $(SEED))
 	$(RUN) python -m e2e.local.key_shared_churn --seconds 120 --ranges $(if $(SEED),--seed $(SEED))
+	$(RUN) python -m e2e.transactions $(if $(SEED),--seed $(SEED))
 
 e2e-spark: compile ## Our data source and the JVM connector on each other's topics; tens of minutes (needs Java 17)
 	$(RUN) pytest -q e2e/spark $(ARGS)

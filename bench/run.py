@@ -27,7 +27,7 @@ from pathlib import Path
 import pulsar
 from rich.console import Console
 
-from bench import report
+from bench import features, report
 from bench.generators import GENERATORS, Broken, Generator, GoLoad, PulsarPerf, Scenario
 from bench.report import Metric, Results
 from e2e import processes
@@ -61,6 +61,8 @@ SCENARIOS = [
     Scenario("drain", 1024, batched=True, backlog=1_000_000),
 ]
 QUICK_BACKLOG = 200_000
+FEATURE_MB, QUICK_FEATURE_MB = 500, 100
+"""How much is compacted and offloaded."""
 
 
 def metrics() -> list[Metric]:
@@ -88,7 +90,7 @@ def metrics() -> list[Metric]:
     found.append(Metric("1000-per-s.cpu_percent", "1000 msg/s: server CPU", "% of a core"))
     found.append(Metric("drain.consumed_per_s", "backlog drain", "msg/s", goal=1.0, more_is_better=True))
     found.append(Metric("loaded_pss_mb", "memory after load (PSS)", "MB"))
-    return found
+    return found + features.metrics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Plan:
     window_s: float
     idle_s: float
     rounds: int
+    features: list[str]
+    feature_mb: int
 
 
 def first_acknowledged(server: StandaloneProcess, started: float) -> float:
@@ -189,7 +193,7 @@ def one(server: StandaloneProcess, scenario: Scenario, plan: Plan, say: Callable
 def one_round(plan: Plan, console: Console) -> Results:
     """Each server once, one after the other, each with a new data folder that is deleted afterwards."""
     results: Results = {}
-    for name in plan.servers:
+    for name in plan.servers if plan.scenarios else []:
         folder = Path(tempfile.mkdtemp(prefix=f"magnetar-bench-{name}-"))
         server = SERVERS[name](folder / "data")
         console.print(f"[bold]{name}[/]")
@@ -200,7 +204,31 @@ def one_round(plan: Plan, console: Console) -> Results:
         finally:
             server.stop()
             shutil.rmtree(folder, ignore_errors=True)
+    for feature in plan.features:
+        for name in plan.servers:
+            results.setdefault(name, {}).update(one_feature(name, feature, plan, console))
     return results
+
+
+def one_feature(name: str, feature: str, plan: Plan, console: Console) -> dict[str, float]:
+    """The figures of a feature at a new server that has it on; none where it is not there or breaks."""
+    folder = Path(tempfile.mkdtemp(prefix=f"magnetar-bench-{name}-"))
+    server = features.new_server(name, feature, folder / "data")
+    try:
+        if server is None:
+            return {}
+        console.print(f"[bold]{name}[/] {feature}")
+        server.start()
+        return features.run(
+            server, feature, plan.window_s, plan.feature_mb, lambda text: console.print(f"  {text}", highlight=False)
+        )
+    except (Broken, processes.NotReady, OSError) as failure:
+        console.print(f"  {feature}: [red]FAILED[/], {failure}", highlight=False)
+        return {}
+    finally:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write(results: Results, plan: Plan, console: Console) -> None:
@@ -229,7 +257,7 @@ def parse() -> Plan:
     parser.add_argument("--quick", action="store_true", help="10 s windows and a small backlog")
     parser.add_argument("--servers", default=",".join(SERVERS), help=f"of {', '.join(SERVERS)}")
     parser.add_argument(
-        "--scenarios", default="", help=f"of {', '.join(each.name for each in SCENARIOS)}; all if empty"
+        "--scenarios", default="", help=f"of {', '.join([*(s.name for s in SCENARIOS), *features.NAMES])}; all if empty"
     )
     parser.add_argument("--generator", choices=GENERATORS, default="go")
     parser.add_argument("--window", type=float, default=0.0, help="seconds, instead of 30 (10 with --quick)")
@@ -245,7 +273,16 @@ def parse() -> Plan:
     generator: GoLoad | PulsarPerf = GENERATORS[arguments.generator]()
     window_s = arguments.window or (10.0 if arguments.quick else 30.0)
     servers = [name for name in arguments.servers.split(",") if name]
-    return Plan(servers, scenarios, generator, window_s, 10.0 if arguments.quick else 30.0, arguments.rounds)
+    return Plan(
+        servers=servers,
+        scenarios=scenarios,
+        generator=generator,
+        window_s=window_s,
+        idle_s=10.0 if arguments.quick else 30.0,
+        rounds=arguments.rounds,
+        features=[name for name in features.NAMES if not chosen or name in chosen],
+        feature_mb=QUICK_FEATURE_MB if arguments.quick else FEATURE_MB,
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The table's arithmetic and the reading of `pulsar-perf`'s lines."""
 
-from bench import generators, report
+from bench import features, generators, report
 from bench.report import Metric
 
 RATE = Metric("rate", "published", "msg/s", goal=1.0, more_is_better=True)
@@ -44,3 +44,13 @@ def test_the_consumer_spaces_its_lines_otherwise() -> None:
         " - 95pct: 71 - 99pct: 229 - 99.9pct: 270 - 99.99pct: 270 - Max: 270"
     )
     assert generators.intervals(output, generators.CONSUMED) == [generators.Interval(8001, 800.094, 10.0, 229.0)]
+
+
+def test_lines_of_pulsar_perf_transaction_are_found() -> None:
+    output = (
+        "Dumping latency stats to perf-transaction-1.hgrm\n"
+        "Throughput transaction:    2738 transaction executes --- 272.292 transaction/s  --- send Latency: mean:"
+        "  22.838 ms - med:  14.664 - 95pct:  53.856 - 99pct: 137.221 - 99.9pct: 422.247 - Max: 461.217 ---"
+        " ack Latency: mean:   0.000 ms - med:   0.000 - 95pct:   0.000 - 99pct:   0.000\n"
+    )
+    assert features.intervals(output) == [features.Interval(272.292, 14.664, 137.221)]

@@ -38,6 +38,9 @@ def coordinators_of(broker: MemoryBroker) -> Any:
     return context.coordinators
 
 
+UNKNOWN = "(3,7) was not found: it was committed or aborted, which is not known"
+
+
 async def test_statistics_of_coordinators(memory_broker: MemoryBroker, admin: Any) -> None:
     coordinators = coordinators_of(memory_broker)
     missing = "Transaction coordinator not found! coordinator id : 0"
@@ -98,7 +101,13 @@ async def test_one_transaction(memory_broker: MemoryBroker, admin: Any) -> None:
     assert {topic: list(names) for topic, names in acknowledged.items()} == {B: ["s"]}
     assert found == {"txnId": "(3,0)", "status": "OPEN", "timeoutAt": 60_000, "owner": "alice"}
     await admin.check(
-        ("GET", BASE + "/transactionMetadata/3/7", None, 404, "The transaction (3,7) was not found"),
+        (
+            "GET",
+            BASE + "/transactionMetadata/3/7",
+            None,
+            404,
+            "(3,7) was not found: it was committed or aborted, which is not known",
+        ),
         ("GET", BASE + "/transactionMetadata/2/0", None, 404, "Transaction coordinator 2 not found"),
         ("GET", BASE + "/transactionMetadata/x/0", None, 400, "not a whole number"),
         ("GET", BASE + "/transactionMetadata/-1/0", None, 400, "out of bounds"),

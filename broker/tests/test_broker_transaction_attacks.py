@@ -6,8 +6,9 @@ import asyncio
 import gc
 from typing import Any
 
+import google_crc32c
 import pytest
-from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
+from magnetar.broker.testing.sessions import MemoryBroker, Received, batch_message, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions import coordinator as coordinator_module
 from magnetar.broker.transactions.buffers import buffer as buffer_module
@@ -18,6 +19,7 @@ from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.metadata import MessageMetadataView, skim
 
 from broker.tests import transaction_ack_stage as acks
 from broker.tests.test_broker_transaction_buffer import (
@@ -341,7 +343,9 @@ async def test_a_termination_waits_for_messages_of_transactions_on_their_way() -
 # --- what a SEND says of its transaction
 
 
-@pytest.mark.parametrize("bits", [{}, {"txnid_most_bits": 0, "txnid_least_bits": 6}])
+@pytest.mark.parametrize(
+    "bits", [{"txnid_most_bits": 0, "txnid_least_bits": 6}, {"txnid_most_bits": 0}, {"txnid_least_bits": 5}]
+)
 async def test_a_message_of_another_transaction_than_its_command_says_is_refused(bits: Any) -> None:
     async with transactional() as (broker, client):
         await client.producer(TOPIC)
@@ -350,6 +354,39 @@ async def test_a_message_of_another_transaction_than_its_command_says_is_refused
         refused = await client.expect(Command.SEND_ERROR)
         assert refused.body.error == pb.NotAllowedError
         assert loaded(broker).number_of_entries == 0
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("made", [message, batch_message])
+@pytest.mark.parametrize("checksum", [True, False])
+async def test_a_message_whose_command_alone_names_the_transaction_is_of_it(
+    made: Any, *, checksum: bool, commit: bool
+) -> None:
+    """As the Go client sends them (pulsar-client-go#1498)."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        for number, bits in enumerate([{"txnid_most_bits": 0, "txnid_least_bits": 5}, {}]):
+            content = made(b"m%d" % number, sequence_id=number)
+            content = content if checksum else content[6:]
+            client.send(Command.SEND, content, producer_id=1, sequence_id=number, **bits)
+            assert (await client.expect(Command.SEND_RECEIPT)).body.sequence_id == number
+        # The next owner knows it by what is stored.
+        await broker.service.abandon([loaded(broker)])
+        client = await broker.connect()
+        await client.consumer(TOPIC)
+        await ended(client, 5, commit=commit)
+        count = 2 if commit else 1
+        found = await client.messages(count)
+        assert [metadata_of(one).txnid_least_bits for one in found] == [5, -1][-count:]
+        assert [one.payload[-2:] for one in found] == [b"m0", b"m1"][-count:]
+
+
+def metadata_of(found: Received) -> MessageMetadataView:
+    """Of a message as it was sent to a consumer, whose checksum is right where there is one."""
+    if found.payload[:2] == b"\x0e\x01":
+        assert int.from_bytes(found.payload[2:6], "big") == google_crc32c.value(found.payload[6:])
+    return skim(found.payload)
 
 
 # --- what clients can make grow

@@ -51,6 +51,13 @@ def feature_command(client: str) -> list[str]:
     return java_command("dev.magnetar.e2e.FeatureCheck")
 
 
+def transaction_command(client: str) -> list[str]:
+    """The program that takes `work|flood OPTIONS.json`: the Java or the Go client's transactions."""
+    if client == "go":
+        return [str(build_go()), "transactions"]
+    return java_command("dev.magnetar.e2e.Transactions")
+
+
 @functools.cache
 def build_go() -> Path:
     """Raises subprocess.CalledProcessError when it does not compile."""

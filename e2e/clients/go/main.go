@@ -311,6 +311,10 @@ func main() {
 	if len(os.Args) > 3 && os.Args[1] == "features" {
 		os.Exit(features(os.Args[2], os.Args[3], os.Args[4:]))
 	}
+	if len(os.Args) > 3 && os.Args[1] == "transactions" {
+		transactions(os.Args[2], os.Args[3])
+		return
+	}
 	content, err := os.ReadFile(os.Args[2])
 	must(err)
 	var options Options

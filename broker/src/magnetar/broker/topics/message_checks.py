@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
-from magnetar.wire.pulsar.metadata import skim
+from magnetar.wire.pulsar.metadata import ABSENT, metadata_bounds, skim, with_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,18 +32,19 @@ NO_BUFFER: Final = "Transaction buffer disable!"
 
 FORGED_MARKER: Final = "The end of a transaction is told to its coordinator; clients publish no markers"
 
-MARKER_TYPE: Final = b"\xa0\x01"
-"""How a field `marker_type` begins (number 20, a varint)."""
-
-LONG_MARKER_TYPE: Final = b"\xa0\x81"
-"""How that field begins with a tag that is longer than it need be, which parsers take as well."""
+MARKER_TYPE: Final = (b"\xa0\x01", b"\xa0\x81")
+"""How a field `marker_type` begins (number 20, a varint), and with a tag that is longer than it need be, which parsers
+take as well."""
 
 TRANSACTION_NUMBERS: Final = (b"\xb0\x01", b"\xb0\x81")
-"""How a field `txnid_least_bits` begins (number 22, a varint), and with a tag that is longer than it need be."""
+"""How a field `txnid_least_bits` begins (number 22, a varint), in both forms."""
 
 UNNAMED_TRANSACTION: Final = "The message says that it is of a transaction, and its command names none"
 
-OTHER_TRANSACTION: Final = "The message does not say that it is of the transaction that its command names"
+NO_TRANSACTION: Final = (ABSENT, ABSENT)
+"""The transaction in the metadata of a message that names none."""
+
+OTHER_TRANSACTION: Final = "The message names another transaction than its command"
 
 
 def publish_checked(
@@ -63,6 +64,7 @@ def publish_checked(
         _add_unnamed(batch, refusals)
     if batch.transactions is not None:
         _add_ended(batch, batch.transactions, buffer, refusals)
+        _name_transactions(batch, batch.transactions, refusals)
     if not refusals:
         append(batch)
         return
@@ -130,9 +132,18 @@ def _add_markers(batch: PublishBatch, refusals: dict[int, Refusal]) -> None:
     """The ends of transactions are brokers' to write: the next owner takes them for true. Apache's brokers take them
     from anybody. The markers of replicated subscriptions come from other clusters, and pass."""
     for index, payload in enumerate(batch.payloads):
-        # Looked for in all of it, which costs less than to read what is in front; most have none.
-        if (MARKER_TYPE in payload or LONG_MARKER_TYPE in payload) and _is_end_marker(payload):
+        if _may_have(payload, MARKER_TYPE) and _is_end_marker(payload):
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, FORGED_MARKER)
+
+
+def _may_have(payload: bytes, tags: tuple[bytes, bytes]) -> bool:
+    """Whether a field with such a tag may be in the metadata. To look for it among all of its bytes costs less than to
+    read the fields, and most messages have none."""
+    try:
+        start, end = metadata_bounds(payload)
+    except BadMetadata:
+        return False
+    return payload.find(tags[0], start, end) >= 0 or payload.find(tags[1], start, end) >= 0
 
 
 def _is_end_marker(payload: bytes) -> bool:
@@ -149,8 +160,7 @@ def _add_unnamed(batch: PublishBatch, refusals: dict[int, Refusal]) -> None:
     for index, payload in enumerate(batch.payloads):
         if (transactions is not None and transactions[index] is not None) or index in refusals:
             continue
-        short, long = TRANSACTION_NUMBERS
-        if short in payload or long in payload:
+        if _may_have(payload, TRANSACTION_NUMBERS):
             of = _transaction_of(payload)
             if of is not None and of[0] >= 0 and of[1] >= 0:
                 refusals[index] = (ServerError.NOT_ALLOWED_ERROR, UNNAMED_TRANSACTION)
@@ -167,10 +177,25 @@ def _add_ended(
         if transaction is None or index in refusals:
             continue
         text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
-        if not text and _transaction_of(batch.payloads[index]) != transaction:
+        if not text and _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
             text = OTHER_TRANSACTION
         if text:
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+
+
+def _name_transactions(
+    batch: PublishBatch, transactions: list[tuple[int, int] | None], refusals: dict[int, Refusal]
+) -> None:
+    """The Go client names the transaction in SEND alone (pulsar-client-go#1498), and readers and the topic's next
+    owner go by the metadata: there it is written, as Java's client does. Apache's broker shows such a message also
+    after an abort."""
+    for index, transaction in enumerate(transactions):
+        if transaction is None or index in refusals:
+            continue
+        payload = batch.payloads[index]
+        if _transaction_of(payload) == NO_TRANSACTION:
+            batch.payloads[index] = with_transaction(payload, *transaction)
+            batch.size_bytes += len(batch.payloads[index]) - len(payload)
 
 
 def _transaction_of(payload: bytes) -> tuple[int, int] | None:

@@ -21,7 +21,13 @@ from magnetar.broker.transactions.api import Asker, EndedTransaction, Participan
 from magnetar.broker.transactions.coordinator_counters import CoordinatorCounters
 from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding, passes_soon
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
-from magnetar.broker.transactions.coordinator_table import AppliedRecord, LogPlace, Transaction, TransactionTable
+from magnetar.broker.transactions.coordinator_table import (
+    AppliedRecord,
+    LogPlace,
+    Transaction,
+    TransactionTable,
+    transaction_not_found,
+)
 from magnetar.broker.transactions.coordinator_timeouts import CallLater, Timeouts
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.records import (
@@ -355,7 +361,7 @@ class TransactionCoordinator:
 
 def _refusal(id_: TransactionId, transaction: Transaction | None) -> PulsarError:
     if transaction is None:
-        return PulsarError(ServerError.TRANSACTION_NOT_FOUND, f"The transaction {id_} was not found")
+        return transaction_not_found(id_)
     return _bad_state(transaction, "has changed meanwhile")
 
 

@@ -67,6 +67,14 @@ class Transaction:
         return self.started_ms + self.timeout_ms
 
 
+def transaction_not_found(id_: TransactionId) -> PulsarError:
+    """The answer about one that is not there. Who asks for its end again learns that the outcome is unknown."""
+    text = (
+        f"The transaction {id_} was not found: it was committed or aborted, which is not known any more, or never began"
+    )
+    return PulsarError(ServerError.TRANSACTION_NOT_FOUND, text)
+
+
 class AppliedRecord(NamedTuple):
     """The outcome of a record."""
 
@@ -111,8 +119,7 @@ class TransactionTable:
         """The transaction. `PulsarError` when it is over, or never was."""
         transaction = self._transactions.get(sequence)
         if transaction is None:
-            id_ = TransactionId(self.coordinator, sequence)
-            raise PulsarError(ServerError.TRANSACTION_NOT_FOUND, f"The transaction {id_} was not found")
+            raise transaction_not_found(TransactionId(self.coordinator, sequence))
         return transaction
 
     @property

@@ -283,6 +283,20 @@ def checksum_ok(buffer: bytes, start: int, end: int) -> bool:
     return actual == expected
 
 
+def with_transaction(data: bytes, most_bits: int, least_bits: int) -> bytes:
+    """The stored entry with the transaction's id at the end of its metadata, which must name none. Raises
+    `BadMetadata`.
+
+    A checksum is made anew where there is one."""
+    start, end = metadata_bounds(data)
+    head = broker_entry_metadata_end(data)
+    id_: bytes = MessageMetadata(txnid_most_bits=most_bits, txnid_least_bits=least_bits).SerializePartialToString()
+    body = _U32.pack(end - start + len(id_)) + data[start:end] + id_ + data[end:]
+    if start - head == 4:
+        return data[:head] + body
+    return data[:head] + _U16.pack(CHECKSUM_MAGIC) + _U32.pack(google_crc32c.value(body)) + body
+
+
 def full_metadata(data: bytes) -> MessageMetadata:
     """All of the metadata, through protobuf. Raises `BadMetadata`."""
     start, end = metadata_bounds(data)
