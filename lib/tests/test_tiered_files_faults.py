@@ -192,6 +192,28 @@ async def test_who_is_cancelled_gives_a_mount_that_hangs_up(tmp_path: Path, monk
     await reader.close()
 
 
+async def test_mounts_that_hang_collect_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_threads, "CANCELLED_SECONDS_MAX", 0.0)
+    threads, answers, hanging = file_threads.FileThreads(), threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        hanging.release()
+        answers.wait()
+
+    hung = [asyncio.ensure_future(threads.run(Path("mount"), hang)) for _ in range(THREADS_MAX)]
+    try:
+        for task in hung:
+            while not hanging.acquire(blocking=False):
+                await asyncio.sleep(0.001)
+            task.cancel()
+        await asyncio.wait(hung)
+        later = asyncio.ensure_future(threads.run(Path("mount"), lambda: "there"))
+        assert not (await asyncio.wait((later,), timeout=0.05))[0]
+    finally:
+        answers.set()
+    assert await asyncio.wait_for(later, 10) == "there"
+
+
 async def test_a_reader_that_is_closed_does_not_wait_for_a_read_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

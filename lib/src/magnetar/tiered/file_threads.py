@@ -34,10 +34,11 @@ class FileThreads:
         self._places = asyncio.Semaphore(THREADS_MAX)
 
     async def run(self, folder: Path, work: Callable[[], T], ledger_id: int = -1, entry_id: int = 0) -> T:
-        """What the disk says, in our own words. The thread is waited for, for a while even by who is cancelled."""
+        """Run work on files in a thread; errors of the disk become ours. Even who is cancelled waits for it for a
+        while. Its place is free when the thread ends: mounts that hang must not collect threads."""
+        await self._places.acquire()
         try:
-            async with self._places:
-                return await _finished(_started(work))
+            return await _finished(_started(work, self._places.release))
         except BadOffload as error:
             raise OffloadDamaged((ledger_id, entry_id), f"{folder} is damaged: {error}") from None
         except FileNotFoundError as error:
@@ -48,11 +49,12 @@ class FileThreads:
             raise OffloadUnavailable(f"{folder}: {error}") from None
 
 
-def _started(work: Callable[[], T]) -> asyncio.Future[T]:
+def _started(work: Callable[[], T], ended: Callable[[], None]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
     def told(tell: Callable[[], None]) -> None:
+        ended()
         if not answer.done():
             tell()
 
