@@ -441,21 +441,26 @@ async def test_a_due_time_whose_storing_had_no_answer_is_stored_again(world: Wor
     await goes_on_day_ten(world, await world.owner(WEEK))
 
 
+@pytest.mark.parametrize("by", ["roll", "look"])
 async def test_a_due_time_that_is_noted_while_the_list_is_written_is_stored_after_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     ledger, first = await consumed_later(world)
+    if by == "look":
+        await ledger.roll()
+        ledger.ledgers.note_due(first, world.clock.ms + 1)
     put = MemoryMetadataStore.put
     due_ms = world.clock.ms + 3 * DAY_MS
 
     async def note_and_put(store: MemoryMetadataStore, path: str, *rest: Any, **more: Any) -> Any:
+        outcome = await put(store, path, *rest, **more)
         if path == ledger_path(NAME):
             ledger.ledgers.note_due(first, due_ms)
-        return await put(store, path, *rest, **more)
+        return outcome
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryMetadataStore, "put", note_and_put)
-        await ledger.roll()
+        await (ledger.roll() if by == "roll" else look(ledger))
     await world.settle()
     assert not due(ledger)
     await goes_on_day_ten(world, await world.owner(WEEK))
