@@ -25,6 +25,7 @@ from magnetar.sim.disk import Platter, SimulatedDisk
 from magnetar.sim.process import Process
 from magnetar.sim.trace import Trace
 from magnetar.wire.bookkeeper.entry import EntryCodec
+from magnetar.wire.bookkeeper.generated.db_ledger_storage_pb2 import LedgerData
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, encode_ledger_metadata
 from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import LongListMap, ManagedCursorInfo, PositionInfo
 
@@ -34,6 +35,8 @@ from e2e.simulation.topic_witness import CURSOR, TOPIC, StoredAcknowledgements, 
 from e2e.simulation.witness import Witness
 
 LEDGER: Final = 7
+NO_KEY: Final = LedgerData(exists=True, fenced=False, masterKey=b"").SerializeToString()
+"""The state of a ledger whose master key is not stored."""
 CODEC: Final = EntryCodec(LEDGER, "CRC32C")
 NAMES: Final = ("a", "b", "c")
 ALIGNMENT_BYTES: Final = 512
@@ -147,7 +150,7 @@ def test_what_was_confirmed_must_stay(world: World) -> None:
         world.bookies[name].log(entry(0, b"zero"))
     world.witness.confirmed(LEDGER, 0)
     index = DiskIndex(world.bookies["a"].disk, world.bookies["a"].current)
-    index.put_ledgers([(LEDGER, b"")])
+    index.put_ledgers([(LEDGER, NO_KEY)])
     world.damaged.add("b")
     for name in ("a", "b"):
         world.bookies[name].forget_journal()
@@ -229,7 +232,7 @@ def test_who_is_named_instead_of_another_has_everything(world: World) -> None:
 
 def test_a_ledger_that_there_is_must_not_be_deleted(world: World) -> None:
     index = DiskIndex(world.bookies["a"].disk, world.bookies["a"].current)
-    index.put_ledgers([(LEDGER, b""), (LEDGER + 1, b"")])
+    index.put_ledgers([(LEDGER, NO_KEY), (LEDGER + 1, NO_KEY)])
     index.delete_ledgers([LEDGER, LEDGER + 1])
     assert world.witness.violations == ["at 0.000000: a has deleted ledger 7, and its metadata is there"]
 
