@@ -124,7 +124,7 @@ async def test_ledgers_of_a_streaming_object_are_read_apart() -> None:
     assert await first.read(5, 9) == [payload(key % 1000, size_bytes) for key, size_bytes in sizes.items()]
     assert await first.read(9, 9) == [payload(9, 300)]
     assert await second.read(0, 3) == [payload(entry_id, 10) for entry_id in range(STREAMING_BLOCKS[2][2])]
-    with pytest.raises(EntryNotFound, match="has entries 5 to 9, not 4 to 6"):
+    with pytest.raises(OffloadDamaged, match="begins with entry 5"):
         await first.read(4, 6)
     with pytest.raises(OffloadDamaged, match=r"knows the ledgers \[100, 101\] alone"):
         await offloader.open(102, ID, {})
@@ -185,7 +185,7 @@ async def test_ranges_that_are_none() -> None:
     for first, last in ((-1, 0), (2, 1)):
         with pytest.raises(Misuse, match="no range"):
             await reader.read(first, last)
-    with pytest.raises(EntryNotFound, match="has entries 0 to 2, not 2 to 3"):
+    with pytest.raises(EntryNotFound, match="ends with entry 2, before 3"):
         await reader.read(2, 3)
     await offloader.close()
 
@@ -399,6 +399,19 @@ async def test_an_object_that_shrinks_while_it_is_read_is_told() -> None:
     assert told.value.position == (LEDGER_ID, 11)
     store.objects[DATA] = (whole, dict(FORMAT), 0)
     assert await reader.read(11, 12) == payloads("blocks")[11:13], "what failed is asked for again"
+    await offloader.close()
+
+
+async def test_an_index_whose_first_block_begins_later_is_damaged() -> None:
+    """No entry is told as not there that the ledger has: it would be passed over."""
+    store = recorded_store("blocks")
+    damaged = bytearray(store.objects[INDEX][0])
+    damaged[118] = 1
+    store.objects[INDEX] = (bytes(damaged), dict(FORMAT), 0)
+    offloader = memory_offloader(store)
+    reader = await offloader.open(LEDGER_ID, ID, {})
+    with pytest.raises(OffloadDamaged, match="begins with entry 1"):
+        await reader.read(0, reader.last_add_confirmed)
     await offloader.close()
 
 

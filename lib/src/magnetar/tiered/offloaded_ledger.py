@@ -85,10 +85,14 @@ class OffloadedLedgerReader:
         `OffloadUnavailable`."""
         if not 0 <= first_entry_id <= last_entry_id:
             raise Misuse(f"entries {first_entry_id} to {last_entry_id} are no range")
-        if first_entry_id < self._indexed.first_entry_id or last_entry_id > self.last_add_confirmed:
+        if last_entry_id > self.last_add_confirmed:
             raise EntryNotFound(
-                f"offloaded ledger {self.ledger_id} has entries {self._indexed.first_entry_id} to"
-                f" {self.last_add_confirmed}, not {first_entry_id} to {last_entry_id}"
+                f"offloaded ledger {self.ledger_id} ends with entry {self.last_add_confirmed}, before {last_entry_id}"
+            )
+        if first_entry_id < self._indexed.first_entry_id:
+            raise OffloadDamaged(
+                (self.ledger_id, first_entry_id),
+                f"ledger {self.ledger_id} begins with entry {self._indexed.first_entry_id} in {self._source.key}",
             )
         in_sequence = first_entry_id in self._ends
         known = self._known_place(first_entry_id)
