@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +14,15 @@ from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.initialization import initialize_coordinators
-from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.managed.settings import ManagedLedgerSettings
 
 from e2e.broker_simulation.admin import ADMIN_PORT, SimulatedAdminClient, SimulatedAdminPort
+from e2e.broker_simulation.hosts import ServiceHost
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.protocol import BROKER_PORT
-from e2e.simulation.cluster import CONNECTION_SETTINGS, RESTART_PAUSE_SECONDS, World, client_settings
+from e2e.simulation.cluster import CONNECTION_SETTINGS, World, client_settings
 from e2e.simulation.metadata import SimulatedMetadata
 from e2e.simulation.watched import WatchedClient, WatchedConnections
 
@@ -32,7 +31,6 @@ NOWHERE: Final = Path("/nowhere")
 """How full this machine is must not decide anything."""
 UNLOAD_SECONDS_MAX: Final = 4
 STOP_SECONDS_MAX: Final = 6
-"""What an orderly stop is given, by its supervisor; then it is killed."""
 
 
 def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
@@ -118,41 +116,18 @@ async def prepare_cluster(world: World, parameters: Parameters) -> None:
     node.kill()
 
 
-class SimulatedBroker:
+class SimulatedBroker(ServiceHost[RunningBroker]):
     """One broker's host, and the broker that runs there."""
 
     def __init__(self, world: World, name: str, parameters: Parameters) -> None:
-        self.node = world.node(name)
+        super().__init__(world, name, STOP_SECONDS_MAX)
         self.broker_id = f"{name}:{ADMIN_PORT}"
-        self.running: RunningBroker | None = None
-        self.store: SimulatedMetadata | None = None
-        self.refusals: list[str] = []
-        """Why it did not start, each time."""
-        self._world = world
         self._parameters = parameters
         self._settings = broker_settings(name, parameters)
-        self._stopping = False
 
-    @property
-    def serving(self) -> bool:
-        """Whether it has started, and neither stops nor stands still."""
-        process = self.node.process
-        return self.running is not None and process is not None and not process.paused and not self._stopping
-
-    def start(self) -> None:
-        """Start it unless it runs; it is tried again until it does."""
-        if not self.node.running:
-            self.node.start()
-            self.running = self.store = None
-            self._stopping = False
-            self.node.run(self._run())
-
-    async def _run(self) -> None:
+    async def started(self, store: SimulatedMetadata) -> RunningBroker:
+        """See `ServiceHost.started`."""
         world, node = self._world, self.node
-        process = node.process
-        assert process is not None
-        store = SimulatedMetadata(world.service, node.name, lambda: process.alive and not process.paused)
-        self.store = store
         connections = TcpBookieConnections(store, node.clock, CONNECTION_SETTINGS)
         chance = world.chance(f"broker {node.name} {node.starts}")
         watched = WatchedConnections(connections, world.witness)
@@ -171,52 +146,8 @@ class SimulatedBroker:
                 rng=chance,
             ),
         )
-        try:
-            await connections.start()
-            self.running = await start_broker(self._settings, parts)
-        except (MagnetarError, OSError) as error:
-            self.refusals.append(f"{type(error).__name__}: {error}")
-            world.loop.trace.note(node.name, f"does not start: {type(error).__name__}")
-            world.loop.trace.remark(node.name, str(error))
-            self._start_again()
-            node.kill()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.running = self.store = None
-        self.node.kill()
-
-    def lose_power(self) -> None:
-        """The host goes off; nobody is told."""
-        self.running = self.store = None
-        self.node.lose_power()
-
-    def stop(self, *, again: bool = True) -> None:
-        """An orderly stop, and a start afterwards."""
-        if self.running is not None and self.node.running and not self._stopping:
-            self._stopping = True
-            self.node.run(self._stop(self.running, again=again), "stop")
-
-    async def _stop(self, running: RunningBroker, *, again: bool) -> None:
-        store = self.store
-        try:
-            async with asyncio.timeout(STOP_SECONDS_MAX):
-                await running.close()
-                if store is not None:
-                    await store.close()
-        except (TimeoutError, Unavailable) as error:
-            self._world.loop.trace.note(self.node.name, f"is killed as it stops: {type(error).__name__}")
-        if again:
-            self._start_again()
-        self.kill()
-
-    def _start_again(self) -> None:
-        # On behalf of the scenario, for this process ends here.
-        self.later(RESTART_PAUSE_SECONDS, self.start)
-
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """On behalf of the scenario, whatever becomes of the process."""
-        self._world.loop.call_later(seconds, act, context=self._world.service.context.copy())
+        await connections.start()
+        return await start_broker(self._settings, parts)
 
     def lose_session(self) -> None:
         """The metadata service ends its session."""

@@ -33,7 +33,7 @@ OFFLOAD_METRICS: Final[tuple[Definition, ...]] = (
     ),
     (f"{_OLD}offload_error", "counter", "Offloads that failed."),
     (f"{_OLD}offload_rate", "gauge", "Bytes per second offloaded, in the last period of statistics."),
-    (f"{_OLD}writeRate", "gauge", "The same as pulsar_ledgeroffloader_offload_rate, by its name of old."),
+    (f"{_OLD}writeRate", "gauge", "Bytes per second offloaded, by the former name."),
     (f"{_OLD}write_storage_error", "counter", "Offloads that failed because the store did."),
     (f"{_OLD}read_offload_error", "counter", "Offloaded copies that could not be opened, read or verified."),
     (f"{_OLD}read_ledger_latency", "gauge", "Microseconds of a read of a ledger that is offloaded, on average."),

@@ -27,14 +27,14 @@ _SIZE: Final = "pulsar_entry_size_"
 WRITE_METRICS: Final[tuple[Definition, ...]] = (
     *((f"{_LATENCY}le_{end}", "gauge", f"Entries of a period written in {end} ms or less.") for end in LATENCIES),
     (f"{_LATENCY}overflow", "gauge", "Entries of a period that took longer to write."),
-    (f"{_LATENCY}le_overflow", "gauge", "The same, by the name that alert rules ask for."),
+    (f"{_LATENCY}le_overflow", "gauge", "Entries of a period that took longer to write."),
     (f"{_LATENCY}count", "gauge", "Entries of a period."),
-    (f"{_LATENCY}sum", "gauge", "Microseconds that they took together."),
+    (f"{_LATENCY}sum", "gauge", "Microseconds that the writes of a period took together."),
     *((f"{_SIZE}le_{end}", "gauge", f"Entries of a period with {end} bytes or less.") for end in SIZES),
     (f"{_SIZE}le_overflow", "gauge", "Entries of a period that were larger."),
-    (f"{_SIZE}overflow", "gauge", "The same, by the name that dashboards ask for."),
+    (f"{_SIZE}overflow", "gauge", "Entries of a period that were larger."),
     (f"{_SIZE}count", "gauge", "Entries of a period."),
-    (f"{_SIZE}sum", "gauge", "Bytes of them together."),
+    (f"{_SIZE}sum", "gauge", "Bytes of all entries of a period."),
 )
 
 NAMESPACE_METRICS: Final[tuple[Definition, ...]] = (
