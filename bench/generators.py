@@ -202,6 +202,8 @@ LINE_EVERY_S = 10.0
 _FIGURES = r"\s*(?P<total>\d+) msg.*?(?P<rate>[\d.]+)\s+msg/s.*?med:\s*(?P<p50>[\d.]+).*?99pct:\s*(?P<p99>[\d.]+)"
 PRODUCED = re.compile("Throughput produced:" + _FIGURES)
 CONSUMED = re.compile("Throughput received:" + _FIGURES)
+STARTED = "Start receiving from"
+"""What the consumer logs once it has subscribed everywhere; under a producer's load that may take for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +277,18 @@ class PulsarPerf:
         topic = f"persistent://public/default/{scenario.name}-{time.time_ns()}"
         consuming, producing = perf_options(scenario, service_url)
         consumer = self._start([tool, "consume", *consuming, topic])
-        producer = self._start([tool, "produce", *producing, topic])
+        try:
+            self._wait_until(consumer, lambda text: STARTED in text)
+            producer = self._start([tool, "produce", *producing, topic])
+        except BaseException:
+            self._stop(consumer)
+            raise
 
         def client_cpu_s() -> float:
             return processes.cpu_seconds([*processes.tree(producer.pid), *processes.tree(consumer.pid)])
 
         try:
-            self._wait_until_under_load(consumer)
+            self._wait_until(consumer, lambda text: any(line.total for line in intervals(text, CONSUMED)))
             time.sleep(warmup_s(window_s))
             before, client_before = server_cpu_s(), client_cpu_s()
             time.sleep(window_s)
@@ -318,9 +325,9 @@ class PulsarPerf:
         started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         return _Perf(started, output)
 
-    def _wait_until_under_load(self, consumer: _Perf) -> None:
+    def _wait_until(self, consumer: _Perf, said: Callable[[str], bool]) -> None:
         deadline = time.monotonic() + self.start_seconds_max
-        while not any(interval.total for interval in intervals(consumer.text(), CONSUMED)):
+        while not said(consumer.text()):
             if consumer.process.poll() is not None or time.monotonic() > deadline:
                 raise Broken(f"pulsar-perf consumed nothing: {consumer.text()[-1000:]}")
             time.sleep(0.5)
