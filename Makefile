@@ -162,7 +162,7 @@ e2e-clients: compile ## Stock clients at full length (100 000 messages each), pu
 e2e-spark: compile ## Our data source and the JVM connector on each other's topics; tens of minutes (needs Java 17)
 	$(RUN) pytest -q e2e/spark $(ARGS)
 
-bench: compile ## Side by side with Apache Pulsar, in one run; tens of minutes; ARGS="--quick" is shorter
+bench: compile ## Side by side with Apache Pulsar, by two generators; hours; ARGS="--quick"
 	$(RUN) python -m bench.run $(ARGS)
 
 bench-bookies: compile ## Our bookies beside Apache's, BookKeeper's own client; tens of minutes; ARGS="--quick" is shorter
