@@ -85,6 +85,8 @@ class ServerSession:
         self.state = SessionState.START
         self.protocol_version = 0
         self.client_version = ""
+        self.source_positions = False
+        """Whether the client matches receipts of replicated messages by their positions at the source."""
         self.access: SessionAccess | None = None
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
@@ -299,6 +301,7 @@ class ServerSession:
         connect = command.connect
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
         self.client_version = connect.client_version[:CLIENT_VERSION_CHARACTERS_MAX]
+        self.source_positions = connect.feature_flags.supports_repl_dedup_by_lid_and_eid
         access = self.context.access
         if access is None:
             self._let_in()

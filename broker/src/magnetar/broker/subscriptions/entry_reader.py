@@ -49,7 +49,7 @@ class Spawn(Protocol):
 class SubscriptionRuntime:
     """The world as subscriptions see it; one for a whole broker."""
 
-    __slots__ = ("call_later", "clock", "groups", "limits", "publish_latencies", "spawn")
+    __slots__ = ("call_later", "clock", "cluster_name", "groups", "limits", "publish_latencies", "spawn")
 
     def __init__(
         self,
@@ -58,8 +58,11 @@ class SubscriptionRuntime:
         call_later: CallLater,
         limits: BrokerLimits | None = None,
         groups: ResourceGroups | None = None,
+        cluster_name: str = "",
     ) -> None:
-        """`groups`: the resource groups that limit topics together; None: there are none."""
+        """`groups`: the resource groups that limit topics together; None: there are none. `cluster_name`: that of this
+        cluster."""
+        self.cluster_name = cluster_name
         self.clock = clock
         self.spawn = spawn
         self.call_later = call_later

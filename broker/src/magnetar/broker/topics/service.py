@@ -95,7 +95,9 @@ class BrokerService:
             self.namespaces_in_use,
         )
         self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
-        self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
+        self._runtime = SubscriptionRuntime(
+            clock, self.spawn, call_later, self.limits, self.groups, settings.cluster_name
+        )
         self.publish_latencies = self._runtime.publish_latencies
         self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
         self.upkeep = Upkeep(self, call_later)

@@ -126,7 +126,8 @@ class TopicBase:
 
     def _disconnect_unencrypted(self) -> None:
         if self.policies.encryption_required and not self.of_broker:
-            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+            present = list(self.producers.by_name.values())
+            for producer in [one for one in present if not (one.identity.encrypted or one.is_replicator)]:
                 producer.disconnect()
                 self.remove_producer(producer)
 
