@@ -178,11 +178,10 @@ async def test_one_that_fails_when_it_is_its_turn_does_not_keep_the_others() -> 
     world.turns.take(TURN_BYTES, 1)
     failing.readable()
     other.readable()
-    assert failing.paused
-    assert other.paused
+    assert [failing.paused, other.paused] == [True, True]
     for _ in range(3):
         await asyncio.sleep(0)
     assert [str(error) for error in told] == ["a mistake of ours"]
-    assert not other.paused
+    assert [failing.paused, other.paused] == [True, False]
     assert world.stored == [other]
     assert PAUSED_FOR_TURN in failing._reasons
