@@ -100,8 +100,10 @@ def test_what_comes_out_counts_once_for_each_subscription() -> None:
 
 def test_cpu_is_counted_for_each_time_that_a_message_is_consumed() -> None:
     found = figures_of(SEEN, Scenario("fan-out", 1024, batched=True, subscriptions=100), 10.0)
-    assert [found["server_cpu_us"], found["client_cpu_us"]] == pytest.approx([10.0, 5.0])
-    assert [found["server_cpu_percent"], found["out_to_in"]] == pytest.approx([99.0, 0.99])
+    assert found["server_cpu_us"] == pytest.approx(10.0)
+    assert found["client_cpu_us"] == pytest.approx(5.0)
+    assert found["server_cpu_percent"] == pytest.approx(99.0)
+    assert found["out_to_in"] == pytest.approx(0.99)
 
 
 def test_a_drain_has_nothing_that_goes_in() -> None:
