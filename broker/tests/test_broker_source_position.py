@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.replication.source_position import (
+from magnetar.broker.source_position import (
     SOURCES_MAX,
     SourcePositions,
     is_replicator,

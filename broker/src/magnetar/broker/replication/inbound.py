@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar.broker.replication.source_position import source_cluster
+from magnetar.broker.source_position import source_cluster
 
 if TYPE_CHECKING:
     from magnetar.broker.topics.producer import Producer

@@ -85,8 +85,7 @@ class ServerSession:
         self.state = SessionState.START
         self.protocol_version = 0
         self.client_version = ""
-        self.source_positions = False
-        """Whether the client matches receipts of replicated messages by their positions at the source."""
+        self.source_positions = False  # Whether the client matches receipts by positions at the source.
         self.access: SessionAccess | None = None
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
@@ -302,8 +301,7 @@ class ServerSession:
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
         self.client_version = connect.client_version[:CLIENT_VERSION_CHARACTERS_MAX]
         self.source_positions = connect.feature_flags.supports_repl_dedup_by_lid_and_eid
-        access = self.context.access
-        if access is None:
+        if (access := self.context.access) is None:
             self._let_in()
             return
         # Whoever has an `access` has loaded this module.
@@ -342,8 +340,7 @@ class ServerSession:
 
     def _refuse_request(self, command: BaseCommand) -> None:
         assert self._refusal is not None
-        answer = refusal_of(command, self._refusal.code, self._refusal.message)
-        if answer is not None:
+        if (answer := refusal_of(command, self._refusal.code, self._refusal.message)) is not None:
             self.write(answer)
             self._become(SessionState.CLOSED)
             self.connection.close()

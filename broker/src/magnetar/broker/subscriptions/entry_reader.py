@@ -58,11 +58,10 @@ class SubscriptionRuntime:
         call_later: CallLater,
         limits: BrokerLimits | None = None,
         groups: ResourceGroups | None = None,
-        cluster_name: str = "",
     ) -> None:
-        """`groups`: the resource groups that limit topics together; None: there are none. `cluster_name`: that of this
-        cluster."""
-        self.cluster_name = cluster_name
+        """`groups`: the resource groups that limit topics together; None: there are none."""
+        self.cluster_name = ""
+        """That of this cluster; set before any topic is loaded."""
         self.clock = clock
         self.spawn = spawn
         self.call_later = call_later

@@ -5,7 +5,7 @@ also in the properties of the cursor `pulsar.dedup`, whose mark says up to which
 read again when the topic is loaded. (Pulsar: `MessageDeduplication`)
 
 Replicators of other clusters send what other producers have published. They are gone by positions at the source where
-the replicator can (`replication/source_position.py`), else by name and sequence id of the first producer.
+the replicator can (`source_position.py`), else by name and sequence id of the first producer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from magnetar.broker.replication.source_position import SourcePositions
+from magnetar.broker.source_position import SourcePositions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
 from magnetar.core.limits import MIB
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from magnetar.broker.policies.model import EffectivePolicies
-    from magnetar.broker.replication.source_position import ReplicatedMessage
     from magnetar.broker.settings.policies import PolicySettings
+    from magnetar.broker.source_position import ReplicatedMessage
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
     from magnetar.broker.topics.producer import PublishBatch
     from magnetar.core.clock import Clock

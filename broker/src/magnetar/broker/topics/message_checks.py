@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.replication.source_position import (
+from magnetar.broker.source_position import (
     MARKER_RECEIPT,
     SOURCE_POSITION_PROPERTY,
     ReplicatedMessage,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from magnetar.broker.replication.source_position import ReplicatedMessage, is_replicator
+from magnetar.broker.source_position import ReplicatedMessage, is_replicator
 from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
@@ -66,6 +66,11 @@ class PublishBatch:
         """What each SEND of another cluster's replicator says of itself; None of any other producer."""
         self.transactions: list[tuple[int, int] | None] | None = None
         """The transaction of each SEND, None for one without; None when none has one."""
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether its messages are looked at one by one whatever the topic's policies are."""
+        return self.transactions is not None or self.producer.is_replicator
 
     def part(self, start: int, end: int, message_count: int) -> PublishBatch:
         """The SENDs from the one to before the other, which hold so many messages."""
