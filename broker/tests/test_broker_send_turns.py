@@ -157,7 +157,7 @@ async def test_a_small_send_is_stored_at_once_in_a_turn_that_has_room() -> None:
 
 
 async def test_turns_are_short_for_as_long_as_a_consumer_that_is_behind_takes_to_ask_again() -> None:
-    """One that is slow, or gone, costs the producers nothing."""
+    """Afterwards they are long again: one that is slow, or gone, does not hold the producers up."""
     world = World()
     alone = Busy(world, 0)
     world.turns.asked()

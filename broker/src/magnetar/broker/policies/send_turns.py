@@ -23,13 +23,13 @@ TURN_BYTES: Final = 512 * KIB
 written at the disk's full rate. It is some milliseconds of work."""
 
 ASKED_TURN_BYTES: Final = 128 * KIB
-"""The same while consumers are behind and ask: each gets one queue full of messages in a turn, and producers must not
+"""What is stored of SENDs in one turn while consumers are behind and ask: each gets one queue full of messages in a turn, and producers must not
 bring more than that. A client's batch is 128 KiB at most by default. With less, what a turn costs by itself would be
 felt."""
 
 ASKED_TURNS: Final = 16
 """Turns that are so short after a FLOW that was not enough: a client that is quick asks again within two or three, and
-one that is slow by itself costs the producers nothing."""
+one that is slow by itself causes no more than these short turns after each of its FLOWs."""
 
 SEND_BYTES: Final = 1 * KIB
 """What each SEND counts for beside its size: storing it costs so much more than copying its bytes does."""
