@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
-from magnetar.broker.policies.send_turns import SendTurns
+from magnetar.broker.policies.send_turns import SEND_BYTES, SendTurns
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.topic import Topic
@@ -118,7 +118,8 @@ class Publishes:
             self._buffered_bytes += size_bytes
             topic = self.topics[producer_id]
             limits.publish_buffer.add(size_bytes, connection)
-            if topic.publish_limiters or self._waiting or turns.left_bytes <= 0:
+            cost_bytes = size_bytes + len(batch.payloads) * SEND_BYTES
+            if topic.publish_limiters or self._waiting or turns.left_bytes < cost_bytes:
                 self._waiting.append(batch)
             else:
                 self._publish(topic, batch)
@@ -150,12 +151,16 @@ class Publishes:
         """As much as this turn and groups let pass now. While something waits, the turns or one of the groups' limiters
         hold this connection."""
         while self._waiting:
-            if self._turns.left_bytes <= 0:
+            left_bytes = self._turns.left_bytes
+            if left_bytes <= 0:
                 self._turns.hold(self, sum([batch.size_bytes for batch in self._waiting]))
                 return
             batch = self._waiting[0]
             topic = self.topics[batch.producer.producer_id]
             count = len(batch.payloads)
+            cost_bytes = batch.size_bytes + count * SEND_BYTES
+            if cost_bytes > left_bytes:
+                count = max(1, left_bytes * count // cost_bytes)
             for limiter in topic.publish_limiters:
                 room_messages, room_bytes = limiter.room()
                 if room_messages < 1 or room_bytes < 1:
