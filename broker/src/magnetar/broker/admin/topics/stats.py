@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.unreplicated import replication_stats
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic, Topic
@@ -109,7 +108,7 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         "publishers": publishers if options.publishers else [],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": replication_stats(topic.policies),
+        "replication": {} if topic.replicators is None else topic.replicators.stats(),
         "topicEpoch": topic.producers.topic_epoch,
         "ownerBroker": context.settings.broker_id,
         "topicCreationTimeStamp": topic.created_ms,

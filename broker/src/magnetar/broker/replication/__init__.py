@@ -1,0 +1,1 @@
+"""Messages of topics on their way to other clusters."""
