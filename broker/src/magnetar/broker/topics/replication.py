@@ -52,13 +52,11 @@ class Replication:
 
     def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
         """These policies hold for a topic from now on."""
-        if topic.closing:
-            return
         if not isinstance(topic, PersistentTopic):
             if policies.remote_clusters and not topic.of_broker:
                 self._tell(topic, policies)
             return
-        if topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic):
+        if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
             return
         from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators, is_replicated
 
