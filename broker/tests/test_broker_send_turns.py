@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 
 from magnetar.broker.policies.send_turns import (
-    ASKED_TURN_BYTES,
-    ASKED_TURNS,
     HELD_BYTES_MAX,
     PAUSED_FOR_TURN,
     READ_AGAIN_IN_TURN,
@@ -154,18 +152,6 @@ async def test_a_small_send_is_stored_at_once_in_a_turn_that_has_room() -> None:
     assert turns.left_bytes == TURN_BYTES - 100 - SEND_BYTES
     await asyncio.sleep(0)
     assert turns.left_bytes == TURN_BYTES
-
-
-async def test_turns_are_short_for_as_long_as_a_consumer_that_is_behind_takes_to_ask_again() -> None:
-    """Afterwards they are long again: one that is slow, or gone, does not hold the producers up."""
-    world = World()
-    alone = Busy(world, 0)
-    world.turns.asked()
-    await go_round([alone], ASKED_TURNS)
-    assert world.stored_bytes < ASKED_TURNS * (ASKED_TURN_BYTES + COST_BYTES) + TURN_BYTES
-    before_bytes = world.stored_bytes
-    await go_round([alone], ASKED_TURNS)
-    assert world.stored_bytes - before_bytes >= (ASKED_TURNS - 1) * TURN_BYTES
 
 
 async def test_one_that_ends_while_it_waits_holds_nothing_and_the_others_go_on() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
-from magnetar.broker.policies.send_turns import ASKED_TURN_BYTES, SEND_BYTES, TURN_BYTES
+from magnetar.broker.policies.send_turns import SEND_BYTES
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
 from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
@@ -145,22 +145,6 @@ async def test_as_many_messages_of_a_read_are_stored_as_the_turn_has_room_for(me
     assert the_topic(memory_broker).ledger.appends.pending_entries == 2
     receipts = [(await client.expect(Command.SEND_RECEIPT)).body.sequence_id for _ in range(5)]
     assert receipts == list(range(5))
-
-
-@pytest.mark.parametrize(("permits", "left_bytes"), [(3, ASKED_TURN_BYTES), (30, TURN_BYTES)])
-async def test_a_flow_that_does_not_reach_for_what_is_there_makes_turns_short(
-    memory_broker: MemoryBroker, permits: int, left_bytes: int
-) -> None:
-    client = await memory_broker.connect()
-    await client.producer(TOPIC)
-    await client.consumer(TOPIC, initialPosition=1)
-    await client.publish(10)
-    await client.messages(min(permits, 10), permits=permits)
-    turns = memory_broker.service.limits.send_turns
-    turns.left_bytes = 0
-    turns.take(1, 1)
-    await asyncio.sleep(0)
-    assert turns.left_bytes == left_bytes
 
 
 async def test_what_a_producer_sent_before_it_closes_is_stored_though_the_turn_has_no_room(

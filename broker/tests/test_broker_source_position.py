@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.source_position import (
-    SOURCES_MAX,
-    SourcePositions,
-    is_replicator,
-    parse_position,
-    producer_of,
-    source_cluster,
-)
+from magnetar.broker.replicator_names import is_replicator, producer_of, source_cluster
+from magnetar.broker.source_position import SOURCES_MAX, SourcePositions, parse_position
 
 NUMBERS = st.integers(0, 2**63 - 1)
 POSITIONS = st.tuples(NUMBERS, NUMBERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from magnetar.broker.source_position import SOURCE_POSITION_PROPERTY
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 
 from e2e.cluster import admin
 from e2e.faults.support import Publisher, assert_kept, client_of, new_publisher, read_all, subscribe

@@ -1,14 +1,14 @@
 """Where a replicated message stands in the cluster that it comes from, and how far each of those clusters has come.
 
-Names, the property and the keys of the deduplication's snapshot are Apache's (Pulsar `AbstractReplicator`,
-`GeoReplicationProducerImpl`, `MessageDeduplication`), so that brokers of both kinds take topics over from each other.
-Pure.
+The keys of the deduplication's snapshot are Apache's (Pulsar `MessageDeduplication`), so that brokers of both kinds
+take topics over from each other. Pure.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, is_replicator, producer_of, source_cluster
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import full_metadata
 
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from magnetar.core.ids import Position
-
-REPLICATOR_PREFIX: Final = "pulsar.repl"
-"""How producers of other clusters and their cursors are called; they are no clients and do not count."""
-
-CLUSTER_PREFIX: Final = REPLICATOR_PREFIX + "."
-"""Before the name of a cluster. (That of a shadow topic follows `pulsar.repl-`.)"""
-
-DELIMITER: Final = "-->"
-"""Between the two clusters in a producer's name. Old brokers leave it out, and the second cluster with it."""
-
-SOURCE_POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
-"""The property of a message that says where it stands at its source: `<ledger>:<entry>`."""
 
 LEDGER_KEY: Final = "_LID"
 ENTRY_KEY: Final = "_EID"
@@ -45,23 +33,6 @@ NUMBER_DIGITS_MAX: Final = 19
 SOURCES_MAX: Final = 1_000
 """Sources of one topic whose positions are kept: more clusters than any instance has. Beyond, the one that was met
 first is forgotten, and sends twice at most what it sends again."""
-
-
-def is_replicator(producer_name: str) -> bool:
-    """Whether it is the producer of another cluster, or of a shadow topic's source."""
-    return producer_name.startswith(REPLICATOR_PREFIX)
-
-
-def source_cluster(producer_name: str) -> str | None:
-    """The cluster whose replicator has this name; None when it is nobody's or a shadow topic's."""
-    if not producer_name.startswith(CLUSTER_PREFIX):
-        return None
-    return producer_name.removeprefix(CLUSTER_PREFIX).partition(DELIMITER)[0]
-
-
-def producer_of(source: str, local_cluster: str) -> str:
-    """The name of the producer by which a cluster replicates to this one."""
-    return f"{CLUSTER_PREFIX}{source}{DELIMITER}{local_cluster}"
 
 
 class ReplicatedMessage:

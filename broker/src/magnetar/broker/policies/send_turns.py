@@ -2,8 +2,8 @@
 
 A loop serves all sockets that are ready before it begins anew, and reads a full socket many times over. A FLOW behind
 a hundred sockets full of SENDs would wait for the storing of all of them, and its consumer with it. So a turn stores
-`TURN_BYTES` of SENDs, and less while consumers are behind. The connections that brought more are read no further. They
-go on in the next turns, one after the other, in the order in which they came.
+`TURN_BYTES` of SENDs. The connections that brought more are read no further. They go on in the next turns, one after
+the other, in the order in which they came.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 TURN_BYTES: Final = 512 * KIB
 """What is stored of SENDs in one turn: two full reads of large messages, one of 1 KiB. A journal group of that size is
 written at the disk's full rate. It is some milliseconds of work."""
-
-ASKED_TURN_BYTES: Final = 128 * KIB
-"""What is stored of SENDs in one turn while consumers are behind and ask: each gets one queue full of messages in a turn, and producers must not
-bring more than that. A client's batch is 128 KiB at most by default. With less, what a turn costs by itself would be
-felt."""
-
-ASKED_TURNS: Final = 16
-"""Turns that are so short after a FLOW that was not enough: a client that is quick asks again within two or three, and
-one that is slow by itself causes no more than these short turns after each of its FLOWs."""
 
 SEND_BYTES: Final = 1 * KIB
 """What each SEND counts for beside its size: storing it costs so much more than copying its bytes does."""
@@ -54,7 +45,6 @@ class SendTurns:
         """What may still be stored in this turn; below 0 after a SEND that was larger than what was left."""
         self.held_bytes: int = 0
         """Of the SENDs that wait."""
-        self._asked_turns: int = 0
         self._begun: bool = False
         self._waiting: dict[Pausable, int] = {}
         """Who waits for a turn, in order, and the bytes that each holds."""
@@ -75,10 +65,6 @@ class SendTurns:
         if connection in self._unread:
             del self._unread[connection]
             connection.resume_reading(PAUSED_FOR_OTHERS)
-
-    def asked(self) -> None:
-        """A consumer asked for messages that were in memory, and was sent as many as it takes: it is behind."""
-        self._asked_turns = ASKED_TURNS
 
     def take(self, size_bytes: int, sends: int) -> None:
         """A batch is being stored."""
@@ -109,9 +95,6 @@ class SendTurns:
     def _next_turn(self) -> None:
         self._begun = False
         self.left_bytes = TURN_BYTES
-        if self._asked_turns:
-            self._asked_turns -= 1
-            self.left_bytes = ASKED_TURN_BYTES
         try:
             self._go_on()
             self._read_again()

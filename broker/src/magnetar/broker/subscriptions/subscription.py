@@ -233,8 +233,6 @@ class Subscription:
         # Whoever could be sent something before waits for messages only, and clients send many of these.
         if waiting and consumer.room > 0 and self._pump is not None:
             self._pump.wake()
-            if consumer.permits <= 0:
-                self._runtime.limits.send_turns.asked()
 
     def acknowledge(self, consumer: Consumer, ack: Ack, done: Callable[[MagnetarError | None], None] | None) -> None:
         """Take an ACK. `done`, for clients that want a receipt, is called once the ack is durable.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import host_of
 from magnetar.broker.policies.limiter import TokenBucket
-from magnetar.broker.source_position import REPLICATOR_PREFIX
+from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 

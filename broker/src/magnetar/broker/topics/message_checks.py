@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.source_position import (
     MARKER_RECEIPT,
-    SOURCE_POSITION_PROPERTY,
     ReplicatedMessage,
     read_replicated,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from magnetar.broker.source_position import ReplicatedMessage, is_replicator
+from magnetar.broker.replicator_names import is_replicator
+from magnetar.broker.source_position import ReplicatedMessage
 from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages

@@ -232,7 +232,7 @@ class BrokerService:
         # They may have changed while it was opened, when nobody could tell the topic.
         policies = self.policies.of(name)
         topic.follow(policies)
-        self.upkeep.unreplicated.look(name, policies)
+        self.upkeep.replication.follow(topic, policies)
         self.topics[str(name)] = owned.topics[str(name)] = topic
         if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
             self.compaction(topic).settle_later()

@@ -31,8 +31,8 @@ from magnetar.broker.admin.web.shapes import body_of, list_of, long
 from magnetar.broker.bundles.moves import BundleNotOwned
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
+from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.slices import TimeSlice, in_slices
-from magnetar.broker.source_position import REPLICATOR_PREFIX
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError

@@ -23,7 +23,6 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import body_of, set_of, text
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.unreplicated import tell
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import NamespaceName
 
@@ -72,8 +71,6 @@ class NamespaceClusterHandlers(Handlers):
         await require_clusters_of_tenant(self._context, namespace.tenant, wanted)
         self._check_leaving(request, policies, {"replication_clusters": wanted})
         await change_policies(self._context, namespace, lambda document: {**document, "replication_clusters": wanted})
-        if others := [cluster for cluster in wanted if cluster != self._context.settings.cluster_name]:
-            tell(f"namespace {namespace}", others)
         return web.Response()
 
     @takes("force", body="a list of clusters")

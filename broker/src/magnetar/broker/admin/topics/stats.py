@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from aiohttp import web
+from magnetar.broker.admin.topics.inbound_replication import NOT_REPLICATED, inbound_figures
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.unreplicated import NOT_REPLICATED, replication_stats
-from magnetar.broker.replication.inbound import inbound_figures
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic, Topic
@@ -111,7 +110,9 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         "publishers": [one for one in publishers if one["producerName"] in clients] if options.publishers else [],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": with_inbound(replication_stats(topic.policies), topic.producers.by_name.values()),
+        "replication": with_inbound(
+            {} if topic.replicators is None else topic.replicators.stats(), topic.producers.by_name.values()
+        ),
         "topicEpoch": topic.producers.topic_epoch,
         "ownerBroker": context.settings.broker_id,
         "topicCreationTimeStamp": topic.created_ms,

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.source_position import source_cluster
+from magnetar.broker.replicator_names import source_cluster
 
 if TYPE_CHECKING:
     from magnetar.broker.topics.producer import Producer
+
+
+NOT_REPLICATED: Final = {
+    "msgRateIn": 0.0,
+    "msgInCount": 0,
+    "msgThroughputIn": 0.0,
+    "bytesInCount": 0,
+    "msgRateOut": 0.0,
+    "msgOutCount": 0,
+    "msgThroughputOut": 0.0,
+    "bytesOutCount": 0,
+    "msgRateExpired": 0.0,
+    "msgExpiredCount": 0,
+    "replicationBacklog": 0,
+    "connected": False,
+    "replicationDelayInSeconds": 0,
+}
+"""What a topic's statistics say of a cluster that it is not replicated to (Pulsar `ReplicatorStats`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
