@@ -18,12 +18,12 @@ from magnetar.core.limits import KIB, MIB
 if TYPE_CHECKING:
     from magnetar.broker.policies.limiter import Pausable
 
-TURN_BYTES: Final = 512 * KIB
-"""What is stored of SENDs in one turn: two full reads of large messages, one of 1 KiB. A journal group of that size is
-written at the disk's full rate. It is some milliseconds of work."""
+TURN_BYTES: Final = 2 * MIB
+"""What is stored of SENDs in one turn: 256 messages of 1 KiB, or eight full reads of large batches. It is some
+milliseconds of work, and the journal writes groups of that size at the disk's full rate."""
 
-SEND_BYTES: Final = 1 * KIB
-"""What each SEND counts for beside its size: storing it costs so much more than copying its bytes does."""
+SEND_BYTES: Final = 7 * KIB
+"""What each SEND counts for beside its size: storing it costs as much as copying so many bytes."""
 
 HELD_BYTES_MAX: Final = 16 * MIB
 """SENDs of all connections that wait for their turn. With more, nobody who has producers is read any further: a full
