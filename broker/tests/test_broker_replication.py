@@ -214,3 +214,13 @@ async def test_a_removed_cluster_has_no_cursor_and_a_returned_one_begins_anew() 
         await publish(east[0], 10, 5)
         await caught_up(east[0])
         assert numbers(await stored(west[0])) == [*range(5), *range(10, 15)]
+
+
+async def test_what_is_published_as_soon_as_a_topic_is_there_is_replicated() -> None:
+    """Though replication begins at the end of topics that were there before."""
+    async with two_clusters("latest") as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await replicate(east[0], "east", "west")
+        await publish(east[0], 0, 20)
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == list(range(20))
