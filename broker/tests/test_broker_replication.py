@@ -221,6 +221,8 @@ async def test_what_is_published_as_soon_as_a_topic_is_there_is_replicated() -> 
     async with two_clusters("latest") as (east, west):
         await name_cluster(east[0], "west", west[0].running.settings.service_url)
         await replicate(east[0], "east", "west")
+        topic = await topic_of(east[0])
+        assert "pulsar.repl.west" in topic.ledger.cursors
         await publish(east[0], 0, 20)
         await caught_up(east[0])
         assert numbers(await stored(west[0])) == list(range(20))
