@@ -205,7 +205,7 @@ class TopicReplicators:
             logger.warning("%s is not replicated: %s", self._name, error)
             return
         settings = self._world.settings().policies
-        start = EARLIEST if settings.replication_start_at.lower() in ("earliest", "-1:-1:-1") else LATEST
+        start = EARLIEST if settings.replication_start_at == "earliest" else LATEST
         cursor = await self._ledger.open_cursor(cursor_name, start)
         if self._closed:
             return
