@@ -202,7 +202,8 @@ class Timers:
 
     @property
     def pending(self) -> int:
-        return sum(not timer.cancelled for timer in self._timers)
+        """Timers that wait for the clock; the next turn of the loop needs no waiting."""
+        return sum(not timer.cancelled and timer.at_ms > self.time_ms for timer in self._timers)
 
 
 class Reads:
@@ -266,15 +267,22 @@ class StagedConnection:
 class Stage:
     """One subscription with its surroundings. Consumers have their own connection and are spoken of by name."""
 
-    def __init__(self, kind: SubscriptionType, settings: DispatchSettings | None = None) -> None:
+    def __init__(
+        self, kind: SubscriptionType, settings: DispatchSettings | None = None, beside: Stage | None = None
+    ) -> None:
+        """`beside`: another subscription of the same broker."""
         self.kind = kind
         self.settings = settings if settings is not None else DispatchSettings(failover_delay_ms=1_000)
         self.cursor = MemoryCursor()
-        self.timers = Timers()
-        self.reads = Reads()
-        runtime = SubscriptionRuntime(self.timers, self.reads.spawn, self.timers.call_later)
+        self.timers = Timers() if beside is None else beside.timers
+        self.reads = Reads() if beside is None else beside.reads
+        self.runtime = (
+            SubscriptionRuntime(self.timers, self.reads.spawn, self.timers.call_later)
+            if beside is None
+            else beside.runtime
+        )
         cursor: Any = self.cursor
-        self.subscription = Subscription("persistent://t/n/topic", "s", cursor, runtime, self.settings)
+        self.subscription = Subscription("persistent://t/n/topic", "s", cursor, self.runtime, self.settings)
         self.consumers: dict[str, Consumer] = {}
         self.connections: dict[str, StagedConnection] = {}
         self._seen: dict[str, int] = {}

@@ -26,8 +26,8 @@ DELAY_SECONDS_MAX: Final = 10.0
 """A timer is set no further ahead than this: entries come so much too late at most after a clock has jumped forward, or
 was put right again. A look costs microseconds."""
 
-AT_ONCE_MAX: Final = 10_000
-"""Entries that are taken out, or ordered, in one turn of the event loop; a million may be due at the same time."""
+AT_ONCE_MAX: Final = 2_000
+"""Entries that are taken out, or ordered, in one go; a million may be due at the same time."""
 
 NO_LOOK: Final = -1
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.subscriptions.dispatch_turns import DispatchTurns
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.histogram import Histogram
@@ -49,7 +50,7 @@ class Spawn(Protocol):
 class SubscriptionRuntime:
     """The world as subscriptions see it; one for a whole broker."""
 
-    __slots__ = ("call_later", "clock", "cluster_name", "groups", "limits", "publish_latencies", "spawn")
+    __slots__ = ("call_later", "clock", "cluster_name", "groups", "limits", "publish_latencies", "spawn", "turns")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class SubscriptionRuntime:
         self.call_later = call_later
         self.limits = limits if limits is not None else BrokerLimits(PolicySettings(), clock, call_later)
         self.groups = groups
+        self.turns = DispatchTurns(call_later)
         self.publish_latencies = Histogram()
         """From the append of messages to their confirmation, in seconds, of all topics."""
 

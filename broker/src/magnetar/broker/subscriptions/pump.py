@@ -17,10 +17,10 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
+from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.broker.subscriptions.filtering import BatchesLeft, FilteredEntries, Slots, filter_entries
 from magnetar.broker.subscriptions.hidden import without_held
-from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
     from magnetar.managed.entry import Entry
 
 logger: Final = logging.getLogger(__name__)
-
-TURN_BYTES_MAX: Final = 8 * MIB
-"""What one subscription hands to connections before the event loop has its turn: only then can they turn unwritable."""
-
-TURN_READS_MAX: Final = 32
-"""Reads of one subscription in a turn of the event loop: other topics want theirs."""
 
 UNREADABLE_MAX: Final = 1_000
 """Damaged entries that are put aside; with more, reading waits at the next one: then more than one disk page is bad."""
@@ -81,12 +75,13 @@ class Pump:
         "_key_shared",
         "_limiters",
         "_messages_per_entry",
-        "_next_turn",
         "_pumping",
         "_runtime",
         "_settings",
+        "_turns",
         "_unreadable",
         "_unreadable_retry",
+        "_waits",
         "acknowledger",
         "blocked",
         "delayed",
@@ -128,7 +123,9 @@ class Pump:
         self._pumping = False
         self._due = False
         """Delayed entries are due, and wait until fewer others do."""
-        self._next_turn: TimerHandle | None = None
+        self._turns = runtime.turns
+        self._waits = False
+        """For its turn; until then nothing is sent."""
         self._handover: TimerHandle | None = None
         self._unreadable: list[Position] | None = None
         self._unreadable_retry: TimerHandle | None = None
@@ -192,13 +189,14 @@ class Pump:
         self.delayed.clear()
         self._due = False
         self.reader.drop()
-        for timer in (self._next_turn, self._handover, self._unreadable_retry):
+        for timer in (self._handover, self._unreadable_retry):
             if timer is not None:
                 timer.cancel()
         self._unreadable = None
         self._unreadable_retry = None
-        self._next_turn = None
         self._handover = None
+        self._waits = False
+        self._turns.leave(self)
 
     def let_go(self) -> None:
         """Stop for good. What refers to each other here, and to the subscription with its cursor, would else wait for
@@ -238,26 +236,32 @@ class Pump:
     def run(self) -> None:
         """Send what can be sent: there are new entries, or somebody has room again."""
         dispatcher = self._dispatcher
-        if dispatcher is None or self.stopped or self._pumping or self.reader.state is not _IDLE:
+        if dispatcher is None or self.stopped or self._pumping or self._waits or self.reader.state is not _IDLE:
             return
         self._pumping = True
         try:
             more = self._run(dispatcher)
         finally:
             self._pumping = False
-        if more and self._next_turn is None and self._dispatcher is not None:
-            self._next_turn = self._runtime.call_later(0, self._turn)
+        if more and self._dispatcher is not None:
+            self._waits = True
+            self._turns.wait(self)
+
+    def turn(self) -> None:
+        """DispatchTurns: it is this subscription's turn."""
+        self._waits = False
+        self.run()
 
     def _run(self, dispatcher: Dispatcher) -> bool:
-        """Dispatch until something is missing. True when only the turn is over."""
+        """Dispatch until something is missing. True when only the slice or the turn is over."""
         settings = self._settings
-        size_bytes = 0
-        reads = 0
-        while size_bytes < TURN_BYTES_MAX and reads < TURN_READS_MAX:
+        turns = self._turns
+        spent_bytes = 0
+        while turns.left_bytes > 0 and (spent_bytes < SLICE_BYTES or not turns.waited_for):
             if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
                 return False
             if self._due and dispatcher.waiting < DUE_WAITING_MAX:
-                self._take_due()
+                spent_bytes += turns.take_due(self._take_due(dispatcher))
             may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
             room = dispatcher.room()
             if not may_wait and room <= 0:
@@ -287,9 +291,7 @@ class Pump:
             if not entries:
                 self._caught_up()
                 return False
-            entries = self._visible(entries)
-            size_bytes += self._dispatch(dispatcher, entries, replayed=False)
-            reads += 1
+            spent_bytes += self._dispatch(dispatcher, self._visible(entries), replayed=False)
         return True
 
     def entries_read(self, entries: list[Entry]) -> None:
@@ -328,10 +330,6 @@ class Pump:
         """EntryReader: free again."""
         self.run()
 
-    def _turn(self) -> None:
-        self._next_turn = None
-        self.run()
-
     def _hidden(self) -> bool:
         """Whether all that could be read comes after the beginning of an open transaction."""
         return self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from
@@ -344,7 +342,12 @@ class Pump:
         return self.visibility.cut(entries)
 
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
-        """Send entries to whom the dispatcher chooses. Returns the bytes."""
+        """Send entries to whom the dispatcher chooses. Returns what this counts for, in bytes."""
+        size_bytes = self._send_chosen(dispatcher, entries, replayed=replayed)
+        return self._turns.take(size_bytes, len(entries))
+
+    def _send_chosen(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
+        """Returns the bytes."""
         batches: BatchesLeft = self._cursor
         if self.hidden:
             entries, batches = without_held(entries, self._cursor, self.hidden)
@@ -476,15 +479,13 @@ class Pump:
             self.run()
 
     def _delayed_due(self) -> None:
-        self._take_due()
+        self._due = self._dispatcher is not None
         self.run()
 
-    def _take_due(self) -> None:
-        """Have entries sent whose time has come; not so many that what waits outweighs what is not due yet."""
-        dispatcher = self._dispatcher
-        self._due = dispatcher is not None and dispatcher.waiting >= DUE_WAITING_MAX
-        if dispatcher is None or self._due:
-            return
+    def _take_due(self, dispatcher: Dispatcher) -> int:
+        """Have entries sent whose time has come; the timer stands at the next ones, which may be due as well. Returns
+        how many."""
+        self._due = False
         now_ms = self._runtime.clock.now_ms()
         items = self.delayed.take_due(now_ms)
         self.delayed.arm(now_ms)
@@ -492,6 +493,7 @@ class Pump:
             slot_of_hash = self._key_shared.selector.slot_of_hash
             items = [(position, slot_of_hash(key_hash)) for position, key_hash in items]
         dispatcher.redeliver(items)
+        return len(items)
 
 
 def _nothing() -> None:
