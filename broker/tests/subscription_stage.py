@@ -274,9 +274,9 @@ class Stage:
         self.kind = kind
         self.settings = settings if settings is not None else DispatchSettings(failover_delay_ms=1_000)
         self.cursor = MemoryCursor()
-        self.timers = Timers() if beside is None else beside.timers
-        self.reads = Reads() if beside is None else beside.reads
-        self.runtime = (
+        self.timers: Timers = Timers() if beside is None else beside.timers
+        self.reads: Reads = Reads() if beside is None else beside.reads
+        self.runtime: SubscriptionRuntime = (
             SubscriptionRuntime(self.timers, self.reads.spawn, self.timers.call_later)
             if beside is None
             else beside.runtime
