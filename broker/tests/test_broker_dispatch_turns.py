@@ -132,6 +132,10 @@ def staged(kind: SubscriptionType, delay_ms: int = 0) -> list[Stage]:
     return stages
 
 
+def waited_for(stage: Stage) -> bool:
+    return stage.runtime.turns.waited_for
+
+
 def next_turn(stage: Stage) -> None:
     """What the loop does in one turn: all timers that are due when it begins."""
     due = [timer for timer in stage.timers._timers if not timer.cancelled and timer.at_ms <= stage.timers.time_ms]
@@ -145,7 +149,7 @@ def next_turn(stage: Stage) -> None:
 def test_subscriptions_that_are_woken_at_once_send_no_more_than_a_turn(kind: SubscriptionType) -> None:
     stages = staged(kind)
     received: list[list[int]] = [stage.received("a") for stage in stages]
-    while stages[0].runtime.turns.waited_for:
+    while waited_for(stages[0]):
         before = sum(map(len, received))
         next_turn(stages[0])
         for has, stage in zip(received, stages, strict=True):
@@ -175,7 +179,7 @@ def test_delayed_entries_that_fall_due_at_once_are_looked_at_in_turns() -> None:
     next_turn(stages[0])
     assert 0 < sum(stage.subscription.delayed_entries for stage in stages) < SUBSCRIPTIONS * BACKLOG
     received: list[list[int]] = [[] for _ in stages]
-    while stages[0].runtime.turns.waited_for:
+    while waited_for(stages[0]):
         next_turn(stages[0])
         for has, stage in zip(received, stages, strict=True):
             has += stage.received("a")
@@ -187,9 +191,9 @@ def test_a_subscription_without_consumers_waits_for_no_turn() -> None:
     stage.join("a", permits=100_000)
     stage.runtime.turns.take(TURN_BYTES, 0)
     stage.publish(1)
-    assert stage.runtime.turns.waited_for
+    assert waited_for(stage)
     stage.leave("a")
-    assert not stage.runtime.turns.waited_for
+    assert not waited_for(stage)
     stage.join("b")
     stage.timers.advance(0)
     assert stage.received("b") == [0]
