@@ -102,10 +102,38 @@ class _Arrived(asyncio.Protocol):
         if transport is None or started.cancelled():
             return
         inner = started.result().server()
-        transport.set_protocol(inner)
+        transport.set_protocol(_Served(inner))
         inner.connection_made(transport)
         for data in self._held:
             inner.data_received(data)
+
+
+class _Served(asyncio.Protocol):
+    """A connection that aiohttp serves. A real loop tells of the end in a later turn than of the beginning, and aiohttp
+    counts on it: its task must have begun."""
+
+    def __init__(self, inner: asyncio.Protocol) -> None:
+        self._inner = inner
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.Protocol`."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        asyncio.get_running_loop().call_soon(self._inner.connection_lost, exc)
 
 
 class SimulatedAdminClient(AdminClient):

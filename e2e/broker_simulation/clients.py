@@ -143,7 +143,8 @@ class Attached(ABC):
         """Nothing is left to do."""
         self.news = asyncio.Event()
         """Set when something has come."""
-        self._assigned = ""
+        self._assigned: str | None = None
+        """The broker has closed it, and named another one, or none."""
 
     @property
     def chance(self) -> random.Random:
@@ -166,7 +167,7 @@ class Attached(ABC):
         """The program was killed, and begins anew on its host. It knows no more than what `forget` leaves."""
         self.client.new_links()
         self.news = asyncio.Event()
-        self._assigned = ""
+        self._assigned = None
         if self.link is not None:
             self._detach(closed=False)
         self.forget()
@@ -185,7 +186,7 @@ class Attached(ABC):
                 await asyncio.sleep(ATTEMPT_PAUSE_SECONDS * (0.5 + self.chance.random()))
 
     async def _attach_and_work(self) -> None:
-        assigned, self._assigned = self._assigned, ""
+        assigned, self._assigned = self._assigned, None
         links = self.client.links
         link = await links.to_broker(host_of(assigned)) if assigned else await links.to_owner(self.topic)
         end_id = link.new_id()
@@ -196,10 +197,11 @@ class Attached(ABC):
         except BaseException:
             self._forget(link, end_id)
             raise
-        if link.ends.get(end_id) is not self:
-            raise NoAnswer(f"{self.topic} was closed by the broker as soon as it was open")
         self.link = link
         try:
+            # The answer and a CLOSE behind it may come in one piece, as after a pause.
+            if self._assigned is not None or link.ends.get(end_id) is not self:
+                raise NoAnswer(f"{self.topic} was closed by the broker as soon as it was open")
             await self.work(link)
         finally:
             if self.link is link:
