@@ -200,13 +200,16 @@ class Attached(ABC):
         self.link = link
         try:
             # The answer and a CLOSE behind it may come in one piece, as after a pause.
-            if self._assigned is not None or link.ends.get(end_id) is not self:
+            if self._closed_already(link):
                 raise NoAnswer(f"{self.topic} was closed by the broker as soon as it was open")
             await self.work(link)
         finally:
             if self.link is link:
                 self._detach(closed=False)
             self._forget(link, end_id)
+
+    def _closed_already(self, link: Link) -> bool:
+        return self._assigned is not None or link.ends.get(self.id) is not self
 
     def _forget(self, link: Link, end_id: int) -> None:
         if link.ends.get(end_id) is self:

@@ -82,7 +82,11 @@ class PendingAcknowledgements:
         """Forget everything; returns positions in order, each with its key hash (0 = not known)."""
         hashes = self.hashes
         taken = [(position, hashes.get(position, 0)) for position in sorted(self.messages)]
+        self.clear()
+        return taken
+
+    def clear(self) -> None:
+        """Forget everything."""
         self.messages = {}
         self.hashes = {}
         self.per_hash = {}
-        return taken

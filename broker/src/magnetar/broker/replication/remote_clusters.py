@@ -7,17 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.auth.plugin import ClientCredentials
 from magnetar.broker.peers.access import PeerAccess
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import MagnetarError
+from magnetar.net.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,25 @@ def service_url_of(cluster: str, record: Mapping[str, Any]) -> str:
     raise NoRemote(f"the record of cluster {cluster} has no {names[0]}: set it with `pulsar-admin clusters update`")
 
 
+def admin_url_of(cluster: str, record: Mapping[str, Any]) -> str:
+    """Where the admin API of a cluster is. Raises `NoRemote`."""
+    name = "serviceUrlTls" if record.get("brokerClientTlsEnabled") else "serviceUrl"
+    url = record.get(name)
+    if isinstance(url, str) and url.startswith(("http://", "https://")):
+        return url.rstrip("/")
+    raise NoRemote(f"the record of cluster {cluster} has no {name}: set it with `pulsar-admin clusters update`")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAdmin:
+    """The admin API of a cluster, and what is shown to it."""
+
+    cluster: str
+    url: str
+    credentials: ClientCredentials | None
+    tls: ClientTls | None
+
+
 def shown_to(record: Mapping[str, Any], own: PeerSettings) -> PeerSettings:
     """The credentials and the TLS that a cluster's record asks for; what it leaves open is the broker's own."""
     plugin, parameters = record.get("authenticationPlugin"), record.get("authenticationParameters")
@@ -62,6 +83,10 @@ def shown_to(record: Mapping[str, Any], own: PeerSettings) -> PeerSettings:
 def _file(record: Mapping[str, Any], name: str) -> Path | None:
     path = record.get(name)
     return Path(path) if isinstance(path, str) and path else None
+
+
+def _access(shown: PeerSettings) -> PeerAccess | None:
+    return PeerAccess(shown) if shown.plugin or shown.tls_enabled else None
 
 
 class RemoteClusters:
@@ -93,10 +118,16 @@ class RemoteClusters:
             self._clients[cluster] = dict(record), client
             return client
 
+    async def admin(self, cluster: str) -> RemoteAdmin:
+        """The admin API of a cluster. Raises as `client`."""
+        record = await self._resources.documents.get(self._resources.cluster_path(cluster)) or {}
+        access = _access(shown_to(record, self._settings().access.peers))
+        url = admin_url_of(cluster, record)
+        return RemoteAdmin(cluster, url, *((None, None) if access is None else (access.credentials, access.tls)))
+
     def _make(self, cluster: str, record: Mapping[str, Any]) -> PulsarClient:
         url = service_url_of(cluster, record)
-        shown = shown_to(record, self._settings().access.peers)
-        access = PeerAccess(shown) if shown.plugin or shown.tls_enabled else None
+        access = _access(shown_to(record, self._settings().access.peers))
         if url.startswith("pulsar+ssl://") and (access is None or access.tls is None):
             raise NoRemote(f"cluster {cluster} is reached by {url}, and brokerClientTlsEnabled is off")
         return PulsarClient(

@@ -11,6 +11,7 @@ from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replication.outgoing import Outgoing
 from magnetar.broker.replication.remote_clusters import RemoteClusters
+from magnetar.broker.replication.remote_partitions import RemotePartitions
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.states import SchemaUnknown
 from magnetar.broker.schema.wire import to_wire, version_from_bytes
@@ -61,6 +62,7 @@ class ReplicationWorld:
         self.schemas = schemas
         self.runtime = runtime
         self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
+        self.partitions = RemotePartitions(resources, settings, self.remotes, rng)
 
 
 class _TopicRemote:
@@ -73,6 +75,7 @@ class _TopicRemote:
         self._producer_name = producer_name
 
     async def producer(self, receiver: RelayReceiver) -> RelayProducer:
+        await self._world.partitions.ensure(self._topic, self._cluster)
         client = await self._world.remotes.client(self._cluster)
         return client.relay(self._topic, self._producer_name, receiver)
 

@@ -128,6 +128,8 @@ class PolicySettings:
     )
     replication_start_at: str = setting("replicationStartAt", "latest", dynamic="broker", words=REPLICATION_STARTS)
     """Where a topic begins to be replicated that was not before: `latest` or `earliest`."""
+    remote_topics_created: bool = setting("createTopicToRemoteClusterForReplication", True)
+    """Partitioned topics that are replicated are made, and enlarged, in the other clusters."""
     replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1)
     """Entries that one replicator has sent and that have no receipt."""
 

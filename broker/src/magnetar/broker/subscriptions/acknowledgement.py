@@ -120,6 +120,12 @@ class Acknowledger:
         consumer.released(messages)
         return taken, messages
 
+    def forget(self, consumer: Consumer) -> None:
+        """Have a consumer hold nothing any more, when nobody else gets it."""
+        self.unacked_messages -= consumer.unacked_messages
+        consumer.released(consumer.unacked_messages)
+        consumer.pending.clear()
+
     def take_acknowledged(self, consumers: list[Consumer], dispatcher: Dispatcher, entries_max: int) -> bool:
         """Entries were acknowledged by others than consumers: nobody holds those up to the mark any more.
 

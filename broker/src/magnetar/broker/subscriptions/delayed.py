@@ -26,7 +26,7 @@ DELAY_SECONDS_MAX: Final = 10.0
 """A timer is set no further ahead than this: entries come so much too late at most after a clock has jumped forward, or
 was put right again. A look costs microseconds."""
 
-AT_ONCE_MAX: Final = 2_000
+AT_ONCE_MAX: Final = 500
 """Entries that are taken out, or ordered, in one go; a million may be due at the same time."""
 
 NO_LOOK: Final = -1

@@ -29,8 +29,8 @@ BUCKET_MS: Final = 1 << BUCKET_BITS
 NO_ENTRY: Final = -1
 """The end of a chain."""
 
-FORGOTTEN_AT_ONCE_MAX: Final = 4_000
-"""Entries of buckets that are over, which are forgotten in one go: a millisecond."""
+FORGOTTEN_AT_ONCE_MAX: Final = 1_000
+"""Entries of buckets that are over, which are forgotten in one go: less than a millisecond."""
 
 DELAYED_ENTRIES_MAX: Final = 4_000_000
 """Entries of a topic that may wait for their time before its subscriptions read no further; some 100 MB of memory."""

@@ -30,8 +30,8 @@ much as sending so many bytes."""
 ENTRY_BYTES: Final = 4 * KIB
 """What each entry counts for beside its size."""
 
-DUE_ENTRY_BYTES: Final = 512
-"""What each delayed entry counts for that is looked at because its time has come."""
+DUE_ENTRY_BYTES: Final = 3 * KIB
+"""What each delayed entry counts for whose time has come: it is put among those that wait to be sent."""
 
 
 class Dispatching(Protocol):
@@ -60,11 +60,11 @@ class DispatchTurns:
         return bool(self._waiting)
 
     def take(self, size_bytes: int, entries: int) -> int:
-        """A pass sent (or put aside) so many entries. Returns what it counts for, in bytes."""
+        """A pass sent so many entries, put them aside, or has them read. Returns what it counts for, in bytes."""
         return self._take(PASS_BYTES + size_bytes + entries * ENTRY_BYTES)
 
     def take_due(self, entries: int) -> int:
-        """So many delayed entries were looked at. Returns what they count for, in bytes."""
+        """So many delayed entries are due. Returns what they count for, in bytes."""
         return self._take(PASS_BYTES + entries * DUE_ENTRY_BYTES)
 
     def wait(self, pump: Dispatching) -> None:

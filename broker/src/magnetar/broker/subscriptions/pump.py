@@ -278,6 +278,7 @@ class Pump:
             if may_wait:
                 positions = dispatcher.take_replay(self._replay_entries_max(allowed, read_bytes_max))
                 if positions:
+                    turns.take(0, len(positions))
                     self.reader.replay(positions)
                     return False
             room = min(room, self._headroom())
@@ -286,6 +287,7 @@ class Pump:
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)
             if entries is None:
+                turns.take(0, count)
                 self.reader.read(count, read_bytes_max)
                 return False
             if not entries:

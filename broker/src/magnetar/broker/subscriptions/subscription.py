@@ -193,14 +193,15 @@ class Subscription:
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
         pump = self._made_pump()
-        held, _ = pump.acknowledger.take_back(consumer, None)
         if not dispatcher.consumers:
+            pump.acknowledger.forget(consumer)
             self._dispatcher = None
             pump.stop()
             if pump.idle:
                 self._pump = None
                 pump.let_go()
             return
+        held, _ = pump.acknowledger.take_back(consumer, None)
         dispatcher.redeliver(held)
         pump.unblock()
         if dispatcher.active is not before:

@@ -7,9 +7,11 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.topics.topic import PersistentTopic, Topic
+from magnetar.core.topic_name import PERSISTENT, TopicName
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
@@ -70,22 +72,34 @@ class Replication:
     def _equip(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
         if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
             return
-        from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators, is_replicated
+        from magnetar.broker.replication.topic_replicators import TopicReplicators, is_replicated
 
         if not is_replicated(topic.name):
             return
         if topic.replicators is None:
-            if self._world is None:
-                service = self._service
-                runtime = SubscriptionRuntime(service.clock, service.spawn, self._call_later)
-                self._world = ReplicationWorld(
-                    lambda: service.settings, service.resources, service.schemas, runtime, self._rng
-                )
 
             def visibility() -> Visibility | None:
                 return None if topic.buffer is None else topic.buffer.visibility
 
-            topic.replicators = TopicReplicators(self._world, topic.name, topic.ledger, visibility)
+            topic.replicators = TopicReplicators(self._opened(), topic.name, topic.ledger, visibility)
+
+    def _opened(self) -> ReplicationWorld:
+        """What replicators share; made for the first one."""
+        from magnetar.broker.replication.topic_replicators import ReplicationWorld
+
+        if self._world is None:
+            service = self._service
+            runtime = SubscriptionRuntime(service.clock, service.spawn, self._call_later)
+            self._world = ReplicationWorld(
+                lambda: service.settings, service.resources, service.schemas, runtime, self._rng
+            )
+        return self._world
+
+    def partitions_changed(self, name: TopicName, partitions: int, policies: EffectivePolicies | None) -> None:
+        """A partitioned topic was made or enlarged here: other clusters are to have it, too."""
+        clusters = () if policies is None else policies.remote_clusters
+        if clusters and name.domain == PERSISTENT and not belongs_to_brokers(name):
+            self._service.spawn(self._opened().partitions.bring_to(name, partitions, clusters))
 
     def stop(self) -> None:
         """Close the connections to other clusters."""

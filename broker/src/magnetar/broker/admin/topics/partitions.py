@@ -97,6 +97,8 @@ class PartitionHandlers(HandlersOfTopics):
             await self._partitioned.create(name, count, None if properties is None else PROPERTIES(properties))
         except VersionConflict:
             raise AdminError(CONFLICT, "This topic already exists") from None
+        if not flag(request, "createLocalTopicOnly"):
+            await self._tell_other_clusters(name, count)
         return no_content()
 
     @takes("updateLocalTopicOnly", "authoritative", "force", body="the new number of partitions")
@@ -114,6 +116,8 @@ class PartitionHandlers(HandlersOfTopics):
             if problem.code in GROWTH_REFUSALS:
                 raise AdminError(GROWTH_REFUSALS[problem.code], problem.message) from None
             raise
+        if not flag(request, "updateLocalTopicOnly"):
+            await self._tell_other_clusters(name, count)
         return no_content()
 
     @takes("force", "authoritative")
@@ -184,6 +188,10 @@ class PartitionHandlers(HandlersOfTopics):
         topic = await self._access.persistent(request, name)
         await topic.ledger.set_property(key, None)
         return no_content()
+
+    async def _tell_other_clusters(self, name: TopicName, count: int) -> None:
+        policies = await self._service.policies.load(name)
+        self._service.upkeep.replication.partitions_changed(name, count, policies)
 
     def _check_count(self, count: int) -> None:
         """Raises 406 for more partitions than there can be."""
