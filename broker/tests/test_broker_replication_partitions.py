@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
@@ -129,8 +129,8 @@ class Remotes:
 class Admin(AdminClient):
     """Keeps what it is asked, and answers as told."""
 
-    asked: list[tuple[str, str, Mapping[str, str] | None, str | None]]
-    answers: list[AdminAnswer | AdminUnreachable]
+    asked: ClassVar[list[tuple[str, str, Mapping[str, str] | None, str | None]]]
+    answers: ClassVar[list[AdminAnswer | AdminUnreachable]]
 
     async def send(
         self, method: str, address: str, query: Mapping[str, str] | None = None, data: str | None = None
@@ -145,14 +145,13 @@ class Admin(AdminClient):
 class Staged:
     """What is looked at, over a remote cluster that is told what it has."""
 
-    def __init__(
-        self, found: int | PulsarError, *given: AdminAnswer | AdminUnreachable, enabled: bool = True
-    ) -> None:
+    def __init__(self, found: int | PulsarError, *given: AdminAnswer | AdminUnreachable, enabled: bool = True) -> None:
         self.remotes = Remotes(found)
         self.resources = Resources(MemoryMetadataStore())
+
         class StagedAdmin(Admin):
-            asked = []
-            answers = list(given)
+            asked: ClassVar = []
+            answers: ClassVar = list(given)
 
         self.admin: type[Admin] = StagedAdmin
         settings = BrokerSettings(policies=PolicySettings(remote_topics_created=enabled))

@@ -1,4 +1,4 @@
-"""Receipts of what is relayed from another cluster: by source position, or by order."""
+"""Receipts of what is relayed from another cluster: by source position, or by sequence id."""
 
 from __future__ import annotations
 
@@ -86,12 +86,41 @@ def test_the_receipt_of_a_marker_names_its_sequence_id() -> None:
     assert heard.positions == [(1, 1)]
 
 
-def test_receipts_by_order_take_the_oldest_of_a_sequence_id() -> None:
+def test_of_entries_with_one_sequence_id_none_counts_as_stored_before_all_have_receipts() -> None:
+    """Of two producers: the second one's may be a duplicate, which is answered first."""
     producer, heard = attached(by_position=False)
     producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5), Relayed((1, 2), 3)])
-    for number in (5, 3, 5):
-        producer.receipt(receipt(number))
-    assert heard.positions == [(1, 0), (1, 2), (1, 1)]
+    producer.receipt(receipt(5))
+    assert heard.positions == []
+    producer.receipt(receipt(3))
+    assert heard.positions == [(1, 2)]
+    producer.receipt(receipt(5))
+    assert heard.positions == [(1, 2), (1, 0), (1, 1)]
+    assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
+
+
+def test_a_sequence_id_that_is_used_again_begins_anew() -> None:
+    producer, heard = attached(by_position=False)
+    for entry_id in range(3):
+        producer.send([Relayed((1, entry_id), 5)])
+        producer.receipt(receipt(5))
+        producer.receipt(receipt(5))
+    assert heard.positions == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_who_closes_when_it_hears_of_one_hears_of_no_other() -> None:
+    producer, heard = attached(by_position=False)
+    producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5)])
+
+    def closing(position: Position) -> None:
+        heard.positions.append(position)
+        producer._end(PulsarError(ServerError.PERSISTENCE_ERROR, "staged"))
+
+    heard.relayed = closing  # type: ignore[method-assign]
+    for _ in range(2):
+        producer.receipt(receipt(5))
+    assert heard.positions == [(1, 0)]
+    assert producer.unanswered_bytes == 0
 
 
 def test_an_entry_that_is_refused_ends_the_producer_once() -> None:

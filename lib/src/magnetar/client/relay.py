@@ -7,7 +7,6 @@ Facts: Pulsar `GeoReplicationProducerImpl`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -60,7 +59,7 @@ class RelayProducer:
     def __init__(self, parts: ClientParts, topic: TopicName, name: str, receiver: RelayReceiver) -> None:
         self.topic = topic
         self.by_position = False
-        """Whether receipts name the source position; else they come in order, by sequence id."""
+        """Whether receipts name the source position; else they name the sequence id only."""
         self._parts = parts
         self._name = name
         self._receiver: RelayReceiver | None = receiver
@@ -70,8 +69,10 @@ class RelayProducer:
         self._unanswered: dict[Position, RelayedEntry] = {}
         """Without a receipt, in the order that they were sent in."""
         self._bytes = 0
-        self._order: deque[RelayedEntry] = deque()
-        """Entries that a receipt does not name by position: all of them, or only markers."""
+        self._by_id: dict[int, list[RelayedEntry]] = {}
+        """Entries that a receipt does not name by position, by sequence id: all of them, or only markers."""
+        self._answered: dict[int, int] = {}
+        """How many of a sequence id have a receipt, while others of it have none."""
 
     @property
     def unanswered(self) -> int:
@@ -133,7 +134,7 @@ class RelayProducer:
             self._unanswered[entry.position] = entry
             self._bytes += len(entry.message)
             if entry.marker or not self.by_position:
-                self._order.append(entry)
+                self._by_id.setdefault(entry.sequence_id, []).append(entry)
             frames.append(
                 requests.relay_send(
                     self._id,
@@ -166,22 +167,28 @@ class RelayProducer:
         """An entry is stored."""
         first, second = signed64(receipt.sequence_id), signed64(receipt.highest_sequence_id)
         if self.by_position and second != MARKER_RECEIPT:
-            entry = self._unanswered.pop((first, second), None)
+            entry = self._unanswered.get((first, second))
+            stored = [] if entry is None else [entry]
         else:
-            entry = self._next_in_order(first)
-        if entry is not None:
-            self._bytes -= len(entry.message)
+            stored = self._all_of(first)
+        for each in stored:
+            if self._unanswered.pop(each.position, None) is None:
+                return  # Whoever was told of another one has closed it.
+            self._bytes -= len(each.message)
             if self._receiver is not None:
-                self._receiver.relayed(entry.position)
+                self._receiver.relayed(each.position)
 
-    def _next_in_order(self, sequence_id: int) -> RelayedEntry | None:
-        """Mostly the oldest. One that is answered as a duplicate may overtake others."""
-        for index, entry in enumerate(self._order):
-            if entry.sequence_id == sequence_id:
-                del self._order[index]
-                self._unanswered.pop(entry.position, None)
-                return entry
-        return None
+    def _all_of(self, sequence_id: int) -> list[RelayedEntry]:
+        """What is stored for sure. Producers count alike, and one that is answered as a duplicate overtakes another: of
+        several entries with one sequence id nobody knows whose receipt this is, until all have theirs."""
+        entries = self._by_id.get(sequence_id, [])
+        answered = self._answered.get(sequence_id, 0) + 1
+        if answered < len(entries):
+            self._answered[sequence_id] = answered
+            return []
+        self._by_id.pop(sequence_id, None)
+        self._answered.pop(sequence_id, None)
+        return entries
 
     def send_failed(self, sequence_id: int, error: PulsarError) -> None:
         """An entry is refused: what came after it must not count as stored before it is."""
@@ -213,4 +220,5 @@ class RelayProducer:
     def _forget(self) -> None:
         self._unanswered.clear()
         self._bytes = 0
-        self._order.clear()
+        self._by_id.clear()
+        self._answered.clear()

@@ -391,7 +391,7 @@ class Replicator:
 
     async def _registered(self, version: bytes) -> None:
         producer = self._producer
-        pause_seconds = 0.0
+        pause_seconds = PAUSE_SECONDS_MAX
         try:
             if producer is not None:
                 schema = await self._remote.schema(version)
@@ -400,14 +400,15 @@ class Replicator:
                     # After a reconnection it may be another cluster, where that version is of another schema.
                     self._remember_schema(version, remote_version)
                 self._schema_pauses.reset()
+            pause_seconds = 0.0
         except MagnetarError as error:
             pause_seconds = self._schema_pauses.next_seconds()
             if self.state is ReplicatorState.STARTED:
                 refused = isinstance(error, PulsarError)
                 self._stand_still(Reason.SCHEMA_REFUSED if refused else reason_of(error), str(error))
-        if self.state in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
-            return
-        self._runtime.call_later(pause_seconds, self._schema_over)
+        finally:
+            if self.state not in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
+                self._runtime.call_later(pause_seconds, self._schema_over)
 
     def _remember_schema(self, version: bytes, remote_version: bytes) -> None:
         if len(self._schemas) >= SCHEMAS_MAX:
@@ -466,8 +467,7 @@ class Replicator:
         self.reason, self.detail = reason, detail
 
     def _clear_reason(self) -> None:
-        if self.reason is not Reason.NONE:
-            self.reason, self.detail = Reason.NONE, ""
+        self.reason, self.detail = Reason.NONE, ""
 
     def _become(self, state: ReplicatorState) -> None:
         self.state = REPLICATOR_TRANSITIONS.step(self.state, state)
