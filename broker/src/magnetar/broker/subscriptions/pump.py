@@ -345,8 +345,7 @@ class Pump:
 
     def _dispatch(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Send entries to whom the dispatcher chooses. Returns what this counts for, in bytes."""
-        size_bytes = self._send_chosen(dispatcher, entries, replayed=replayed)
-        return self._turns.take(size_bytes, len(entries))
+        return self._turns.take(self._send_chosen(dispatcher, entries, replayed=replayed), len(entries))
 
     def _send_chosen(self, dispatcher: Dispatcher, entries: list[Entry], *, replayed: bool) -> int:
         """Returns the bytes."""
@@ -485,8 +484,7 @@ class Pump:
         self.run()
 
     def _take_due(self, dispatcher: Dispatcher) -> int:
-        """Have entries sent whose time has come; the timer stands at the next ones, which may be due as well. Returns
-        how many."""
+        """Have some entries sent whose time has come; the timer stands at the next ones. Returns how many."""
         self._due = False
         now_ms = self._runtime.clock.now_ms()
         items = self.delayed.take_due(now_ms)
