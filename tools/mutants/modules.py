@@ -323,6 +323,31 @@ PARTS: Final = (
         _SUBSCRIPTION_TESTS,
     ),
     Part(
+        "turns",
+        _BROKER,
+        ("policies/send_turns", "subscriptions/dispatch_turns"),
+        _files("broker/tests", "broker_dispatch_turns", "broker_send_turns"),
+    ),
+    Part(
+        "relays",
+        f"{_LIB}/client",
+        ("relay",),
+        (*_files("lib/tests", "client_relay"), *_files("broker/tests", "broker_replication")),
+    ),
+    Part(
+        "regions",
+        _BROKER,
+        (
+            *("replication/outgoing", "replication/remote_partitions", "replication/remote_clusters"),
+            *("replication/topic_replicators", "replication/replicator", "source_position"),
+        ),
+        _files(
+            "broker/tests",
+            *("broker_source_position", "broker_replication_outgoing", "broker_replication_remotes"),
+            *("broker_replication_partitions", "broker_replication", "broker_replicated_messages"),
+        ),
+    ),
+    Part(
         "pending-acks",
         _BROKER,
         (
