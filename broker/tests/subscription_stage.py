@@ -200,6 +200,12 @@ class Timers:
             timer.callback()
         self.time_ms = end_ms
 
+    def due(self) -> list[Timer]:
+        """What fires now, taken out; whoever asks fires it."""
+        due = [timer for timer in self._timers if not timer.cancelled and timer.at_ms <= self.time_ms]
+        self._timers = [timer for timer in self._timers if timer not in due]
+        return due
+
     @property
     def pending(self) -> int:
         """Timers that wait for the clock; the next turn of the loop needs no waiting."""

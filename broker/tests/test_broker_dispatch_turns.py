@@ -75,7 +75,7 @@ def test_those_who_wait_have_a_slice_each_in_their_order(turns: DispatchTurns, t
     assert not turns.waited_for
 
 
-def test_one_turn_serves_no_more_than_its_bytes(turns: DispatchTurns) -> None:
+def test_one_turn_serves_no_more_than_its_bytes(turns: DispatchTurns, timers: Timers) -> None:
     turns_of_loop: list[list[str]] = []
     sent: list[str] = []
     slices = TURN_BYTES // SLICE_BYTES
@@ -83,7 +83,8 @@ def test_one_turn_serves_no_more_than_its_bytes(turns: DispatchTurns) -> None:
     for pump in waiting:
         turns.wait(pump)
     while turns.waited_for:
-        turns._next_turn()
+        (only,) = timers.due()
+        only.callback()
         turns_of_loop.append(sent[:])
         sent.clear()
     assert [len(each) for each in turns_of_loop] == [slices, slices, 1]
@@ -138,10 +139,7 @@ def waited_for(stage: Stage) -> bool:
 
 def next_turn(stage: Stage) -> None:
     """What the loop does in one turn: all timers that are due when it begins."""
-    due = [timer for timer in stage.timers._timers if not timer.cancelled and timer.at_ms <= stage.timers.time_ms]
-    for timer in due:
-        stage.timers._timers.remove(timer)
-    for timer in due:
+    for timer in stage.timers.due():
         timer.callback()
 
 
