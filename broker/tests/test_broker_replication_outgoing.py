@@ -89,6 +89,13 @@ def test_what_send_says_is_the_originals() -> None:
     assert (sent.sequence_id, sent.num_messages, sent.chunked, sent.marker) == (-1, 3, True, True)
 
 
+def test_a_marker_of_type_0_is_one_and_a_chunk_of_number_minus_1_is_none() -> None:
+    """As Apache's: the type need only be there, and the number be none below 0."""
+    sent = decide(message(marker_type=0, chunk_id=-1))
+    assert isinstance(sent, EntryToSend)
+    assert (sent.chunked, sent.marker) == (False, True)
+
+
 METADATA = st.builds(
     pb.MessageMetadata,
     producer_name=st.text(max_size=5),

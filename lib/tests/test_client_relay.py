@@ -125,8 +125,10 @@ def test_who_closes_when_it_hears_of_one_hears_of_no_other() -> None:
 
 def test_an_entry_that_is_refused_ends_the_producer_once() -> None:
     producer, heard = attached(by_position=True)
+    wire = cast(Wire, producer._connection)
     producer.send([Relayed((1, 0), 5)])
     producer.send_failed(5, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
+    assert wire.frames[1:] == [requests.close_producer(0, 0)]
     producer.detached("")
     producer.receipt(receipt(1, 0))
     assert (len(heard.errors), heard.positions, producer.unanswered) == (1, [], 0)
