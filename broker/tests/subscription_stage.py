@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import MagnetarError
@@ -274,7 +275,10 @@ class Stage:
         self.reads = Reads()
         runtime = SubscriptionRuntime(self.timers, self.reads.spawn, self.timers.call_later)
         cursor: Any = self.cursor
-        self.subscription = Subscription("persistent://t/n/topic", "s", cursor, runtime, self.settings)
+        self.delays = TopicDelays()
+        self.subscription = Subscription(
+            "persistent://t/n/topic", "s", cursor, runtime, self.settings, delayed_of_topic=self.delays
+        )
         self.consumers: dict[str, Consumer] = {}
         self.connections: dict[str, StagedConnection] = {}
         self._seen: dict[str, int] = {}
