@@ -441,6 +441,7 @@ def _coordinators(
 
     parts = CoordinatorParts(
         settings=settings.transactions,
+        log_limits=service.transactions.log_limits,
         clock=service.clock,
         participants=RemoteParticipants(client.get, settings.transactions, service.resources.exists),
         spawn=service.spawn,

@@ -128,7 +128,7 @@ class PolicySettings:
     )
     replication_start_at: str = setting("replicationStartAt", "latest", dynamic="broker", words=REPLICATION_STARTS)
     """Where a topic begins to be replicated that was not before: `latest` or `earliest`."""
-    replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1)
+    replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1, dynamic="broker")
     """Entries that one replicator has sent and that have no receipt."""
 
     dispatch_relative_to_publish_rate: bool = setting(

@@ -123,6 +123,8 @@ class BrokerService:
         self.lookup.use_settings(settings)
         self.limits.use_settings(settings.policies)
         self.upkeep.use_settings(settings.policies)
+        self.transactions.use_settings(settings.transactions)
+        self.ledgers.tiered_idle_seconds_max = settings.offload.idle_seconds_max
         if settings.managed_ledger_cache_bytes_max != before.managed_ledger_cache_bytes_max:
             self.spawn(self._resize_cache())
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))
