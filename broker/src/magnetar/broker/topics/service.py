@@ -88,9 +88,8 @@ class BrokerService:
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         call_later = asyncio.get_running_loop().call_later
         self.limits = BrokerLimits(settings.policies, clock, call_later)
-        self.policies = Policies(
-            BrokerLevel(settings, ledgers.settings), self.resources, self.spawn, self.namespaces_in_use
-        )
+        level = BrokerLevel(settings, ledgers.settings)
+        self.policies = Policies(level, self.resources, self.spawn, self.namespaces_in_use)
         self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
         self._runtime.cluster_name = settings.cluster_name
