@@ -252,6 +252,20 @@ async def test_how_long_ledgers_in_tiered_storage_stay_open() -> None:
         assert broker.service.ledgers.tiered_idle_seconds_max == 600
 
 
+async def test_key_shared_is_switched_off_for_topics_that_are_there() -> None:
+    async with MemoryBroker() as broker:
+        client = await broker.connect()
+        await client.consumer(TOPIC, subType=3)
+        dynamic = broker.running.context.dynamic
+        await dynamic.set("subscriptionKeySharedEnable", "false")
+        fields = {"topic": TOPIC, "subscription": "other", "consumer_id": 2}
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, subType=3, **fields)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.NotAllowedError)
+        await client.consumer(TOPIC, "other", 2, subType=1)
+        await dynamic.remove("subscriptionKeySharedEnable")
+        await client.consumer(TOPIC, "third", 3, subType=3)
+
+
 async def test_super_users() -> None:
     async with MemoryBroker(broker_settings()) as broker, aiohttp.ClientSession() as session:
         url = broker.admin_url + "/admin/v2/brokers/configuration"

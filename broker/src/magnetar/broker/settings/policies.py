@@ -151,8 +151,12 @@ class PolicySettings:
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
     )
+    key_shared_allowed: bool = setting("subscriptionKeySharedEnable", True, dynamic="broker")
+    """False: there are no Key_Shared subscriptions, whatever types are enabled."""
     schema_validation_enforced: bool = setting("isSchemaValidationEnforced", False)
     schema_compatibility: Strategy = setting("schemaCompatibilityStrategy", Strategy.FULL)
+    schema_auto_update_allowed: bool = setting("isAllowAutoUpdateSchemaEnabled", True, dynamic="broker")
+    """Whether producers may bring new schemas, where the namespace does not say."""
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True)
     delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000, low=1)
     deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", False)

@@ -82,7 +82,7 @@ class BrokerService:
         self.ledgers = ledgers
         self.partitioned = PartitionedCreation(self.resources, ledgers)
         self.schemas = schemas
-        self.topic_schemas = TopicSchemas(schemas, self.resources)
+        self.topic_schemas = TopicSchemas(schemas)
         self.clock = clock
         self.topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
