@@ -17,6 +17,7 @@ from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.compaction_world import TOPIC, CompactionWorld, until
@@ -101,6 +102,46 @@ class LateWrite:
         stat = await self._put(path, *arguments, **named)
         self._arrived.set()
         return stat
+
+
+@pytest.mark.parametrize("happens", [True, False], ids=["it happens", "it does not"])
+async def test_nothing_is_deleted_while_the_answer_is_lost_that_tells_who_owns_it(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, *, happens: bool
+) -> None:
+    """The note stays, so that it is done when the store answers again."""
+    world = CompactionWorld(memory_broker)
+    await world.publish(*FIRST)
+    await world.compact()
+    path = cursor_path((await world.ledger()).name, COMPACTION_CURSOR)
+    put = world.broker.store.put
+
+    async def lost(where: str, *arguments: Any, **named: Any) -> Any:
+        if where != path:
+            return await put(where, *arguments, **named)
+        if happens:
+            await put(where, *arguments, **named)
+        raise StoreUnavailable("no answer")
+
+    publish = TopicCompaction._publish
+
+    async def published(compaction: TopicCompaction, *arguments: Any) -> None:
+        cursor = (await world.ledger()).cursors[COMPACTION_CURSOR]
+        cursor.acknowledge_cumulative(arguments[1])
+        assert cursor.storage is not None
+        await cursor.storage.flush()
+        monkeypatch.setattr(world.broker.store, "put", lost)  # What is written to the cursor's ledger needs no node.
+        await publish(compaction, *arguments)
+
+    before = (await world.compacted()).ledger_id
+    await world.publish(*THEN)
+    monkeypatch.setattr(TopicCompaction, "_publish", published)
+    assert (await world.compact())["status"] == "SUCCESS"
+    assert await world.compacted_ledgers() == {before, (await world.compacted()).ledger_id}
+    monkeypatch.undo()
+    assert await world.read() == AFTER
+    await (await world.compaction()).settle()
+    assert await world.compacted_ledgers() == {(await world.compacted()).ledger_id}
+    await world.close()
 
 
 async def test_a_compaction_goes_no_less_far_than_the_one_before() -> None:
