@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -264,6 +265,26 @@ async def test_key_shared_is_switched_off_for_topics_that_are_there() -> None:
         await client.consumer(TOPIC, "other", 2, subType=1)
         await dynamic.remove("subscriptionKeySharedEnable")
         await client.consumer(TOPIC, "third", 3, subType=3)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_names_of_new_subscriptions_are_looked_at(admin: Any, memory_broker: MemoryBroker, domain: str) -> None:
+    """One that is there keeps its name."""
+    client, dynamic = await memory_broker.connect(), memory_broker.running.context.dynamic
+    topic = f"{domain}://public/default/t"
+    await client.consumer(topic, "there already", 1, subType=1)
+    await dynamic.set("strictlyVerifySubscriptionName", "true")
+    fields = {"topic": topic, "subType": 1}
+    for name in ("a b", "a/b", "ä"):
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, subscription=name, consumer_id=2, **fields)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.ProducerBusy)
+        assert name in answer.body.message
+        path = f"/admin/v2/persistent/public/default/t/subscription/{quote(name, safe='')}"
+        await admin.check(("PUT", path, None, 400, "only contains"))
+    await client.consumer(topic, "there already", 2, subType=1)
+    await client.consumer(topic, "-=:._a0", 3, subType=1)
+    await dynamic.remove("strictlyVerifySubscriptionName")
+    await client.consumer(topic, "a b", 4, subType=1)
 
 
 async def test_super_users() -> None:

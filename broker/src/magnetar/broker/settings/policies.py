@@ -151,6 +151,8 @@ class PolicySettings:
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
     )
+    strict_subscription_names: bool = setting("strictlyVerifySubscriptionName", False, dynamic="broker")
+    """Whether a new subscription's name may have letters, digits and `-=:._` alone."""
     key_shared_allowed: bool = setting("subscriptionKeySharedEnable", True, dynamic="broker")
     """False: there are no Key_Shared subscriptions, whatever types are enabled."""
     schema_validation_enforced: bool = setting("isSchemaValidationEnforced", False)
