@@ -101,11 +101,11 @@ sim-operator: ## The operator in simulated time, a faulty API server, 1 000 seed
 mutants: ## Plant mistakes of one line: which does nobody notice? An hour; ARGS="--module recovery --list"
 	$(RUN) python -m tools.mutants $(ARGS)
 
-# Brokers of either side go on where the other one was: with transactions, compaction and topic policies.
+# Brokers of either side go on where the other one was: with transactions, compaction, topic policies and offloads.
 SWAPS := $(addprefix e2e/cluster/test_,transactions_interchange.py transaction_coordinators.py \
-  compaction_interchange.py topic_policies_interchange.py)
+  compaction_interchange.py topic_policies_interchange.py offload_interchange.py)
 
-interchange: ## Our parts and Apache's in each other's place; 20 minutes (Java and Maven, or the distribution)
+interchange: ## Our parts and Apache's in each other's place; 25 minutes (Java and Maven, or the distribution)
 	$(RUN) pytest e2e/interchange $(SWAPS) $(ARGS)
 
 # What COUNT makes of the first number where it stands for the second one: its share, rounded up.

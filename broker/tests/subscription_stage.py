@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import MagnetarError
@@ -288,7 +289,10 @@ class Stage:
             else beside.runtime
         )
         cursor: Any = self.cursor
-        self.subscription = Subscription("persistent://t/n/topic", "s", cursor, self.runtime, self.settings)
+        self.delays = TopicDelays()
+        self.subscription = Subscription(
+            "persistent://t/n/topic", "s", cursor, self.runtime, self.settings, delayed_of_topic=self.delays
+        )
         self.consumers: dict[str, Consumer] = {}
         self.connections: dict[str, StagedConnection] = {}
         self._seen: dict[str, int] = {}

@@ -84,3 +84,16 @@ def test_nothing_waits_where_batches_are_off() -> None:
     assert written.entries == [("a", False), ("b", False)]
     written.batches.flush()
     assert len(written.entries) == 2
+
+
+def test_batches_are_switched_on_and_off_while_records_come() -> None:
+    """What waits then goes first, in its form."""
+    limits = BatchLimits(enabled=False, records_max=3, bytes_max=100, delay_ms=50)
+    written = Written(limits)
+    written.add("a")
+    limits.enabled = True
+    written.add("bc")
+    limits.enabled = False
+    written.add("d")
+    assert written.entries == [("a", False), ("bc", True), ("d", False)]
+    assert written.timers.pending == 0

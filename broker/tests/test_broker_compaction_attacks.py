@@ -54,10 +54,20 @@ async def test_a_topic_that_is_truncated_has_nothing_compacted_left(world: Compa
     assert await world.read() == [("a", "4")]
 
 
-async def test_a_truncation_ends_a_compaction(world: CompactionWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize("made", [False, True], ids=["before its ledger is made", "when its ledger is made"])
+async def test_a_truncation_ends_a_compaction(
+    world: CompactionWorld, monkeypatch: pytest.MonkeyPatch, *, made: bool, first: bool
+) -> None:
+    """Neither its ledger is left, nor that of the compaction before, if there was one."""
     reached = asyncio.Event()
+    make = ManagedLedger.create_other
+    if first:
+        await (await world.topic()).delete_subscription(COMPACTION_CURSOR)
 
     async def held(*arguments: Any) -> Any:
+        if made:
+            await make(*arguments)
         reached.set()
         await asyncio.Event().wait()
 
@@ -65,6 +75,7 @@ async def test_a_truncation_ends_a_compaction(world: CompactionWorld, monkeypatc
         patch.setattr(ManagedLedger, "create_other", held)
         (await world.compaction()).start()
         await reached.wait()
+        assert len(await world.compacted_ledgers()) == made + (not first)
         assert await asked(world, "DELETE", ADMIN + "/truncate") == 204
     assert (await world.compaction()).status["status"] == "ERROR"
     assert await world.compacted_ledgers() == set()
@@ -149,16 +160,21 @@ async def test_a_slow_deletion_takes_no_later_note_away(
 
 
 async def test_what_waits_for_a_transaction_starts_no_compaction(world: CompactionWorld) -> None:
+    """Whether something that readers have came since the last compaction, or nothing."""
     client = await world.broker.connect()
     await world.compact()
     topic = await world.topic()
     await client.producer(str(TOPIC))
-    await send(client, 1, transaction=1)
-    for number in range(2, 20):
-        await send(client, number)
-    assert not over_threshold(topic.ledger, 100, topic.visible_entries.end())
-    assert not (await end(client, 1, topic=str(TOPIC))).HasField("error")
-    assert over_threshold(topic.ledger, 100, topic.visible_entries.end())
+    for transaction, earlier in ((1, []), (2, [1])):
+        for number in earlier:
+            await send(client, number)
+        await send(client, 10 * transaction, transaction=transaction)
+        for number in range(11, 20):
+            await send(client, 10 * transaction + number)
+        assert not over_threshold(topic.ledger, 200, topic.visible_entries.end())
+        assert not (await end(client, transaction, topic=str(TOPIC))).HasField("error")
+        assert over_threshold(topic.ledger, 200, topic.visible_entries.end())
+        await world.compact()
 
 
 @pytest.mark.parametrize("commit", [True, False])

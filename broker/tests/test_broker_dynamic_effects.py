@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -17,9 +18,14 @@ from magnetar.broker.settings.names import SETTINGS
 from magnetar.broker.testing.auth import ADMIN, broker_settings
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.broker.transactions.names import log_name
 from magnetar.core.limits import MIB
 from magnetar.core.setting import Row
 from magnetar.core.settings_file import kind_of, unit_factor
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.transaction_log import BATCH_MAGIC
+
+from broker.tests.transaction_ack_stage import LOG, Client, with_transactions
 
 DYNAMIC: Final = [row for row in SETTINGS.rows if row.dynamic == "broker"]
 TOPIC: Final = "persistent://public/default/t"
@@ -208,6 +214,77 @@ async def test_balancing_goes_by_thresholds_and_strategies_at_once() -> None:
         assert isinstance(balancer._shedder, ThresholdShedder)
         # What is of no use alone is refused, and what others wrote is told of and passed over.
         assert "loadBalancerSheddingEnabled" in SWITCHES
+
+
+async def test_logs_of_transactions_that_are_open() -> None:
+    """The next record of a coordinator, and of a subscription's pending acknowledgements, has the other form."""
+    async with with_transactions() as broker:
+        client = await Client.of(broker)
+        connected = await client.client.request(pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+        assert connected.name == "TC_CLIENT_CONNECT_RESPONSE"
+        await client.publish(3)
+        positions = await client.receive(3)
+        dynamic = broker.running.context.dynamic
+        names = ("transactionLogBatchedWriteEnabled", "transactionPendingAckBatchedWriteEnabled")
+        found = []
+        for number, switched in enumerate(("false", "true", "false")):
+            for name in names:
+                await dynamic.set(name, switched)
+            assert (await client.client.request(pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60)).name
+            assert await client.ack(number, positions[number]) is None
+            found.append([await last_is_batch(broker, log) for log in (log_name(0), LOG)])
+        assert found == [[False, False], [True, True], [False, False]]
+
+
+async def last_is_batch(broker: MemoryBroker, log: str) -> bool:
+    """Whether the last entry of an open log has the form of several records."""
+    ledger = broker.service.ledgers._open[log]
+    entry = await ledger.read_entry(ledger.last_confirmed)
+    return bool(entry.data.startswith(BATCH_MAGIC.to_bytes(2, "big")))
+
+
+async def test_how_long_ledgers_in_tiered_storage_stay_open() -> None:
+    async with MemoryBroker() as broker:
+        name = "managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds"
+        assert broker.service.ledgers.tiered_idle_seconds_max == 600
+        await broker.running.context.dynamic.set(name, "7")
+        assert broker.service.ledgers.tiered_idle_seconds_max == 7
+        await broker.running.context.dynamic.remove(name)
+        assert broker.service.ledgers.tiered_idle_seconds_max == 600
+
+
+async def test_key_shared_is_switched_off_for_topics_that_are_there() -> None:
+    async with MemoryBroker() as broker:
+        client = await broker.connect()
+        await client.consumer(TOPIC, subType=3)
+        dynamic = broker.running.context.dynamic
+        await dynamic.set("subscriptionKeySharedEnable", "false")
+        fields = {"topic": TOPIC, "subscription": "other", "consumer_id": 2}
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, subType=3, **fields)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.NotAllowedError)
+        await client.consumer(TOPIC, "other", 2, subType=1)
+        await dynamic.remove("subscriptionKeySharedEnable")
+        await client.consumer(TOPIC, "third", 3, subType=3)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_names_of_new_subscriptions_are_looked_at(admin: Any, memory_broker: MemoryBroker, domain: str) -> None:
+    """One that is there keeps its name."""
+    client, dynamic = await memory_broker.connect(), memory_broker.running.context.dynamic
+    topic = f"{domain}://public/default/t"
+    await client.consumer(topic, "there already", 1, subType=1)
+    await dynamic.set("strictlyVerifySubscriptionName", "true")
+    fields = {"topic": topic, "subType": 1}
+    for name in ("a b", "a/b", "ä"):
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, subscription=name, consumer_id=2, **fields)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.ProducerBusy)
+        assert name in answer.body.message
+        path = f"/admin/v2/persistent/public/default/t/subscription/{quote(name, safe='')}"
+        await admin.check(("PUT", path, None, 400, "only contains"))
+    await client.consumer(topic, "there already", 2, subType=1)
+    await client.consumer(topic, "-=:._a0", 3, subType=1)
+    await dynamic.remove("strictlyVerifySubscriptionName")
+    await client.consumer(topic, "a b", 4, subType=1)
 
 
 async def test_super_users() -> None:

@@ -234,6 +234,9 @@ def test_subscription_types() -> None:
         "Shared"
     }
     assert effective({"subscription_types_enabled": ["Failover", "Odd"]}).subscription_types == {"Failover"}
+    both = {"subscription_types_enabled": ["Failover", "Key_Shared"]}
+    assert effective(both).subscription_types == {"Failover", "Key_Shared"}
+    assert effective(both, key_shared_allowed=False).subscription_types == {"Failover"}
 
 
 def test_what_is_made_on_first_use() -> None:

@@ -43,7 +43,6 @@ def test_a_feature_that_is_asked_for_and_is_not_there_has_its_own_line(caplog: p
         "functionsWorkerEnabled": "true",
         "webSocketServiceEnabled": "false",
         "entryFilterNames": "mine",
-        "isAllowAutoUpdateSchemaEnabled": "false",
         "enablePersistentTopics": "true",
         "schemaRegistryStorageClassName": "org.apache.pulsar.broker.service.schema.BookkeeperSchemaStorageFactory",
         "bookkeeperClientAuthenticationPlugin": "a.B",
@@ -58,8 +57,6 @@ def test_a_feature_that_is_asked_for_and_is_not_there_has_its_own_line(caplog: p
         "bookies",
         "entryFilterNames=mine (broker.conf:7) asks for what is not there: no entry filters",
         "functionsWorkerEnabled=true (broker.conf:7) asks for what is not there: no functions, sources and sinks",
-        "isAllowAutoUpdateSchemaEnabled=false (broker.conf:7) asks for what is not there: no way to forbid by the "
-        "broker's settings that producers change schemas",
     ]
     assert caplog.messages[-1] == (
         "settings without effect here: enablePersistentTopics, numIOThreads, schemaRegistryStorageClassName, "

@@ -155,6 +155,25 @@ async def test_a_schema_is_registered_there_under_that_clusters_version_and_a_re
         assert version == version_bytes(0)
 
 
+async def test_another_bound_of_what_is_under_way_holds_at_once_in_replicators_that_run() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await replicate(east[0], "east", "west")
+        await publish(east[0], 0, 1)
+        await caught_up(east[0])
+        replicators = (await topic_of(east[0])).replicators
+        assert replicators is not None
+        replicator, dynamic = replicators.running["west"], east[0].running.context.dynamic
+        before, _ = replicator._allowance()
+        await dynamic.set("replicationProducerQueueSize", "3")
+        assert replicator._allowance()[0] == 3
+        await publish(east[0], 1, COUNT)
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == list(range(COUNT + 1))
+        await dynamic.remove("replicationProducerQueueSize")
+        assert replicator._allowance()[0] == before
+
+
 async def test_what_comes_from_there_does_not_go_back() -> None:
     async with two_clusters() as (east, west):
         await name_cluster(east[0], "west", west[0].running.settings.service_url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from magnetar.broker.testing.sessions import MemoryBroker, command_type
@@ -22,10 +23,11 @@ def record(*fields: str) -> dict[str, object]:
 
 
 async def set_policy(broker: MemoryBroker, **policies: object) -> None:
-    """Change the namespace's policies."""
-    resources = broker.service.resources
-    path = resources.namespace_path(NamespaceName("public", "default"))
+    """Change the namespace's policies, as its administrators do."""
+    resources, namespace = broker.service.resources, NamespaceName("public", "default")
+    path = resources.namespace_path(namespace)
     await resources.documents.update(path, lambda document: {**document, **policies})
+    await broker.service.policies_changed(namespace)
 
 
 async def test_producer_registers_its_schema(memory_broker: MemoryBroker) -> None:
@@ -84,6 +86,33 @@ async def test_producer_where_schemas_do_not_change_by_themselves(memory_broker:
     assert answer.body.error == pb.IncompatibleSchema
     await set_policy(memory_broker, is_allow_auto_update_schema=True)
     assert (await client.producer(TOPIC, 3, schema=record("b"))).schema_version == (1).to_bytes(8, "big")
+
+
+async def test_the_brokers_word_on_new_schemas_holds_where_the_namespace_has_none(
+    memory_broker: MemoryBroker, admin: Any
+) -> None:
+    """At once for topics that are there; each route tells what holds."""
+    namespace, name = "/admin/v2/namespaces/public/default", "isAllowAutoUpdateSchemaEnabled"
+    client, dynamic = await memory_broker.connect(), memory_broker.running.context.dynamic
+    await set_policy(memory_broker, schema_compatibility_strategy="ALWAYS_COMPATIBLE")
+    await client.producer(TOPIC, schema=record("a"))
+    await admin.check(("GET", f"{namespace}/isAllowAutoUpdateSchema", None, 200, True))
+    await dynamic.set(name, "false")
+    await admin.check(("GET", f"{namespace}/isAllowAutoUpdateSchema", None, 200, False))
+    _, policies = await admin("GET", namespace)
+    assert policies["is_allow_auto_update_schema"] is False
+    answer = await client.request(Command.PRODUCER, topic=TOPIC, producer_id=2, schema=record("b"))
+    assert answer.body.error == pb.IncompatibleSchema
+    await admin.check(
+        ("POST", f"{namespace}/isAllowAutoUpdateSchema", True, 204, None),
+        ("GET", f"{namespace}/isAllowAutoUpdateSchema", None, 200, True),
+    )
+    await client.producer(TOPIC, 3, schema=record("b"))
+    await set_policy(memory_broker, is_allow_auto_update_schema=None)
+    answer = await client.request(Command.PRODUCER, topic=TOPIC, producer_id=4, schema=record("c"))
+    assert answer.body.error == pb.IncompatibleSchema
+    await dynamic.remove(name)
+    await client.producer(TOPIC, 5, schema=record("c"))
 
 
 async def test_subscribe_registers_the_schema_of_an_idle_topic(memory_broker: MemoryBroker) -> None:

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX
+from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DELAY_SECONDS_MAX
+from magnetar.broker.subscriptions.delayed_index import DELAYED_ENTRIES_MAX
 from magnetar.broker.subscriptions.pump import DUE_WAITING_MAX
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-from broker.tests.subscription_stage import Stage, stored_message
+from broker.tests.subscription_stage import LEDGER, Stage, stored_message
 
 SHARED = SubscriptionType.SHARED
 
@@ -312,6 +313,28 @@ def test_entries_for_later_are_found_again_by_the_next_consumer() -> None:
     stage.join("b")
     stage.timers.advance(1_000)
     assert stage.received("b") == [0]
+
+
+@pytest.mark.parametrize("own", [0, 1], ids=["waits for nothing", "waits for one entry"])
+def test_who_read_no_further_for_delays_of_others_reads_on_when_there_is_room(own: int) -> None:
+    """Nobody publishes or asks then, and what the subscription itself waits for is due in an hour."""
+    stage = shared_stage()
+    stage.join("a")
+    stage.publish(own, deliver_at_time=stage.timers.now_ms() + 3_600_000)
+    other, index = object(), stage.delays.opened()
+    index.stand_at(other, 0)
+    index.add(stage.timers.now_ms() + 1_000, (LEDGER + 1, 0), 0)
+    # As if very many others were there.
+    index.count += DELAYED_ENTRIES_MAX - 1
+    stage.publish(2)
+    stage.timers.advance(600_000)
+    assert stage.received("a") == []
+    index.count -= DELAYED_ENTRIES_MAX - 1
+    stage.delays.leave(other)
+    stage.timers.advance(DELAY_SECONDS_MAX * 1_000)
+    assert stage.received("a") == [own, own + 1]
+    stage.leave("a")
+    assert stage.timers.pending == 0
 
 
 def test_what_is_due_waits_until_less_is_to_be_sent() -> None:

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffers.segment_codec import (
     SegmentPlace,
     SnapshotSegment,
@@ -24,6 +26,7 @@ from magnetar.broker.transactions.buffers.segment_codec import (
     segment_key,
 )
 from magnetar.broker.transactions.buffers.snapshot_codec import INDEXES, SEGMENT, SINGLE, Snapshot, is_like, schema_text
+from magnetar.core.clock import SystemClock
 from magnetar.core.ids import signed64
 from magnetar.core.topic_name import TopicName
 
@@ -179,6 +182,61 @@ async def test_the_next_owner_reads_segments_and_index() -> None:
     await until_written(broker, client)
     assert await keys(broker, SEGMENT_TOPIC) == ["multiple-0", "multiple-1", "multiple-2"]
     await broker.stop()
+
+
+async def test_statistics_of_segments() -> None:
+    """Of those that this broker wrote, and of those that it found; members and texts as Apache's."""
+    broker, before_ms = MemoryBroker(settings()), SystemClock().now_ms()
+    await broker.start()
+    client = await broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC)
+    await aborted_ones(client, 1, 2, 3, 4, 5)
+    await until_written(broker, client)
+    markers = list(transaction_buffer(broker).table.aborted.values())
+    each = [
+        {"lastTxnID": f"(0,{number})", "persistentPosition": f"{markers[number - 1][0]}:{markers[number - 1][1]}"}
+        for number in (2, 4)
+    ]
+    found = await segments_stats(broker, "?segmentStats=true")
+    assert found.pop("lastTookSnapshotSegmentTimestamp") >= before_ms
+    counts = {"segmentsSize": 2, "currentSegmentCapacity": 2, "unsealedAbortTxnIDSize": 1}
+    assert found == {**counts, "segmentStats": each}
+    assert "segmentStats" not in await segments_stats(broker, "")
+    await broker.stop()
+    await broker.start()
+    client = await broker.connect()
+    await client.producer(TOPIC)
+    unknown = {"lastTookSnapshotSegmentTimestamp": 0}
+    assert await segments_stats(broker, "?segmentStats=true") == {**counts, **unknown, "segmentStats": each}
+    # Their messages are gone, and the next snapshot is not written yet.
+    await loaded(broker).ledger.truncate()
+    buffer = transaction_buffer(broker)
+    buffer.table.forget_before(buffer._ledger.ledgers.ids[0], 100)
+    found = await segments_stats(broker, "?segmentStats=true")
+    assert found == {**counts, **unknown, "unsealedAbortTxnIDSize": 0, "segmentStats": []}
+    await broker.stop()
+
+
+async def test_a_snapshot_of_one_message_has_no_statistics_of_segments() -> None:
+    async with MemoryBroker(settings(segmented=False)) as broker:
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        await aborted_ones(client, 1)
+        assert await segments_stats(broker, "?segmentStats=true") is None
+
+
+async def segments_stats(broker: MemoryBroker, query: str) -> Any:
+    url = f"{broker.admin_url}/admin/v3/transactions/transactionBufferStats/public/default/topic{query}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+        return (await answer.json()).get("segmentsStats")
+
+
+def transaction_buffer(broker: MemoryBroker) -> TransactionBuffer:
+    buffer = loaded(broker).buffer
+    assert buffer is not None
+    return buffer
 
 
 async def test_segments_go_with_the_ledgers_of_their_markers() -> None:

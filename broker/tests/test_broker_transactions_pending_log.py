@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.transactions.batched_writes import pending_ack_limits
 from magnetar.broker.transactions.pending_log import CURSOR_NAME, PendingAckLog, PendingAckLogs
 from magnetar.broker.transactions.pending_records import AckedEntry, PendingAckOperation, PendingAckRecord
 from magnetar.core.errors import MagnetarError
@@ -36,7 +37,9 @@ class World:
         """The next owner's log."""
         runtime = SubscriptionRuntime(self.timers, self.spawn, self.timers.call_later)
         shared = TransactionSettings(enabled=True, **settings)
-        logs = PendingAckLogs(ledgers=self.managed.factory(), settings=shared, runtime=runtime)
+        logs = PendingAckLogs(
+            ledgers=self.managed.factory(), settings=shared, runtime=runtime, limits=pending_ack_limits(shared)
+        )
         cursor: Any = self.cursor
         return PendingAckLog(logs, "log", cursor)
 

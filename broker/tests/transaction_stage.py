@@ -10,8 +10,9 @@ from typing import Any
 
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.api import Asker, EndedTransaction
+from magnetar.broker.transactions.batched_writes import log_limits
 from magnetar.broker.transactions.coordinator import CoordinatorParts, TransactionCoordinator
-from magnetar.broker.transactions.coordinator_log import CoordinatorLog, batch_limits
+from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.core.errors import MagnetarError
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.testing import ManagedWorld
@@ -84,6 +85,7 @@ class CoordinatorStage:
         log = await self.open_log(factory, chosen)
         parts = CoordinatorParts(
             settings=chosen,
+            log_limits=log_limits(chosen),
             clock=LoopClock(),
             participants=self.participants,
             spawn=self.spawn,
@@ -98,7 +100,7 @@ class CoordinatorStage:
         self, factory: ManagedLedgerFactory | None = None, settings: TransactionSettings | None = None
     ) -> CoordinatorLog:
         """Its log alone."""
-        limits = batch_limits(settings or self.settings)
+        limits = log_limits(settings or self.settings)
         ledgers = factory or self.world.factory()
         return await CoordinatorLog.open(ledgers, 3, limits, asyncio.get_running_loop().call_later)
 

@@ -250,12 +250,12 @@ PARTS: Final = (
     Part(
         "compaction",
         f"{_BROKER}/compaction",
-        ("compacted_cursor", "entries", "latest", "members", "output", "run", "topic_compaction"),
+        ("compacted_cursor", "entries", "latest", "members", "output", "run", "threshold", "topic_compaction"),
         _files(
             "broker/tests",
             *("broker_compaction_model", "broker_compaction_recorded", "broker_compacted_topic", "broker_compaction"),
             *("broker_compaction_failures", "broker_compaction_started", "broker_compaction_output"),
-            "broker_compaction_attacks",
+            *("broker_compaction_attacks", "broker_compaction_owners"),
         ),
     ),
     Part(

@@ -364,7 +364,9 @@ def _use_transactions(service: BrokerService, client: InternalClient, peers: Pee
         return [name] if await service.exists(name) else []
 
     call_later = asyncio.get_running_loop().call_later
-    parts = SnapshotParts(client=client.get, existing=existing, spawn=service.spawn, call_later=call_later)
+    parts = SnapshotParts(
+        client=client.get, existing=existing, spawn=service.spawn, call_later=call_later, clock=service.clock
+    )
     segmented = settings.segmented_snapshots
     kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
     service.transactions.use_snapshots(kept)
@@ -439,6 +441,7 @@ def _coordinators(
 
     parts = CoordinatorParts(
         settings=settings.transactions,
+        log_limits=service.transactions.log_limits,
         clock=service.clock,
         participants=RemoteParticipants(client.get, settings.transactions, service.resources.exists),
         spawn=service.spawn,

@@ -379,7 +379,10 @@ POLICIES: Final = (
         says="whether producers may bring new schemas",
         access="SCHEMA_COMPATIBILITY_STRATEGY",
         kind=PolicyKind.FLAG,
-        namespace=OfNamespace("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", unset=True, removable=False),
+        settings=("isAllowAutoUpdateSchemaEnabled",),
+        namespace=OfNamespace(
+            "isAllowAutoUpdateSchema", "is_allow_auto_update_schema", unset_is_brokers=True, removable=False
+        ),
     ),
     Policy(
         name="subscription_auth_mode",
@@ -458,6 +461,8 @@ def _problems(policy: Policy) -> Iterator[str]:
         if name not in SETTING_PATHS:
             yield f"brokers have no setting {name}"
     wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, PolicyKind.FLAG) else ()
+    if policy.namespace is not None and policy.namespace.unset_is_brokers and len(policy.settings) != 1:
+        yield "what GET answers when it is not set comes from one setting"
     if policy.settings and len(policy.settings) not in wanted:
         yield f"{policy.kind} does not come from {len(policy.settings)} settings"
     if policy.kind is PolicyKind.OTHER and any(level.serves("set") for level in policy.levels):

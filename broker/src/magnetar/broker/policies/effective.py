@@ -41,6 +41,8 @@ NUMBER_MAX: Final = 2**63 - 1
 SIZE_QUOTA: Final = "destination_storage"
 AGE_QUOTA: Final = "message_age"
 
+KEY_SHARED: Final = frozenset({"Key_Shared"})
+
 AUTO_UPDATE_STRATEGIES: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
     "Backward": "BACKWARD",
@@ -263,6 +265,11 @@ def _inactive_topics(broker: BrokerLevel, levels: _Levels) -> InactiveTopics:
 
 
 def _subscription_types(broker: BrokerLevel, levels: _Levels) -> frozenset[str]:
+    refused = frozenset() if broker.settings.policies.key_shared_allowed else KEY_SHARED
+    return _enabled_types(broker, levels) - refused
+
+
+def _enabled_types(broker: BrokerLevel, levels: _Levels) -> frozenset[str]:
     for given in (*levels.values("subscription_types"), broker.settings.policies.subscription_types):
         names = given if isinstance(given, list | tuple) else ()
         types = ALL_SUBSCRIPTION_TYPES.intersection("Key_Shared" if one == "KeyShared" else str(one) for one in names)

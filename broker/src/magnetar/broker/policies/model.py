@@ -116,6 +116,8 @@ class EffectivePolicies:
     deduplication: bool = False
     deduplication_snapshot_seconds: int = 120
     schema_validation_enforced: bool = False
+    schema_auto_update_allowed: bool = True
+    """Whether producers may bring new schemas."""
     schema_compatibility: Strategy = Strategy.FULL
     """How a new schema must be compatible with those before; never UNDEFINED."""
     compaction_threshold_bytes: int = 0

@@ -113,6 +113,8 @@ class OfNamespace(Level):
     """What DELETE leaves in the document; None: nothing."""
     body_required: bool = True
     """Whether setting without a body is refused; otherwise that unsets it."""
+    unset_is_brokers: bool = False
+    """Whether GET answers the broker's setting when it is not set, instead of `unset`."""
     no_policies: Literal["", "change", "read"] = ""
     """Which operation says of a missing namespace that its policies are missing."""
 

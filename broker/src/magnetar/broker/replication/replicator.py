@@ -97,7 +97,7 @@ class Replicator:
         remote: Remote,
         runtime: SubscriptionRuntime,
         visibility: Callable[[], Visibility | None],
-        window_entries_max: int,
+        window_entries_max: Callable[[], int],
     ) -> None:
         self.label = label
         self.cursor = cursor
@@ -299,14 +299,14 @@ class Replicator:
         if visibility is not None and self.cursor.read_position >= visibility.hidden_from:
             self._stand_still(Reason.TRANSACTION, "")
             return False
-        room = self._window_entries_max - producer.unanswered
-        return room * 10 >= self._window_entries_max and producer.unanswered_bytes < WINDOW_BYTES_MAX
+        room = self._window_entries_max() - producer.unanswered
+        return room * 10 >= self._window_entries_max() and producer.unanswered_bytes < WINDOW_BYTES_MAX
 
     def _allowance(self) -> tuple[int, int]:
         """Entries and bytes that may be read now; 0: `_pump` is called when there are some again."""
         producer = self._producer
         assert producer is not None
-        count, size_bytes = min(READ_ENTRIES_MAX, self._window_entries_max - producer.unanswered), READ_BYTES_MAX
+        count, size_bytes = min(READ_ENTRIES_MAX, self._window_entries_max() - producer.unanswered), READ_BYTES_MAX
         for limiter in self._limiters:
             messages, bytes_left = limiter.room()
             if messages <= 0 or bytes_left <= 0:

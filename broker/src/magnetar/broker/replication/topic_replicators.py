@@ -219,7 +219,7 @@ class TopicReplicators:
             _TopicRemote(self._world, self._name, cluster, producer_name),
             self._world.runtime,
             self._visibility,
-            settings.replication_queue_entries,
+            lambda: self._world.settings().policies.replication_queue_entries,
         )
         self._follow_one(cluster)
         replicator.start()

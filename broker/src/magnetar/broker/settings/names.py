@@ -51,9 +51,6 @@ MISSING: Final[Mapping[str, MissingFeature]] = {
     "entryFilterNames": MissingFeature("entry filters"),
     "functionsWorkerEnabled": MissingFeature("functions, sources and sinks"),
     "httpRequestsLimitEnabled": MissingFeature("limit of HTTP requests per second"),
-    "isAllowAutoUpdateSchemaEnabled": MissingFeature(
-        "way to forbid by the broker's settings that producers change schemas", _ON
-    ),
     "messagingProtocols": MissingFeature("other protocols beside Pulsar's own"),
     "metadataSyncEventTopic": MissingFeature("exchange of metadata by a topic"),
     "resourceUsageTransportClassName": MissingFeature(
@@ -64,9 +61,6 @@ MISSING: Final[Mapping[str, MissingFeature]] = {
         "storage of schemas but BookKeeper", ("bookkeeperschemastoragefactory",)
     ),
     "strictBookieAffinityEnabled": MissingFeature("strict affinity of namespaces to bookies"),
-    "subscriptionKeySharedEnable": MissingFeature(
-        "effect of it: subscriptionTypesEnabled says which types there are", _ON
-    ),
     "topicFactoryClassName": MissingFeature("topics of another class"),
     "transactionCoordinatorEnabled": MissingFeature("transactions"),
     "webSocketServiceEnabled": MissingFeature("WebSocket"),

@@ -42,7 +42,9 @@ class OffloadSettings:
     """Where a ledger is read that is in both places."""
     on_load: bool = setting("triggerOffloadOnTopicLoad", False)
     """Whether what is due is offloaded as soon as a topic is loaded."""
-    idle_seconds_max: int = setting("managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds", 600, low=1)
+    idle_seconds_max: int = setting(
+        "managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds", 600, low=1, dynamic="broker"
+    )
     """Seconds after which a reader of an offloaded ledger that nobody uses is closed."""
 
     bucket: str = setting("managedLedgerOffloadBucket", "")

@@ -130,7 +130,7 @@ class PolicySettings:
     """Where a topic begins to be replicated that was not before: `latest` or `earliest`."""
     remote_topics_created: bool = setting("createTopicToRemoteClusterForReplication", True)
     """Partitioned topics that are replicated are made, and enlarged, in the other clusters."""
-    replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1)
+    replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1, dynamic="broker")
     """Entries that one replicator has sent and that have no receipt."""
 
     dispatch_relative_to_publish_rate: bool = setting(
@@ -153,8 +153,14 @@ class PolicySettings:
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
     )
+    strict_subscription_names: bool = setting("strictlyVerifySubscriptionName", False, dynamic="broker")
+    """Whether a new subscription's name may have letters, digits and `-=:._` alone."""
+    key_shared_allowed: bool = setting("subscriptionKeySharedEnable", True, dynamic="broker")
+    """False: there are no Key_Shared subscriptions, whatever types are enabled."""
     schema_validation_enforced: bool = setting("isSchemaValidationEnforced", False)
     schema_compatibility: Strategy = setting("schemaCompatibilityStrategy", Strategy.FULL)
+    schema_auto_update_allowed: bool = setting("isAllowAutoUpdateSchemaEnabled", True, dynamic="broker")
+    """Whether producers may bring new schemas, where the namespace does not say."""
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True)
     delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000, low=1)
     deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", False)

@@ -26,7 +26,7 @@ class TransactionSettings:
     requests_at_once_max: int = setting("transactionBufferClientMaxConcurrentRequests", 1_000, low=1, high=INTEGER_MAX)
     """Requests by which topics and subscriptions hear of an end that may be without an answer; at least
     `REQUESTS_AT_ONCE_MIN`."""
-    log_batched: bool = setting("transactionLogBatchedWriteEnabled", False)
+    log_batched: bool = setting("transactionLogBatchedWriteEnabled", False, dynamic="broker")
     """Whether several records of a coordinator's log become one entry."""
     log_batch_records_max: int = setting("transactionLogBatchedWriteMaxRecords", 512, low=1)
     log_batch_bytes_max: int = setting("transactionLogBatchedWriteMaxSize", 4 * MIB, low=1)
@@ -43,7 +43,7 @@ class TransactionSettings:
     """The size that Apache's brokers reckon a segment's transactions by."""
     pending_ack_index_lag_min: int = setting("transactionPendingAckLogIndexMinLag", 500, low=1)
     """Records of a log of pending acknowledgements from one point where it may be trimmed to the next."""
-    pending_ack_batched: bool = setting("transactionPendingAckBatchedWriteEnabled", False)
+    pending_ack_batched: bool = setting("transactionPendingAckBatchedWriteEnabled", False, dynamic="broker")
     """Whether several records of that log become one entry."""
     pending_ack_batch_records_max: int = setting("transactionPendingAckBatchedWriteMaxRecords", 512, low=1)
     pending_ack_batch_bytes_max: int = setting("transactionPendingAckBatchedWriteMaxSize", 4 * MIB, low=1)

@@ -41,6 +41,7 @@ class DelayedEntries:
         "_clock",
         "_delays",
         "_due",
+        "_held_back",
         "_hurried_from",
         "_key",
         "_offset",
@@ -62,15 +63,23 @@ class DelayedEntries:
         """The entry of that millisecond that comes next, if some were taken."""
         self._hurried_from = NO_LOOK
         """Everything is due: the bucket that comes next, and in `_at` the entry."""
+        self._held_back = False
+        """Reading on waited for memory when that was last asked."""
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
 
     def __len__(self) -> int:
         return self._waiting.count
 
-    @property
-    def full(self) -> bool:
-        """Reading on has to wait."""
+    def must_wait(self) -> bool:
+        """Whether there is no memory for more, so that reading on has to wait. Then the timer looks again: the other
+        subscriptions of the topic make room, and tell nobody."""
+        self._held_back = self._is_full()
+        if self._held_back and self._timer is None:
+            self.arm(self._clock.now_ms())
+        return self._held_back
+
+    def _is_full(self) -> bool:
         index = self._delays.index
         return index is not None and index.full
 
@@ -185,15 +194,16 @@ class DelayedEntries:
         """A mark was moved on (entries expired, or were skipped): forget what is acknowledged up to it."""
         self._waiting.discard_up_to(mark_delete)
         if not self._waiting.count:
-            self._rest(self._clock.now_ms())
-            self._disarm()
+            now_ms = self._clock.now_ms()
+            self._rest(now_ms)
+            self.arm(now_ms)
 
     def arm(self, now_ms: int) -> None:
-        """Have the timer stand at the first entry's time."""
-        if not self._waiting.count:
+        """Have the timer stand at the first entry's time, or at the next look for memory."""
+        if not self._waiting.count and not self._held_back:
             self._disarm()
             return
-        first_ms = self._first_ms(now_ms)
+        first_ms = self._first_ms(now_ms) if self._waiting.count else FAR_FUTURE_MS
         if self._timer is not None:
             if self._timer_ms <= first_ms:
                 return
@@ -205,6 +215,7 @@ class DelayedEntries:
     def clear(self) -> None:
         """Forget everything and set no timer."""
         self._waiting.clear()
+        self._held_back = False
         self._rest(self._clock.now_ms())
         self._disarm()
 
@@ -255,10 +266,13 @@ class DelayedEntries:
         self._timer = None
         # A timer may fire a little before the clock reads its time; then it is set again.
         now_ms = self._clock.now_ms()
-        if self._first_ms(now_ms) > now_ms:
-            self.arm(now_ms)
-        else:
+        if self._held_back and not self._is_full():
+            self._held_back = False
             self._due()
+        elif self._waiting.count and self._first_ms(now_ms) <= now_ms:
+            self._due()
+        else:
+            self.arm(now_ms)
 
 
 def _nothing() -> None:

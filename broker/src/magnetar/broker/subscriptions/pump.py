@@ -282,7 +282,7 @@ class Pump:
                     self.reader.replay(positions)
                     return False
             room = min(room, self._headroom())
-            if room <= 0 or self.delayed.full or self.reader.read_backoff.pausing or self._hidden():
+            if room <= 0 or self.delayed.must_wait() or self.reader.read_backoff.pausing or self._hidden():
                 return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)

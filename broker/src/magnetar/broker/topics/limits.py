@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,6 +29,8 @@ RESERVED_SUBSCRIPTIONS: Final = (REPLICATOR_PREFIX, DEDUPLICATION_CURSOR)
 
 NO_NODE_NAMES: Final = (".", "..")
 """What no cursor's node can be called: in paths of a metadata store these are steps."""
+
+_STRICT_NAME: Final = re.compile(r"[-=:.\w]*", re.ASCII)
 
 
 class HasConsumers(Protocol):
@@ -80,8 +83,20 @@ def check_subscription_type(topic: TopicName, policies: EffectivePolicies, kind:
         )
 
 
-def check_new_subscription(topic: TopicName, policies: EffectivePolicies, count: int) -> None:
-    """Raises PulsarError(NOT_ALLOWED_ERROR) when `count` subscriptions are all that there may be."""
+def refusal_of_name(settings: PolicySettings, subscription: str) -> str:
+    """Why a new subscription may not be called so (Pulsar: `NamedEntity.isAllowed`); empty: it may."""
+    if not settings.strict_subscription_names or _STRICT_NAME.fullmatch(subscription):
+        return ""
+    return f"Please let the subscription only contains '/w(a-zA-Z_0-9)' or '_', the current value is {subscription}"
+
+
+def check_new_subscription(
+    topic: TopicName, policies: EffectivePolicies, settings: PolicySettings, name: str, count: int
+) -> None:
+    """Raises PulsarError(NOT_ALLOWED_ERROR) when `count` subscriptions are all that there may be, PRODUCER_BUSY for a
+    name that is refused: so does Apache's broker (`BrokerServiceException.getClientErrorCode`)."""
+    if refusal := refusal_of_name(settings, name):
+        raise PulsarError(ServerError.PRODUCER_BUSY, refusal)
     if 0 < policies.subscriptions_max <= count:
         raise PulsarError(
             ServerError.NOT_ALLOWED_ERROR, f"Exceed the maximum number of subscriptions of the topic: {topic}"

@@ -101,7 +101,7 @@ class NonPersistentTopic(TopicBase):
         self._refuse_when_closing()
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            self._check_new_subscription(len(self.subscriptions))
+            self._check_new_subscription(name, len(self.subscriptions))
             subscription = self.subscriptions[name] = NonPersistentSubscription(
                 str(self.name), name, self.policies.dispatch
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.resources import Document, Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.schema_info import SchemaInfo
 from magnetar.broker.schema.strategy import Strategy
@@ -27,13 +26,11 @@ AUTO_CONSUME_TYPES = (SchemaType.AUTO_CONSUME, SchemaType.NONE)
 class TopicSchemas:
     """The registry under the policies of each topic."""
 
-    def __init__(self, registry: SchemaRegistry, resources: Resources) -> None:
+    def __init__(self, registry: SchemaRegistry) -> None:
         self.registry = registry
-        self._resources = resources
 
     async def add_for_producer(self, topic: Topic, request: CommandProducer) -> bytes:
         """Register a producer's schema; returns its version as the wire carries it (empty: no schema)."""
-        policies = await self._resources.policies(topic.name.namespace_name) or {}
         schema_id = topic.name.schema_name
         if not request.HasField("schema") or request.schema.type == NO_SCHEMA_TYPE:
             if topic.policies.schema_validation_enforced and await self.registry.get(schema_id, None) is not None:
@@ -42,19 +39,17 @@ class TopicSchemas:
                     "Producers cannot connect or send message without a schema to topics with a schema",
                 )
             return b""
-        return await self.add(topic, from_wire(request.schema), policies)
+        return await self.add(topic, from_wire(request.schema))
 
-    async def add(self, topic: Topic, schema: SchemaInfo, policies: Document | None = None) -> bytes:
+    async def add(self, topic: Topic, schema: SchemaInfo) -> bytes:
         """Register a schema under the strategy in force; returns its version as the wire carries it."""
-        if policies is None:
-            policies = await self._resources.policies(topic.name.namespace_name) or {}
         # Brokers of several versions write to one system topic (Pulsar: `systemTopicSchemaCompatibilityStrategy`).
         of_brokers = belongs_to_brokers(topic.name)
         version = await self.registry.put_if_absent(
             topic.name.schema_name,
             schema,
             Strategy.ALWAYS_COMPATIBLE if of_brokers else topic.policies.schema_compatibility,
-            allow_auto_update=of_brokers or policies.get("is_allow_auto_update_schema") is not False,
+            allow_auto_update=of_brokers or topic.policies.schema_auto_update_allowed,
         )
         return version_bytes(version)
 

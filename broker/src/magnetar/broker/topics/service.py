@@ -82,15 +82,14 @@ class BrokerService:
         self.ledgers = ledgers
         self.partitioned = PartitionedCreation(self.resources, ledgers)
         self.schemas = schemas
-        self.topic_schemas = TopicSchemas(schemas, self.resources)
+        self.topic_schemas = TopicSchemas(schemas)
         self.clock = clock
         self.topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         call_later = asyncio.get_running_loop().call_later
         self.limits = BrokerLimits(settings.policies, clock, call_later)
-        self.policies = Policies(
-            BrokerLevel(settings, ledgers.settings), self.resources, self.spawn, self.namespaces_in_use
-        )
+        level = BrokerLevel(settings, ledgers.settings)
+        self.policies = Policies(level, self.resources, self.spawn, self.namespaces_in_use)
         self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
         self._runtime.cluster_name = settings.cluster_name
@@ -123,6 +122,8 @@ class BrokerService:
         self.lookup.use_settings(settings)
         self.limits.use_settings(settings.policies)
         self.upkeep.use_settings(settings.policies)
+        self.transactions.use_settings(settings.transactions)
+        self.ledgers.tiered_idle_seconds_max = settings.offload.idle_seconds_max
         if settings.managed_ledger_cache_bytes_max != before.managed_ledger_cache_bytes_max:
             self.spawn(self._resize_cache())
         self.policies.use_broker(BrokerLevel(settings, self.ledgers.settings))

@@ -253,7 +253,7 @@ class PersistentTopic(TopicBase):
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 if name != COMPACTION_CURSOR:
-                    self._check_new_subscription(len(self.subscriptions))
+                    self._check_new_subscription(name, len(self.subscriptions))
                 cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
@@ -285,7 +285,7 @@ class PersistentTopic(TopicBase):
             await follow_view(subscription, self.ledger, consumer, start if new else None)
             self._refuse_when_closing()
         elif subscription is None:
-            self._check_new_subscription(len(self.subscriptions))
+            self._check_new_subscription(name, len(self.subscriptions))
             subscription = self.subscriptions[name] = self._subscription(
                 name, reader_cursor(self.ledger, consumer, name, start)
             )

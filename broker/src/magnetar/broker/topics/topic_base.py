@@ -144,9 +144,9 @@ class TopicBase:
             present = self.producers.by_name.values()
             check_producer(self.name, self.policies, self._runtime.limits.settings, producer, present)
 
-    def _check_new_subscription(self, present: int) -> None:
+    def _check_new_subscription(self, name: str, present: int) -> None:
         if not self.of_broker:
-            check_new_subscription(self.name, self.policies, present)
+            check_new_subscription(self.name, self.policies, self._runtime.limits.settings, name, present)
 
     def _become(self, state: LoadedTopicState) -> None:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)

@@ -11,20 +11,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.clock import CallLater, TimerHandle
 
 RecordT = TypeVar("RecordT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BatchLimits:
-    """When records that wait become an entry."""
+    """When records that wait become an entry; shared by all logs of a kind."""
 
     enabled: bool
-    """False: each record is an entry of its own, at once."""
+    """False: each record is an entry of its own, at once. May change at any time."""
     records_max: int
     bytes_max: int
     delay_ms: int
+
+
+def log_limits(settings: TransactionSettings) -> BatchLimits:
+    """How coordinators gather the records of their logs."""
+    return BatchLimits(
+        enabled=settings.log_batched,
+        records_max=settings.log_batch_records_max,
+        bytes_max=settings.log_batch_bytes_max,
+        delay_ms=settings.log_batch_delay_ms,
+    )
+
+
+def pending_ack_limits(settings: TransactionSettings) -> BatchLimits:
+    """How subscriptions gather the records of their pending acknowledgements."""
+    return BatchLimits(
+        enabled=settings.pending_ack_batched,
+        records_max=settings.pending_ack_batch_records_max,
+        bytes_max=settings.pending_ack_batch_bytes_max,
+        delay_ms=settings.pending_ack_batch_delay_ms,
+    )
 
 
 class BatchedWrites(Generic[RecordT]):

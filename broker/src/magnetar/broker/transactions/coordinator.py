@@ -18,6 +18,7 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.states import COORDINATOR_TRANSITIONS, CoordinatorState, TransactionState
 from magnetar.broker.transactions.api import Asker, EndedTransaction, Participants, coordinator_not_found
+from magnetar.broker.transactions.batched_writes import BatchLimits
 from magnetar.broker.transactions.coordinator_counters import CoordinatorCounters
 from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding, passes_soon
 from magnetar.broker.transactions.coordinator_log import CoordinatorLog
@@ -69,6 +70,7 @@ class CoordinatorParts:
     """The parts that the coordinators of a broker share."""
 
     settings: TransactionSettings
+    log_limits: BatchLimits
     clock: Clock
     participants: Participants
     spawn: Callable[[Coroutine[Any, Any, None]], None]

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, cast
 
-from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.transactions.batched_writes import BatchedWrites, BatchLimits
 from magnetar.broker.transactions.coordinator_table import LogPlace
@@ -36,16 +35,6 @@ READ_BYTES: Final = 4 * MIB
 
 Stored = Callable[[MagnetarError | None, LogPlace], None]
 """Told once what became of an append, in the order of the appends. With an error the record may be stored or not."""
-
-
-def batch_limits(settings: TransactionSettings) -> BatchLimits:
-    """How records are gathered."""
-    return BatchLimits(
-        enabled=settings.log_batched,
-        records_max=settings.log_batch_records_max,
-        bytes_max=settings.log_batch_bytes_max,
-        delay_ms=settings.log_batch_delay_ms,
-    )
 
 
 class _Appended(NamedTuple):

@@ -24,7 +24,7 @@ from magnetar.broker.transactions.api import (
     coordinator_not_found,
 )
 from magnetar.broker.transactions.coordinator import CoordinatorParts, TransactionCoordinator
-from magnetar.broker.transactions.coordinator_log import CoordinatorLog, batch_limits
+from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.broker.transactions.coordinator_table import Transaction
 from magnetar.broker.transactions.names import COORDINATORS_TOPIC, TransactionId, coordinator_topic
 from magnetar.core.errors import MagnetarError
@@ -214,8 +214,7 @@ class TransactionCoordinators:
 
     async def _read(self, coordinator: int, owned: OwnedBundle) -> None:
         tenure = owned.tenure
-        limits = batch_limits(self._parts.settings)
-        log = await CoordinatorLog.open(self._ledgers, coordinator, limits, self._parts.call_later)
+        log = await CoordinatorLog.open(self._ledgers, coordinator, self._parts.log_limits, self._parts.call_later)
         opened = TransactionCoordinator(coordinator, log, self._parts, self._failed)
         self._open[coordinator] = opened, tenure
         try:

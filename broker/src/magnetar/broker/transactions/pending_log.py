@@ -72,6 +72,7 @@ class PendingAckLogs:
     ledgers: ManagedLedgerFactory
     settings: TransactionSettings
     runtime: SubscriptionRuntime
+    limits: BatchLimits
 
 
 class Waiting(NamedTuple):
@@ -127,14 +128,7 @@ class PendingAckLog:
         self._cursor: Cursor | None = None
         self._points = TrimPoints(logs.settings.pending_ack_index_lag_min)
         self._queue: list[LogEntry] = []
-        settings = logs.settings
-        limits = BatchLimits(
-            enabled=settings.pending_ack_batched,
-            records_max=settings.pending_ack_batch_records_max,
-            bytes_max=settings.pending_ack_batch_bytes_max,
-            delay_ms=settings.pending_ack_batch_delay_ms,
-        )
-        self._batches: BatchedWrites[Waiting] = BatchedWrites(limits, logs.runtime.call_later, self._push)
+        self._batches: BatchedWrites[Waiting] = BatchedWrites(logs.limits, logs.runtime.call_later, self._push)
         self._waiting_records = 0
         self._waiting_bytes = 0
         self._persisting = False

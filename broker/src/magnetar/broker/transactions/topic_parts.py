@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.transactions.batched_writes import log_limits, pending_ack_limits
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
 from magnetar.broker.transactions.inquiry import Doubt, Inquiries
@@ -43,9 +44,17 @@ class TopicParts:
     ) -> None:
         self._settings = settings
         self._runtime = runtime
-        self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime)
+        self.log_limits = log_limits(settings)
+        """Of the logs of coordinators."""
+        limits = pending_ack_limits(settings)
+        self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime, limits=limits)
         self._snapshots: SnapshotStore | None = None
         self._inquiries: Inquiries | None = None
+
+    def use_settings(self, settings: TransactionSettings) -> None:
+        """Go on with other settings, of which only those differ that may change while a broker runs."""
+        self.log_limits.enabled = settings.log_batched
+        self._logs.limits.enabled = settings.pending_ack_batched
 
     def use_snapshots(self, snapshots: SnapshotStore) -> None:
         """Topics take transactional messages; before any is loaded."""

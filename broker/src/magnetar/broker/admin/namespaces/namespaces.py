@@ -115,7 +115,11 @@ class NamespaceHandlers(Handlers):
         policies = await policies_of(self._context, namespace)
         bundles = await self._context.bundles.of_namespace(namespace)
         set_members = {name: value for name, value in policies.items() if value is not None}
-        unset = {**new_policies("", 1), "replication_clusters": []}
+        unset = {
+            **new_policies("", 1),
+            "replication_clusters": [],
+            "is_allow_auto_update_schema": self._context.service.settings.policies.schema_auto_update_allowed,
+        }
         answer = {**unset, **set_members, "bundles": described_bundles(bundles.boundaries)}
         if policies.get("offload_policies") is not None:
             answer["offload_policies"] = described(policies["offload_policies"])

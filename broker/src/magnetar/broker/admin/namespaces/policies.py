@@ -5,6 +5,7 @@ Retention and the backlog quotas, which depend on each other, and what is not on
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from magnetar.broker.admin.web.policy_shapes import reader_of
 from magnetar.broker.admin.web.responses import json, namespace_of, no_content
 from magnetar.broker.admin.web.shapes import body_of, required_body
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.catalogue import POLICIES
+from magnetar.broker.policies.catalogue import POLICIES, SETTING_PATHS
 from magnetar.broker.policies.policy import RATES, OfNamespace, Policy, PolicyKind
 from magnetar.broker.resources import Document
 
@@ -57,8 +58,13 @@ class NamespacePolicyHandlers:
         if self._per_cluster:
             value = (value or {}).get(self._cluster)
         if value is None:
-            value = level.unset
+            value = self._brokers() if level.unset_is_brokers else level.unset
         return web.Response(status=level.unset_status) if value is None else json(value)
+
+    def _brokers(self) -> Any:
+        """What the broker says, as it is set now."""
+        (name,) = self._policy.settings
+        return attrgetter(SETTING_PATHS[name])(self._context.service.settings)
 
     async def set(self, request: web.Request) -> web.Response:
         """Give it a value."""

@@ -35,6 +35,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.session.command_limits import PROPERTIES_CHARACTERS_MAX
+from magnetar.broker.topics.limits import refusal_of_name
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import PERSISTENT, TopicName
@@ -81,6 +82,8 @@ class SubscriptionHandlers(HandlersOfTopics):
         """Make a subscription at a position (the end unless the body names one), with properties if it says so."""
         name = topic_of(request)
         subscription = subscription_name(request)
+        if refusal := refusal_of_name(self._context.service.settings.policies, subscription):
+            raise AdminError(BAD_REQUEST, refusal)
         if name.domain != PERSISTENT:
             raise AdminError(BAD_REQUEST, "Create subscription on non-persistent topic can only be done through client")
         if count := await self._access.partitions(name):

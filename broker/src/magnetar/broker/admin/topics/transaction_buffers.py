@@ -5,6 +5,8 @@ Facts: transactions-dedup-compaction 1.8; Pulsar `TransactionsBase`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -14,9 +16,11 @@ from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import NOT_FOUND, UNAVAILABLE, AdminError, flag, json, path_integer, topic_of
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.peers.large_json import decoded_in_turns
+from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
-from magnetar.core.ids import unsigned64
+from magnetar.broker.transactions.buffers.snapshot_store import TopicSegments
+from magnetar.core.ids import Position, signed64, unsigned64
 from magnetar.core.topic_name import PERSISTENT, TopicName
 
 BASE: Final = "/admin/v3/transactions"
@@ -45,8 +49,11 @@ def routes(context: BrokerContext) -> list[web.RouteDef]:
     ]
 
 
-def buffer_stats(buffer: TransactionBuffer, *, low_water_marks: bool) -> dict[str, Any]:
-    """One buffer, under the admin API's names."""
+def buffer_stats(buffer: TransactionBuffer, *, low_water_marks: bool, segment_stats: bool) -> dict[str, Any]:
+    """One buffer, under the admin API's names. `segment_stats`: with each segment, where there are some."""
+    segments = buffer.segments
+    aborted = buffer.table.aborted
+    kept = {} if segments is None else {"segmentsStats": segments_stats(segments, aborted, each=segment_stats)}
     marks = {str(coordinator): mark for coordinator, mark in buffer.table.low_water_marks.items()}
     return {
         "state": buffer.state.value,
@@ -56,9 +63,38 @@ def buffer_stats(buffer: TransactionBuffer, *, low_water_marks: bool) -> dict[st
         "ongoingTxnSize": len(buffer.table.open),
         "recoverStartTime": buffer.recovery_started_ms,
         "recoverEndTime": buffer.recovery_ended_ms,
-        "totalAbortedTransactions": len(buffer.table.aborted),
+        "totalAbortedTransactions": len(aborted),
         "snapshotType": buffer.snapshot_kind,
+        **kept,
     }
+
+
+def segments_stats(
+    segments: TopicSegments, aborted: Mapping[TransactionBits, Position], *, each: bool
+) -> dict[str, Any]:
+    """The segments in which aborted transactions are kept (Pulsar: `SegmentsStats`). `aborted`: the abort marker of
+    each transaction, oldest first; of a million a copy takes some milliseconds."""
+    markers = list(aborted.values())
+    ends = [bisect_right(markers, last_marker) for last_marker in segments.last_markers]
+    document: dict[str, Any] = {
+        "segmentsSize": len(ends),
+        "currentSegmentCapacity": segments.capacity,
+        "unsealedAbortTxnIDSize": len(markers) - (ends[-1] if ends else 0),
+        "lastTookSnapshotSegmentTimestamp": segments.sealed_ms,
+    }
+    if each:
+        transactions = list(aborted)
+        document["segmentStats"] = [
+            {"lastTxnID": transaction_text(transactions[end - 1]), "persistentPosition": position_text(last_marker)}
+            for end, last_marker in zip(ends, segments.last_markers, strict=True)
+            if end  # Else all that it lists is forgotten: it goes with the next snapshot.
+        ]
+    return document
+
+
+def transaction_text(transaction: TransactionBits) -> str:
+    """A transaction as Java writes it (Pulsar: `TxnID.toString`)."""
+    return f"({signed64(transaction[0])},{signed64(transaction[1])})"
 
 
 class TransactionBufferHandlers(HandlersOfTopics):
@@ -68,7 +104,8 @@ class TransactionBufferHandlers(HandlersOfTopics):
     async def stats(self, request: web.Request) -> web.Response:
         """The transaction buffer of one topic."""
         buffer = await self._buffer(request)
-        return json(buffer_stats(buffer, low_water_marks=flag(request, "lowWaterMarks")))
+        marks, segments = flag(request, "lowWaterMarks"), flag(request, "segmentStats")
+        return json(buffer_stats(buffer, low_water_marks=marks, segment_stats=segments))
 
     @takes("authoritative")
     async def transaction(self, request: web.Request) -> web.Response:

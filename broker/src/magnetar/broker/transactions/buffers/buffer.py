@@ -23,7 +23,7 @@ from magnetar.broker.subscriptions.visibility import TransactionBits, Visibility
 from magnetar.broker.transactions.buffers.buffer_table import BufferTable
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER, end_marker
 from magnetar.broker.transactions.buffers.snapshot_codec import Snapshot
-from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore, TopicSegments
 from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -167,6 +167,11 @@ class TransactionBuffer:
     def snapshot_kind(self) -> str:
         """How its snapshots are kept."""
         return self._snapshots.kind
+
+    @property
+    def segments(self) -> TopicSegments | None:
+        """The segments of its snapshots; None where these are of one message."""
+        return self._snapshots.segments(self._topic)
 
     def hides(self, transaction: TransactionBits) -> bool:
         """Whether messages of this transaction never count."""

@@ -30,6 +30,7 @@ from magnetar.broker.transactions.buffers.snapshot_codec import (
     RecordReading,
     Snapshot,
 )
+from magnetar.broker.transactions.buffers.snapshot_store import TopicSegments
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
 from magnetar.broker.transactions.buffers.snapshot_topics import SnapshotTopics
 from magnetar.broker.transactions.buffers.snapshots import AT_ONCE, SingleSnapshots
@@ -56,6 +57,15 @@ class SegmentedSnapshots:
         self._segment_bytes = segment_bytes
         self._places: dict[str, list[SegmentPlace]] = {}
         """Of topics that are loaded: their segments, oldest first."""
+        self._clock = parts.clock
+        self._sealed_ms: dict[str, int] = {}
+        """When the last segment of each was written, since 1970; it may not be in the index."""
+
+    def segments(self, topic: TopicName) -> TopicSegments | None:
+        """The segments of a topic whose buffer this broker has."""
+        name = str(topic)
+        markers = tuple(place.last_marker for place in self._places.get(name, ()))
+        return TopicSegments(segment_capacity(self._segment_bytes, name), markers, self._sealed_ms.get(name, 0))
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
         """The last snapshot of a topic, oldest marker first; None: there is none, or it was deleted."""
@@ -105,6 +115,7 @@ class SegmentedSnapshots:
     def release(self, topic: TopicName) -> None:
         """Forget where the segments of a topic are that no buffer of this broker has any more."""
         self._places.pop(str(topic), None)
+        self._sealed_ms.pop(str(topic), None)
 
     async def close(self) -> None:
         """Read and write nothing any more; before the client is closed."""
@@ -150,6 +161,7 @@ class SegmentedSnapshots:
         segment = SnapshotSegment(str(topic), sequence_id, aborted[-1][1])
         payload = encode_segment(segment, await _blocks([bits for bits, _ in aborted]))
         stored = await self._segments.of(topic.namespace_name).write(segment_key(str(topic), sequence_id), payload)
+        self._sealed_ms[str(topic)] = self._clock.now_ms()
         return SegmentPlace(sequence_id, segment.last_marker, stored.position)
 
     async def _delete_segments(self, topic: TopicName, places: Sequence[SegmentPlace]) -> None:

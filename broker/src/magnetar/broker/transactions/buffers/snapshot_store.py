@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapshot
+from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
+
+
+class TopicSegments(NamedTuple):
+    """The segments in which a topic's aborted transactions are kept."""
+
+    capacity: int
+    """How many transactions each has."""
+    last_markers: tuple[Position, ...]
+    """Where the abort marker of the last transaction of each is, oldest first."""
+    sealed_ms: int
+    """When this broker wrote the last one, since 1970; 0: it wrote none."""
 
 
 class SnapshotStore(Protocol):
@@ -15,6 +27,10 @@ class SnapshotStore(Protocol):
     @property
     def kind(self) -> str:
         """The kind of snapshot, as statistics name it."""
+        ...
+
+    def segments(self, topic: TopicName) -> TopicSegments | None:
+        """The segments of a topic that this broker has; None where snapshots are of one message."""
         ...
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:

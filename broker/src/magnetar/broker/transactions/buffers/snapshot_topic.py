@@ -20,7 +20,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.message import EntryBounds, Message, MessageId, OutgoingMessage
 from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.client.reader import Reader, ReaderOptions
-from magnetar.core.clock import CallLater, TimerHandle
+from magnetar.core.clock import CallLater, Clock, TimerHandle
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.hashing import java_string_hash
 from magnetar.core.ids import Position
@@ -61,6 +61,7 @@ class SnapshotParts:
     """A topic or its partitions, as far as it is there; none is no error."""
     spawn: Spawn
     call_later: CallLater
+    clock: Clock
 
 
 class SnapshotTopic:

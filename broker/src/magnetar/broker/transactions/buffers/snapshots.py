@@ -15,6 +15,7 @@ from magnetar.broker.transactions.buffers.snapshot_codec import (
     decode_other,
     encode_snapshot,
 )
+from magnetar.broker.transactions.buffers.snapshot_store import TopicSegments
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
 from magnetar.broker.transactions.buffers.snapshot_topics import SnapshotTopics
 from magnetar.core.topic_name import TopicName
@@ -32,6 +33,11 @@ class SingleSnapshots:
 
     def __init__(self, parts: SnapshotParts) -> None:
         self._topics = SnapshotTopics(SNAPSHOT_TOPIC, SINGLE, parts)
+
+    def segments(self, topic: TopicName) -> TopicSegments | None:
+        """There are none."""
+        del topic
+        return None
 
     async def read(self, topic: TopicName, first_ledger_id: int = 0) -> tuple[Snapshot, list[Aborted]] | None:
         """The last snapshot of a topic, oldest marker first; None: there is none, or it was deleted."""
