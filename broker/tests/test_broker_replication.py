@@ -128,6 +128,18 @@ async def test_all_arrives_in_order_and_says_where_it_comes_from() -> None:
         )
 
 
+async def test_a_topic_that_was_replicated_when_it_was_loaded_follows_later_policies() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await replicate(east[0], "east", "west")
+        topic = await topic_of(east[0])
+        replicators = topic.replicators
+        assert replicators is not None
+        assert list(replicators.running) == ["west"]
+        await replicate(east[0], "east")
+        await until(lambda: not replicators.running)
+
+
 async def test_a_schema_is_registered_there_under_that_clusters_version_and_a_refused_one_is_told() -> None:
     async with two_clusters() as (east, west):
         await name_cluster(east[0], "west", west[0].running.settings.service_url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -201,7 +202,14 @@ async def test_a_setting_leaves_other_clusters_alone() -> None:
 
 
 async def test_an_answer_that_was_lost_is_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_partitions, "PAUSE_SECONDS_MIN", 0.0)
+    paused: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
     staged = Staged(0, AdminUnreachable("the connection was lost"))
     made = staged.admin.send
 
@@ -214,6 +222,7 @@ async def test_an_answer_that_was_lost_is_looked_after(monkeypatch: pytest.Monke
     await staged.partitions.bring_to(NAME, 4, ["west"])
     assert len(staged.admin.asked) == 1
     assert staged.remotes.looked == 2
+    assert [0.5 <= seconds <= 1.0 for seconds in paused] == [True]
 
 
 async def test_a_refusal_is_told_with_what_to_do() -> None:

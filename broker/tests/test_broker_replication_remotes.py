@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from magnetar.broker.replication.remote_clusters import service_url_of, shown_to
+from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.replication.remote_clusters import RemoteClusters, service_url_of, shown_to
 from magnetar.broker.replication.states import NoRemote
+from magnetar.broker.replication.topic_replicators import TopicReplicators
+from magnetar.broker.resources import Resources
 from magnetar.broker.settings.access import PeerSettings
+from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.topic_name import TopicName
+from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.memory import MemoryMetadataStore
 
 
 def test_the_address_is_that_of_the_binary_protocol() -> None:
@@ -36,3 +47,60 @@ def test_tls_of_the_record_is_used_with_its_files() -> None:
     shown = shown_to({"brokerClientTlsEnabled": True, "brokerClientTrustCertsFilePath": "/ca.pem"}, PeerSettings())
     assert shown.tls_enabled
     assert shown.tls.trust_certificates_file == Path("/ca.pem")
+
+
+async def test_a_cluster_has_one_client_until_its_record_changes() -> None:
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    path = resources.cluster_path("west")
+    await resources.documents.create(path, {"brokerServiceUrl": "pulsar://west:6650"})
+    first = await remotes.client("west")
+    assert await remotes.client("west") is first
+    await resources.documents.update(path, lambda record: {**record, "brokerServiceUrl": "pulsar://west2:6650"})
+    assert await remotes.client("west") is not first
+    await remotes.close()
+    with pytest.raises(NoRemote, match="has no record"):
+        await remotes.client("west")
+
+
+async def test_an_address_with_tls_needs_tls() -> None:
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    record = {
+        "brokerServiceUrl": "pulsar+ssl://west:6651",
+        "authenticationPlugin": "org.apache.pulsar.client.impl.auth.",
+    }
+    with_token = {**record, "authenticationPlugin": "token", "authenticationParameters": "token:x"}
+    for name, one in (("west", record), ("north", with_token)):
+        await resources.documents.create(resources.cluster_path(name), one)
+        with pytest.raises(NoRemote, match="brokerClientTlsEnabled is off"):
+            await remotes.client(name)
+    await remotes.close()
+
+
+def policies(*clusters: str) -> EffectivePolicies:
+    return EffectivePolicies(
+        ledger=ManagedLedgerSettings(), dispatch=DispatchSettings(), remote_clusters=tuple(clusters)
+    )
+
+
+def test_a_topic_that_is_closed_follows_no_policies() -> None:
+    spawned: list[Any] = []
+    world: Any = SimpleNamespace(runtime=SimpleNamespace(spawn=spawned.append))
+    ledger: Any = SimpleNamespace(appends=SimpleNamespace(on_appended=[]), cursors=[])
+    replicators = TopicReplicators(world, TopicName.parse("t"), ledger, lambda: None)
+    assert len(ledger.appends.on_appended) == 1
+    replicators.close()
+    replicators.follow(policies("west"), ())
+    assert (spawned, ledger.appends.on_appended) == ([], [])
+
+
+def test_policies_are_followed_by_one_at_a_time() -> None:
+    spawned: list[Any] = []
+    world: Any = SimpleNamespace(runtime=SimpleNamespace(spawn=spawned.append))
+    ledger: Any = SimpleNamespace(appends=SimpleNamespace(on_appended=[]), cursors=[])
+    replicators = TopicReplicators(world, TopicName.parse("t"), ledger, lambda: None)
+    for clusters in (("west",), ("west", "north")):
+        replicators.follow(policies(*clusters), ())
+    assert len(spawned) == 1
+    spawned[0].close()

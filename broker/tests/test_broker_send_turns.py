@@ -187,6 +187,18 @@ async def test_one_that_fails_when_it_is_its_turn_does_not_keep_the_others() -> 
     assert PAUSED_FOR_TURN in failing._reasons
 
 
+async def test_one_that_has_ended_is_not_paused_for_others() -> None:
+    world = World()
+    gone, busy = Busy(world, 0), Busy(world, 1)
+    gone.end()
+    world.turns.take(TURN_BYTES, 0)
+    world.turns.hold(busy, HELD_BYTES_MAX + 1)
+    assert busy.paused
+    assert not gone.paused
+    busy.end()
+    assert not busy.paused
+
+
 async def test_one_that_ends_while_another_is_read_again_is_passed_over() -> None:
     class Ending(Busy):
         def resume_reading(self, reason: str) -> None:

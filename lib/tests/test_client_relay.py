@@ -134,6 +134,15 @@ def test_an_entry_that_is_refused_ends_the_producer_once() -> None:
     assert (len(heard.errors), heard.positions, producer.unanswered) == (1, [], 0)
 
 
+async def test_who_is_not_connected_closes_without_a_word() -> None:
+    producer, _ = attached(by_position=True)
+    wire = cast(Wire, producer._connection)
+    wire.closed = True
+    await producer.close()
+    await producer.close()
+    assert wire.frames == []
+
+
 @pytest.mark.parametrize(("chunked", "marker"), [(False, False), (True, False), (False, True)])
 def test_send_says_what_protobuf_would(*, chunked: bool, marker: bool) -> None:
     frame = requests.relay_send(3, -1, b"m", 2, chunked=chunked, marker=marker)
