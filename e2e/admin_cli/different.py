@@ -25,7 +25,6 @@ OWN_SETTINGS = "each has the settings that it has"
 MACHINE = "tells of a Java machine, its collectors and its buffers"
 FIRST_VERSION = "namespaces that have a cluster in their name, of the API's first version, are not kept"
 NOTHING_THERE = "Apache's broker does this to a namespace that is not there"
-PEEKED = "Apache's broker makes the subscription that is looked at"
 
 DIFFERENT: dict[str, dict[str, str]] = {
     "pulsar-admin": {
@@ -45,8 +44,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "topicPolicies delete persistent://acme/nowhere/topic": NOTHING_THERE,
         "namespaces remove-offload-policies acme/missing": "Apache's broker says 404, too, when it is asked again",
         "topics list acme/orders -ist": "the topic for policies is made when the first policy is set, not before",
-        "topics peek-messages persistent://acme/orders/plain -s peeker -n 1": PEEKED,
-        "topics unsubscribe persistent://acme/orders/plain -s peeker": PEEKED,
         "schemas upload persistent://acme/orders/plain -f {files}/other.json": "in the words of a Java library",
         "schemas upload persistent://acme/orders/plain -f {files}/broken.json": "ours says what is wrong with it",
         "schemas metadata persistent://acme/orders/missing": "Apache's broker notes that what never was is deleted",
@@ -60,7 +57,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "broker-stats allocator-stats default": MACHINE,
         "broker-stats mbeans": MACHINE,
         "broker-stats monitoring-metrics": MACHINE,
-        "subscriptions peek -n 1 persistent://gopher/burrow/plain peeker": PEEKED,
     },
 }
 """By tool: commands that will go on printing otherwise. A command that does so no more belongs out of these lists."""
