@@ -1,0 +1,256 @@
+"""Takes snapshots of a topic across clusters, and has its subscriptions follow what other clusters tell.
+
+A snapshot says which positions of the topic belong together in all clusters. A subscription that has acknowledged
+everything up to a snapshot tells the others so, and each moves its own subscription to its own position. Facts:
+geo-replication section 6; Pulsar `ReplicatedSubscriptionsController`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from magnetar.broker.replicated_subscriptions.covered_data import CoveredData
+from magnetar.broker.replicated_subscriptions.markers import (
+    Snapshot,
+    SnapshotRequest,
+    SnapshotResponse,
+    SubscriptionUpdate,
+    read_marker,
+    snapshot_entry,
+    snapshot_request,
+    snapshot_response,
+    subscription_update,
+)
+from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
+from magnetar.core.clock import CallLater, Clock, TimerHandle
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.wire.pulsar.errors import BadMetadata
+
+logger: Final = logging.getLogger(__name__)
+
+LOOKS_OF_PATIENCE: Final = 10
+"""With several remote clusters, looks for which snapshots go on after the last message. A message of a third cluster
+may be here before the question and arrive there after the answer; Apache's brokers do not ask again, and subscriptions
+there stay behind until somebody publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """How often snapshots are taken, and how long one may take. Pulsar's names and defaults are beside each."""
+
+    interval_ms: int = 1_000
+    """`replicatedSubscriptionsSnapshotFrequencyMillis`."""
+    timeout_seconds: int = 30
+    """`replicatedSubscriptionsSnapshotTimeoutSeconds`."""
+    kept_max: int = 30
+    """`replicatedSubscriptionsSnapshotMaxCachedPerSubscription`."""
+
+
+class ReplicatedTopic(Protocol):
+    """What is needed of the topic."""
+
+    @property
+    def name(self) -> object:
+        """The topic's name, for the log."""
+        ...
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry that is stored; the entry id is -1 where there is none."""
+        ...
+
+    @property
+    def connected_clusters(self) -> frozenset[str] | None:
+        """The clusters that the topic is replicated to; None while any of them is not connected."""
+        ...
+
+    def write_marker(self, entry: bytes, stored: Callable[[MagnetarError | None, Position], None]) -> None:
+        """Store an entry; `stored` hears where it stands, or why it does not."""
+        ...
+
+    async def follow_subscription(self, name: str, position: Position) -> None:
+        """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. Raises
+        `MagnetarError`."""
+        ...
+
+
+class SnapshotController:
+    """Of one topic, while any of its subscriptions is replicated, or another cluster asks."""
+
+    __slots__ = (
+        "_call_later",
+        "_clock",
+        "_covered",
+        "_local_cluster",
+        "_new_id",
+        "_rounds",
+        "_seen",
+        "_spawn",
+        "_succeeded",
+        "_timer",
+        "_topic",
+        "settings",
+        "timed_out",
+    )
+
+    def __init__(
+        self,
+        topic: ReplicatedTopic,
+        local_cluster: str,
+        settings: SnapshotSettings,
+        clock: Clock,
+        call_later: CallLater,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        new_id: Callable[[], str],
+    ) -> None:
+        """`new_id` gives ids that no other snapshot of any cluster has."""
+        self._topic = topic
+        self._local_cluster = local_cluster
+        self.settings = settings
+        self._clock = clock
+        self._call_later = call_later
+        self._spawn = spawn
+        self._new_id = new_id
+        self._covered = CoveredData()
+        self._rounds: dict[str, SnapshotRound] = {}
+        """Snapshots that are not complete, by id; as many as begin within the time that one may take."""
+        self._seen: deque[Position] = deque(maxlen=LOOKS_OF_PATIENCE)
+        """The topic's last entry at each of the last looks, the oldest first."""
+        self._succeeded = False
+        self._timer: TimerHandle | None = None
+        self.timed_out = 0
+        """Snapshots that were given up (`pulsar_replicated_subscriptions_timedout_snapshots`)."""
+
+    @property
+    def pending(self) -> int:
+        """Snapshots that are not complete (`pulsar_replicated_subscriptions_pending_snapshots`)."""
+        return len(self._rounds)
+
+    def start(self) -> None:
+        """Begin to take snapshots, the first one at once."""
+        if self._timer is None:
+            self._look()
+
+    def close(self) -> None:
+        """Take no more snapshots."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rounds.clear()
+
+    # --- snapshots of this cluster
+
+    def _look(self) -> None:
+        self._timer = self._call_later(self.settings.interval_ms / 1000, self._look)
+        now_ms = self._now_ms()
+        long_ago = self._seen[0] if len(self._seen) == LOOKS_OF_PATIENCE else EARLIEST
+        self._seen.append(self._topic.last_position)
+        oldest_ms = now_ms - self.settings.timeout_seconds * 1000
+        late = [each.snapshot_id for each in self._rounds.values() if each.started_ms < oldest_ms]
+        for snapshot_id in late:
+            del self._rounds[snapshot_id]
+            self.timed_out += 1
+        if self._rounds and not self._succeeded:
+            return  # Perhaps nobody there answers such questions: one at a time is enough to find out.
+        remotes = self._topic.connected_clusters
+        if not remotes or not self._covered.has_messages(self._topic.last_position):
+            return
+        attempt = SnapshotRound(self._new_id(), remotes, now_ms)
+        if len(remotes) > 1:
+            attempt.covers_until = long_ago
+        self._rounds[attempt.snapshot_id] = attempt
+        self._ask(attempt)
+
+    def _ask(self, attempt: SnapshotRound) -> None:
+        entry = snapshot_request(attempt.snapshot_id, self._local_cluster, self._clock.now_ms())
+        self._topic.write_marker(entry, partial(self._asked, attempt))
+
+    def _asked(self, attempt: SnapshotRound, error: MagnetarError | None, position: Position) -> None:
+        self._written(error, position)
+        if error is None and attempt.covers_until is None:
+            attempt.covers_until = position
+
+    def _store(self, attempt: SnapshotRound, last_response: Position) -> None:
+        snapshot = attempt.snapshot(last_response)
+        entry = snapshot_entry(snapshot, self._local_cluster, self._clock.now_ms())
+        self._topic.write_marker(entry, partial(self._snapshot_stored, attempt, snapshot))
+
+    def _snapshot_stored(
+        self, attempt: SnapshotRound, snapshot: Snapshot, error: MagnetarError | None, position: Position
+    ) -> None:
+        if error is not None:
+            attempt.not_stored()
+            self._not_written(error)
+            return
+        self._rounds.pop(attempt.snapshot_id, None)
+        self._succeeded = True
+        if attempt.covers_until is not None:
+            self._covered.completed(attempt.covers_until)
+        self._covered.marker(position)
+
+    # --- what subscriptions of this cluster acknowledge
+
+    def acknowledged(self, subscription: str, snapshot: Snapshot) -> None:
+        """A replicated subscription has acknowledged everything up to a snapshot: the others hear of it."""
+        update = SubscriptionUpdate(subscription, snapshot.clusters)
+        self._write(subscription_update(update, self._clock.now_ms()))
+
+    # --- what other clusters ask and tell
+
+    def marker_received(self, position: Position, marker_type: int, payload: bytes) -> None:
+        """A marker of another cluster stands at this position. Called by the replicator to that cluster, when it comes
+        to the entry: then everything before it has been read, and what it answers stands behind it."""
+        self._covered.marker(position)
+        try:
+            marker = read_marker(marker_type, payload)
+        except BadMetadata as error:
+            logger.warning("%s: passing over the marker at %d:%d: %s", self._topic.name, *position, error)
+            return
+        if isinstance(marker, SnapshotRequest):
+            now_ms = self._clock.now_ms()
+            self._write(snapshot_response(marker, self._local_cluster, self._topic.last_position, now_ms))
+        elif isinstance(marker, SnapshotResponse):
+            self._responded(position, marker)
+        elif isinstance(marker, SubscriptionUpdate) and self._local_cluster in marker.clusters:
+            self._spawn(self._follow(marker.subscription, marker.clusters[self._local_cluster]))
+
+    def _responded(self, position: Position, response: SnapshotResponse) -> None:
+        attempt = self._rounds.get(response.snapshot_id)
+        if attempt is None:
+            return  # It was given up.
+        step = attempt.responded(response)
+        if step is NextStep.ASK_AGAIN:
+            self._ask(attempt)
+        elif step is NextStep.STORE:
+            self._store(attempt, position)
+
+    async def _follow(self, subscription: str, position: Position) -> None:
+        try:
+            await self._topic.follow_subscription(subscription, position)
+        except MagnetarError as error:
+            # The next update has a later position.
+            logger.warning("%s: subscription %s does not follow now: %s", self._topic.name, subscription, error)
+
+    # --- writing
+
+    def _write(self, entry: bytes) -> None:
+        self._topic.write_marker(entry, self._written)
+
+    def _written(self, error: MagnetarError | None, position: Position) -> None:
+        if error is None:
+            self._covered.marker(position)
+        else:
+            self._not_written(error)
+
+    def _not_written(self, error: MagnetarError) -> None:
+        # A round without its marker ends by its time.
+        logger.warning("%s: a marker of replicated subscriptions is not stored: %s", self._topic.name, error)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_seconds() * 1000)
