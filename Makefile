@@ -101,8 +101,12 @@ sim-operator: ## The operator in simulated time, a faulty API server, 1 000 seed
 mutants: ## Plant mistakes of one line: which does nobody notice? An hour; ARGS="--module recovery --list"
 	$(RUN) python -m tools.mutants $(ARGS)
 
-interchange: ## Our storage and Apache's in each other's place; 10 minutes (Java and Maven, or the distribution)
-	$(RUN) pytest e2e/interchange $(ARGS)
+# Brokers of either side go on where the other one was: with transactions, compaction and topic policies.
+SWAPS := $(addprefix e2e/cluster/test_,transactions_interchange.py transaction_coordinators.py \
+  compaction_interchange.py topic_policies_interchange.py)
+
+interchange: ## Our parts and Apache's in each other's place; 20 minutes (Java and Maven, or the distribution)
+	$(RUN) pytest e2e/interchange $(SWAPS) $(ARGS)
 
 # What COUNT makes of the first number where it stands for the second one: its share, rounded up.
 part = $(if $(COUNT),$(shell echo $$(( ($(1) * $(COUNT) + $(2) - 1) / $(2) ))),$(1))
@@ -158,7 +162,7 @@ e2e-clients: compile ## Stock clients at full length (100 000 messages each), pu
 e2e-spark: compile ## Our data source and the JVM connector on each other's topics; tens of minutes (needs Java 17)
 	$(RUN) pytest -q e2e/spark $(ARGS)
 
-bench: compile ## Side by side with Apache Pulsar, in one run; tens of minutes; ARGS="--quick" is shorter
+bench: compile ## Side by side with Apache Pulsar, by two generators; hours; ARGS="--quick"
 	$(RUN) python -m bench.run $(ARGS)
 
 bench-bookies: compile ## Our bookies beside Apache's, BookKeeper's own client; tens of minutes; ARGS="--quick" is shorter

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from rich.table import Table
 
 Results = dict[str, dict[str, float]]
+Ranges = dict[str, dict[str, tuple[float, float]]]
+"""The least and the most of each figure over the rounds."""
+
+BALANCE_MAX = 0.02
+"""By so much of what goes in may what comes out differ, for the backlog neither to grow nor to shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,9 @@ class Metric:
     more_is_better: bool = False
     absolute: bool = False
     """The goal is one for our figure itself, not for its ratio."""
+    balance: str = ""
+    """The figure that tells what came out to what went in; where it is not 1, on either side, the goal is not met.
+    Empty: nothing goes in."""
 
     def show(self, value: float | None) -> str:
         if value is None:
@@ -43,17 +51,47 @@ class Metric:
 
 def median(rounds: list[Results]) -> Results:
     """The median of each figure over the rounds that have it."""
-    merged: Results = {}
-    for server in dict.fromkeys(name for each in rounds for name in each):
-        keys = dict.fromkeys(key for each in rounds for key in each.get(server, {}))
-        merged[server] = {
-            key: statistics.median(each[server][key] for each in rounds if key in each.get(server, {})) for key in keys
-        }
-    return merged
+    return {
+        server: {key: statistics.median(figures) for key, figures in found.items()}
+        for server, found in _by_figure(rounds).items()
+    }
 
 
-def rows(results: Results, metrics: list[Metric], ours: str, reference: str) -> list[list[str]]:
-    """A row a metric: label, one figure a server, the ratio ours : reference, and whether it meets its goal."""
+def ranges(rounds: list[Results]) -> Ranges:
+    """The least and the most of each figure over the rounds that have it."""
+    return {
+        server: {key: (min(figures), max(figures)) for key, figures in found.items()}
+        for server, found in _by_figure(rounds).items()
+    }
+
+
+def _by_figure(rounds: list[Results]) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for each in rounds:
+        for server, figures in each.items():
+            kept = found.setdefault(server, {})
+            for key, figure in figures.items():
+                kept.setdefault(key, []).append(figure)
+    return found
+
+
+def balanced(out_to_in: float | None) -> bool:
+    """Whether what came out is what went in."""
+    return out_to_in is not None and 1 - BALANCE_MAX <= round(out_to_in, 6) <= 1 + BALANCE_MAX
+
+
+def unbalanced(results: Results, metric: Metric, servers: tuple[str, ...]) -> list[str]:
+    """The servers at which what came out is not what went in, so that the metric's goal cannot be met."""
+    if not metric.balance or metric.goal is None:
+        return []
+    return [name for name in servers if not balanced(results.get(name, {}).get(metric.balance))]
+
+
+def rows(
+    results: Results, metrics: list[Metric], ours: str, reference: str, spread: Ranges | None = None
+) -> list[list[str]]:
+    """A row a metric: label, one figure a server, the ratio ours : reference, and whether it meets its goal. With
+    `spread` a figure has the least and the most of its rounds behind it."""
     table = []
     for metric in metrics:
         figures = [results[server].get(metric.key) for server in results]
@@ -67,9 +105,21 @@ def rows(results: Results, metrics: list[Metric], ours: str, reference: str) -> 
             verdict = "" if metric.absolute else metric.verdict(ratio)
         if mine is not None and metric.absolute:
             verdict = metric.verdict(mine)
+        if verdict and (at := unbalanced(results, metric, (ours, reference))):
+            verdict = f"not met: in is not out at {' and '.join(at)}"
         named = f"{metric.label}, {metric.unit}" if metric.unit else metric.label
-        table.append([named, *map(metric.show, figures), ratio_text, verdict])
+        shown = [
+            metric.show(figure) + _range(metric, (spread or {}).get(server, {}).get(metric.key))
+            for server, figure in zip(results, figures, strict=True)
+        ]
+        table.append([named, *shown, ratio_text, verdict])
     return table
+
+
+def _range(metric: Metric, spread: tuple[float, float] | None) -> str:
+    if spread is None or spread[0] == spread[1]:
+        return ""
+    return f" ({metric.show(spread[0])} to {metric.show(spread[1])})"
 
 
 def header(results: Results, ours: str, reference: str) -> list[str]:

@@ -1,9 +1,11 @@
-"""Side by side with Apache Pulsar: `python -m bench.run [--quick] [--servers a,b] [--generator go] [--rounds N]`.
+"""Side by side with Apache Pulsar: `python -m bench.run [--quick] [--servers a,b] [--generator both] [--rounds N]`.
 
 Servers run one at a time on fresh data, with the same client and the same durability: every journal write is on disk
-before its receipt. Apache runs at its leanest setting (1 GB heap, serial collector), as shipped, and, for information,
-with the journal sync its standalone has off by default. Results go to bench/results as JSON and Markdown. A full round
-writes some 10 GB of messages a server to the temporary folder and deletes them again.
+before its receipt. Apache runs at its leanest setting (1 GB heap, serial collector); as shipped, and, for information,
+with the journal sync its standalone has off by default, where --servers says so. Each load is run by two generators,
+the Go one and Apache's `pulsar-perf`; rounds begin with one server and the other by turns. Results go to bench/results
+as JSON and Markdown, and the table into the README. A full round writes some 60 GB of messages a server to the
+temporary folder, of which 10 GB stand at most, and deletes them again.
 
 Memory is PSS, which counts a page once however many processes map it. It flatters a Python server while other Python
 processes run (this one is one); RSS beside it is the upper bound, except for Apache as shipped, whose collector maps
@@ -27,13 +29,16 @@ from pathlib import Path
 import pulsar
 from rich.console import Console
 
-from bench import features, report
-from bench.generators import GENERATORS, Broken, Generator, GoLoad, PulsarPerf, Scenario
+from bench import features, report, workloads
+from bench.cluster.page import ROOT, with_table
+from bench.generators import GENERATORS, Broken, Figures, Generator, Scenario, out_to_in
 from bench.report import Metric, Results
+from bench.workloads import SCENARIOS
 from e2e import processes
 from e2e.server import ApacheStandalone, MagnetarStandalone, StandaloneProcess
 
 RESULTS = Path(__file__).parent / "results"
+README = ROOT / "README.md"
 OURS, REFERENCE = "magnetar", "apache-lean"
 FIRST_MESSAGE_TIMEOUT_S = 120.0
 # A server that is starting refuses the first attempts; the client would report each.
@@ -52,45 +57,22 @@ SERVERS: dict[str, Callable[[Path], StandaloneProcess]] = {
     "apache-nosync": lambda data: ApacheStandalone(data, lean=True, journal_sync=False),
 }
 
-SCENARIOS = [
-    Scenario("1KiB-unbatched", 1024, batched=False),
-    Scenario("1KiB-batched", 1024, batched=True),
-    Scenario("100B-batched", 100, batched=True),
-    Scenario("100-topics", 1024, batched=False, topics=100),
-    Scenario("1000-per-s", 1024, batched=False, rate=1000),
-    Scenario("drain", 1024, batched=True, backlog=1_000_000),
-]
-QUICK_BACKLOG = 200_000
 FEATURE_MB, QUICK_FEATURE_MB = 500, 100
 """How much is compacted and offloaded."""
 
 
-def metrics() -> list[Metric]:
+def metrics(plan: Plan) -> list[Metric]:
     """Every row of the table, in its order; goals are ratios to Apache at its leanest."""
-    found = [
+    return [
         Metric("load_before", "load average of the machine before", "processes"),
         Metric("start_to_first_ack_s", "start to first acknowledged message", "s", goal=0.2),
         Metric("idle_pss_mb", "memory idle (PSS)", "MB", goal=1 / 3),
         Metric("idle_rss_mb", "memory idle (RSS)", "MB"),
         Metric("idle_cpu_percent", "CPU idle", "% of a core"),
+        *workloads.metrics([generator.short for generator in plan.generators]),
+        Metric("loaded_pss_mb", "memory after load (PSS)", "MB"),
+        *features.metrics(),
     ]
-    for name in ("1KiB-unbatched", "1KiB-batched", "100B-batched", "100-topics"):
-        goal = 1.0 if name != "100-topics" else None
-        found.append(Metric(f"{name}.published_per_s", f"{name}: published", "msg/s", goal=goal, more_is_better=True))
-        found.append(Metric(f"{name}.consumed_per_s", f"{name}: consumed", "msg/s", more_is_better=True))
-        found.append(Metric(f"{name}.cpu_s_per_million", f"{name}: server CPU per million", "s", goal=0.7))
-        found.append(Metric(f"{name}.publish_p50_ms", f"{name}: publish p50", "ms"))
-        found.append(Metric(f"{name}.publish_p99_ms", f"{name}: publish p99", "ms"))
-    for key, label in (("publish", "publish"), ("end_to_end", "end to end")):
-        for percentile in ("p50", "p99"):
-            goal = 0.7 if (key, percentile) == ("publish", "p99") else None
-            found.append(
-                Metric(f"1000-per-s.{key}_{percentile}_ms", f"1000 msg/s: {label} {percentile}", "ms", goal=goal)
-            )
-    found.append(Metric("1000-per-s.cpu_percent", "1000 msg/s: server CPU", "% of a core"))
-    found.append(Metric("drain.consumed_per_s", "backlog drain", "msg/s", goal=1.0, more_is_better=True))
-    found.append(Metric("loaded_pss_mb", "memory after load (PSS)", "MB"))
-    return found + features.metrics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +81,14 @@ class Plan:
 
     servers: list[str]
     scenarios: list[Scenario]
-    generator: Generator
+    generators: list[Generator]
     window_s: float
     idle_s: float
     rounds: int
     features: list[str]
     feature_mb: int
+    in_page: bool
+    """Whether the table goes into the README."""
 
 
 def first_acknowledged(server: StandaloneProcess, started: float) -> float:
@@ -144,10 +128,11 @@ def measure(server: StandaloneProcess, plan: Plan, say: Callable[[str], None]) -
     say(f"idle: {figures['idle_pss_mb']:.0f} MB, {figures['idle_cpu_percent']:.1f} % of a core")
     warm_up(server, plan, say)
     for scenario in plan.scenarios:
-        try:
-            figures |= one(server, scenario, plan, say)
-        except Broken as failure:
-            say(f"{scenario.name}: FAILED, {failure}")
+        for generator in plan.generators:
+            try:
+                figures |= one(server, scenario, generator, plan.window_s, say)
+            except Broken as failure:
+                say(f"{scenario.name} ({generator.short}): FAILED, {failure}")
     figures["loaded_pss_mb"] = processes.memory(server.pids).pss_bytes / 1e6
     say(f"memory after load: {figures['loaded_pss_mb']:.0f} MB")
     return figures
@@ -157,43 +142,61 @@ def warm_up(server: StandaloneProcess, plan: Plan, say: Callable[[str], None]) -
     """Unbatched load that is not reported: without it the first scenario measures a JVM's compiler."""
     scenario = Scenario("warm-up", 1024, batched=False)
     try:
-        plan.generator.run(scenario, server.service_url, WARM_UP_S, lambda: 0.0)
+        plan.generators[0].run(scenario, server.service_url, WARM_UP_S, lambda: 0.0)
     except Broken as failure:
         say(f"warm-up: FAILED, {failure}")
 
 
-def one(server: StandaloneProcess, scenario: Scenario, plan: Plan, say: Callable[[str], None]) -> dict[str, float]:
-    """The figures of one scenario, their keys prefixed with its name."""
+def one(
+    server: StandaloneProcess, scenario: Scenario, generator: Generator, window_s: float, say: Callable[[str], None]
+) -> dict[str, float]:
+    """The figures of one scenario under one generator, their keys prefixed with the names of both."""
     started = time.monotonic()
-    seen = plan.generator.run(scenario, server.service_url, plan.window_s, lambda: processes.cpu_seconds(server.pids))
-    if seen is None or seen.messages == 0:
-        say(f"{scenario.name}: nothing measured with {plan.generator.name}")
+    seen = generator.run(scenario, server.service_url, window_s, lambda: processes.cpu_seconds(server.pids))
+    if seen is None:
         return {}
+    if seen.messages == 0:
+        raise Broken("no message was published or consumed in the window")
+    found = figures_of(seen, scenario, window_s)
+    say(
+        f"{scenario.name} ({generator.short}): in {seen.published_per_s:,.0f}/s, out {seen.consumed_per_s:,.0f}/s, "
+        f"publish p50/p99 {seen.publish_p50_ms:.1f}/{seen.publish_p99_ms:.1f} ms, end to end "
+        f"{seen.end_to_end_p50_ms:.1f}/{seen.end_to_end_p99_ms:.1f} ms, CPU a message of the server "
+        f"{found['server_cpu_us']:.1f} µs, of the client {found['client_cpu_us']:.1f} µs, {seen.failed} failed "
+        f"({time.monotonic() - started:.0f} s)"
+    )
+    return {f"{workloads.prefix(generator.short, scenario)}.{key}": value for key, value in found.items()}
+
+
+def figures_of(seen: Figures, scenario: Scenario, window_s: float) -> dict[str, float]:
+    """What the table shows of what clients saw. A message counts once for each time that it was consumed."""
     found = {
         "published_per_s": seen.published_per_s,
         "consumed_per_s": seen.consumed_per_s,
-        "cpu_s_per_million": seen.server_cpu_s / seen.messages * 1e6,
-        "cpu_percent": seen.server_cpu_s / plan.window_s * 100,
+        "server_cpu_us": seen.server_cpu_s / seen.messages * 1e6,
+        "client_cpu_us": seen.client_cpu_s / seen.messages * 1e6,
+        "server_cpu_percent": seen.server_cpu_s / window_s * 100,
         "publish_p50_ms": seen.publish_p50_ms,
         "publish_p99_ms": seen.publish_p99_ms,
         "end_to_end_p50_ms": seen.end_to_end_p50_ms,
         "end_to_end_p99_ms": seen.end_to_end_p99_ms,
-        "client_cpu_s": seen.client_cpu_s,
         "failed": float(seen.failed),
     }
-    say(
-        f"{scenario.name}: in {seen.published_per_s:,.0f}/s, out {seen.consumed_per_s:,.0f}/s, publish p50/p99 "
-        f"{seen.publish_p50_ms:.1f}/{seen.publish_p99_ms:.1f} ms, end to end {seen.end_to_end_p50_ms:.1f}/"
-        f"{seen.end_to_end_p99_ms:.1f} ms, server {found['cpu_s_per_million']:.1f} s CPU per million, "
-        f"client {seen.client_cpu_s:.1f} s CPU, {seen.failed} failed ({time.monotonic() - started:.0f} s)"
-    )
-    return {f"{scenario.name}.{key}": value for key, value in found.items()}
+    if not scenario.backlog:
+        found["out_to_in"] = out_to_in(seen.published_per_s, seen.consumed_per_s, scenario.subscriptions)
+    return found
 
 
-def one_round(plan: Plan, console: Console) -> Results:
+def in_turn(servers: list[str], index: int) -> list[str]:
+    """The servers in the order of a round: every second one begins at the other end, so that none is always first."""
+    return servers if index % 2 == 0 else servers[::-1]
+
+
+def one_round(plan: Plan, index: int, console: Console) -> Results:
     """Each server once, one after the other, each with a new data folder that is deleted afterwards."""
-    results: Results = {}
-    for name in plan.servers if plan.scenarios else []:
+    # The columns of the table stay in their order.
+    results: Results = {name: {} for name in plan.servers}
+    for name in in_turn(plan.servers, index) if plan.scenarios else []:
         folder = Path(tempfile.mkdtemp(prefix=f"magnetar-bench-{name}-"))
         server = SERVERS[name](folder / "data")
         console.print(f"[bold]{name}[/]")
@@ -205,8 +208,8 @@ def one_round(plan: Plan, console: Console) -> Results:
             server.stop()
             shutil.rmtree(folder, ignore_errors=True)
     for feature in plan.features:
-        for name in plan.servers:
-            results.setdefault(name, {}).update(one_feature(name, feature, plan, console))
+        for name in in_turn(plan.servers, index):
+            results[name].update(one_feature(name, feature, plan, console))
     return results
 
 
@@ -231,57 +234,64 @@ def one_feature(name: str, feature: str, plan: Plan, console: Console) -> dict[s
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(results: Results, plan: Plan, console: Console) -> None:
-    """The terminal's table, latest.json (figures and what they were taken with) and latest.md."""
-    title = f"{plan.generator.name}, {plan.window_s:.0f} s windows, {plan.rounds} round(s), {os.cpu_count()} cores"
+def write(rounds: list[Results], plan: Plan, console: Console) -> None:
+    """The terminal's table, latest.json (figures and what they were taken with), latest.md, and the README's table."""
+    names = " and ".join(generator.name for generator in plan.generators)
+    title = f"{names}, {plan.window_s:.0f} s windows, {plan.rounds} round(s), {os.cpu_count()} cores"
+    results = report.median(rounds)
     columns = report.header(results, OURS, REFERENCE)
-    body = report.rows(results, metrics(), OURS, REFERENCE)
+    body = report.rows(results, metrics(plan), OURS, REFERENCE, report.ranges(rounds))
     console.print(report.terminal(columns, body, title))
     RESULTS.mkdir(exist_ok=True)
+    day = time.strftime("%Y-%m-%d", time.gmtime())
     taken = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "generator": plan.generator.name,
+        "generators": [generator.name for generator in plan.generators],
         "window_s": plan.window_s,
         "rounds": plan.rounds,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "results": results,
+        "each_round": rounds,
     }
     (RESULTS / "latest.json").write_text(json.dumps(taken, indent=2) + "\n")
     (RESULTS / "latest.md").write_text(report.markdown(columns, body, f"Side by side ({title})"))
+    if plan.in_page:
+        text = f"{day}; {title}; medians, with the least and the most of all rounds.\n\n"
+        README.write_text(with_table(README.read_text(), "bench", text + report.markdown_table(columns, body)))
 
 
 def parse() -> Plan:
     """The command line as a plan."""
+    names = [*(each.name for each in SCENARIOS), *features.NAMES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10 s windows and a small backlog")
-    parser.add_argument("--servers", default=",".join(SERVERS), help=f"of {', '.join(SERVERS)}")
-    parser.add_argument(
-        "--scenarios", default="", help=f"of {', '.join([*(s.name for s in SCENARIOS), *features.NAMES])}; all if empty"
-    )
-    parser.add_argument("--generator", choices=GENERATORS, default="go")
+    parser.add_argument("--quick", action="store_true", help="10 s windows, a small backlog, one round")
+    parser.add_argument("--servers", default=f"{OURS},{REFERENCE}", help=f"of {', '.join(SERVERS)}")
+    parser.add_argument("--scenarios", default="", help=f"of {', '.join(names)}; all if empty")
+    parser.add_argument("--generator", choices=[*GENERATORS, "both"], default="both")
     parser.add_argument("--window", type=float, default=0.0, help="seconds, instead of 30 (10 with --quick)")
-    parser.add_argument("--rounds", type=int, default=1, help="take the median of so many rounds")
+    parser.add_argument("--rounds", type=int, default=0, help="instead of 3 (1 with --quick); medians are shown")
+    parser.add_argument("--no-page", action="store_true", help="leave the README's table as it is")
     arguments = parser.parse_args()
     chosen = [name for name in arguments.scenarios.split(",") if name]
-    scenarios = [each for each in SCENARIOS if not chosen or each.name in chosen]
-    if arguments.quick:
-        scenarios = [
-            Scenario(each.name, each.size_bytes, each.batched, each.topics, each.rate, min(each.backlog, QUICK_BACKLOG))
-            for each in scenarios
-        ]
-    generator: GoLoad | PulsarPerf = GENERATORS[arguments.generator]()
-    window_s = arguments.window or (10.0 if arguments.quick else 30.0)
+    if unknown := set(chosen) - set(names):
+        parser.error(f"there is no scenario {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     servers = [name for name in arguments.servers.split(",") if name]
+    if unknown := set(servers) - set(SERVERS):
+        parser.error(f"there is no server {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}")
+    scenarios = [each for each in SCENARIOS if not chosen or each.name in chosen]
+    used = GENERATORS if arguments.generator == "both" else (arguments.generator,)
     return Plan(
         servers=servers,
-        scenarios=scenarios,
-        generator=generator,
-        window_s=window_s,
+        scenarios=[workloads.quick(each) for each in scenarios] if arguments.quick else scenarios,
+        generators=[GENERATORS[name]() for name in used],
+        window_s=arguments.window or (10.0 if arguments.quick else 30.0),
         idle_s=10.0 if arguments.quick else 30.0,
-        rounds=arguments.rounds,
+        rounds=arguments.rounds or (1 if arguments.quick else 3),
         features=[name for name in features.NAMES if not chosen or name in chosen],
         feature_mb=QUICK_FEATURE_MB if arguments.quick else FEATURE_MB,
+        # A table of a part would take the place of all.
+        in_page=not chosen and not arguments.no_page,
     )
 
 
@@ -290,8 +300,7 @@ def main() -> None:
     plan = parse()
     console = Console(width=180)
     processes.leave_nothing_behind()
-    rounds = [one_round(plan, console) for _ in range(plan.rounds)]
-    write(report.median(rounds), plan, console)
+    write([one_round(plan, index, console) for index in range(plan.rounds)], plan, console)
 
 
 if __name__ == "__main__":

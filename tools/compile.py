@@ -71,6 +71,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/subscriptions/filtering.py",
     "broker/src/magnetar/broker/subscriptions/hidden.py",
     "broker/src/magnetar/broker/subscriptions/pump.py",
+    "broker/src/magnetar/broker/policies/send_turns.py",
     "broker/src/magnetar/broker/session/publish.py",
     "broker/src/magnetar/broker/session/acknowledge.py",
     "broker/src/magnetar/broker/session/frames.py",

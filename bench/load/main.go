@@ -13,6 +13,7 @@ import (
 	"math"
 	"math/rand"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,6 +34,11 @@ var (
 	warmup     = flag.Duration("warmup", 5*time.Second, "time before the measured window")
 	window     = flag.Duration("window", 30*time.Second, "measured time")
 	backlog    = flag.Int("backlog", 0, "instead: publish so many messages nobody consumes, then measure consuming them")
+	drain      = flag.Duration("drain", 5*time.Minute, "at most so long a backlog is consumed")
+	named      = flag.Int("subscriptions", 1, "subscriptions of each topic")
+	consumers  = flag.Int("consumers", 1, "consumers of each subscription")
+	kind       = flag.String("type", "Exclusive", "type of the subscriptions: Exclusive, Shared or Key_Shared")
+	keys       = flag.Int("keys", 0, "different keys of messages, one after the other; 0: messages have none")
 )
 
 // resolution: neighbouring buckets differ by 2 %, from a microsecond to beyond ten minutes.
@@ -115,9 +121,18 @@ func (load *load) producer(index int) pulsar.Producer {
 	return producer
 }
 
-func (load *load) consumer(index int) pulsar.Consumer {
+// kinds of subscriptions, as the brokers' REST API calls them.
+var kinds = map[string]pulsar.SubscriptionType{
+	"Exclusive": pulsar.Exclusive, "Shared": pulsar.Shared, "Key_Shared": pulsar.KeyShared,
+}
+
+func (load *load) consumer(index int, subscription int) pulsar.Consumer {
+	subscriptionType, known := kinds[*kind]
+	if !known {
+		must(fmt.Errorf("-type=%s: it must be Exclusive, Shared or Key_Shared", *kind))
+	}
 	consumer, err := load.consuming.Subscribe(pulsar.ConsumerOptions{
-		Topic: topicName(index), SubscriptionName: "load", Type: pulsar.Exclusive,
+		Topic: topicName(index), SubscriptionName: fmt.Sprintf("load-%d", subscription), Type: subscriptionType,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, ReceiverQueueSize: 1000,
 	})
 	must(err)
@@ -137,7 +152,11 @@ func (load *load) publish(producer pulsar.Producer, rate float64, count int) {
 		copy(payload, filling)
 		now := time.Now()
 		binary.LittleEndian.PutUint64(payload, uint64(now.UnixNano()))
-		producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: payload},
+		key := ""
+		if *keys > 0 {
+			key = strconv.Itoa(sent % *keys)
+		}
+		producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: payload, Key: key},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 				switch {
 				case err != nil:
@@ -177,7 +196,11 @@ func (load *load) result(seconds float64) {
 func (load *load) steady() {
 	producers := make([]pulsar.Producer, *topics)
 	for index := range producers {
-		go load.consume(load.consumer(index))
+		for subscription := range *named {
+			for range *consumers {
+				go load.consume(load.consumer(index, subscription))
+			}
+		}
 		producers[index] = load.producer(index)
 	}
 	for _, producer := range producers { // Not before all are open: opening would wait behind the load.
@@ -194,18 +217,18 @@ func (load *load) steady() {
 	load.result(seconds)
 }
 
-// drain builds a backlog first and measures the time from subscribing until all of it has arrived.
-func (load *load) drain() {
-	load.consumer(0).Close()
+// empty builds a backlog first and measures the time from subscribing until all of it has arrived.
+func (load *load) empty() {
+	load.consumer(0, 0).Close()
 	producer := load.producer(0)
 	load.publish(producer, 0, *backlog)
 	producer.Close()
 	load.measuring.Store(true)
 	started := time.Now()
 	fmt.Println("window start")
-	consumer := load.consumer(0)
+	consumer := load.consumer(0, 0)
 	go load.consume(consumer)
-	for load.consumed.Load() < int64(*backlog) && time.Since(started) < 5*time.Minute {
+	for load.consumed.Load() < int64(*backlog) && time.Since(started) < *drain {
 		time.Sleep(time.Millisecond)
 	}
 	seconds := time.Since(started).Seconds()
@@ -217,7 +240,7 @@ func main() {
 	flag.Parse()
 	load := &load{publishing: newClient(), consuming: newClient()}
 	if *backlog > 0 {
-		load.drain()
+		load.empty()
 	} else {
 		load.steady()
 	}

@@ -93,7 +93,7 @@ async def test_a_namespace_is_deleted_by_the_last_cluster_that_has_it(clusters: 
     await east.ask("PUT", "/admin/v2/tenants/t", {"allowedClusters": ["east", "west"]})
     await east.ask("PUT", NAMESPACE, {"replication_clusters": ["east", "west"]})
     assert (await east.ask("DELETE", NAMESPACE))[0] == 412
-    assert (await east.ask("POST", NAMESPACE + "/replication", ["west"]))[0] == 200
+    assert (await east.ask("POST", NAMESPACE + "/replication?force=true", ["west"]))[0] == 200
     status, location = await east.ask("DELETE", NAMESPACE)
     assert (status, location) == (307, f"http://west:8080{NAMESPACE}?authoritative=false")
     assert (await east.ask("PUT", NAMESPACE + "/unload"))[0] == 412, "it is not in this cluster any more"

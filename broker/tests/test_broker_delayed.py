@@ -264,6 +264,20 @@ def test_what_is_due_now_does_not_overtake_what_was_due_before() -> None:
     ]
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_what_comes_after_all_was_hurried_waits_for_its_time(skipped: bool) -> None:
+    timers, delayed = staged_delays(10)
+    delayed.hurry()
+    if skipped:
+        delayed.discard_up_to((9, 9))
+    else:
+        assert len(delayed.take_due(timers.now_ms())) == 10
+    delayed.add(timers.now_ms() + 600_000, (10, 0), 1)
+    assert delayed.take_due(timers.now_ms()) == []
+    timers.advance(600_000)
+    assert take_all(timers, delayed) == [(10, 0)]
+
+
 def test_what_is_over_is_forgotten_in_parts() -> None:
     timers, delays = Timers(), TopicDelays()
     first, second = (DelayedEntries(timers, timers.call_later, lambda: None, delays) for _ in range(2))

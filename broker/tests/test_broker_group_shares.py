@@ -52,6 +52,8 @@ def test_a_broker_that_tells_lies_takes_no_more_than_its_even_part() -> None:
     for lie in (Use(1e30), Use(1e30, waits=True)):
         assert share_of(1_000, Use(900, waits=True), [lie]) == 500
     assert share_of(1_000, Use(0), [Use(1e30, proportional=True)]) == 1_000 * FLOOR_PART / 2
+    as_told = share_of(1_000, Use(200, waits=True), [Use(1_000, proportional=True)])
+    assert share_of(1_000, Use(200, waits=True), [Use(1e30, proportional=True)]) == as_told > 100
 
 
 uses = st.builds(Use, st.floats(0, 10_000), st.booleans(), st.just(False))

@@ -52,7 +52,7 @@ ELSEWHERE: Final = {
     r"pulsar_lb_(assign_broker|bundles_split|unload_broker)_breakdown_total": "of the extensible load manager",
     r"pulsar_lb_resource_usage": "of the extensible load manager",
     r"pulsar_sunit_state_chn_": "of the extensible load manager",
-    r"pulsar_replication_": "geo-replication: no topic is replicated; Apache's brokers have none then, either",
+    r"pulsar_replication_": "of topics that are replicated, and none of these is (`test_broker_replication`)",
     r"pulsar_storage_read_latency_count": "Apache's brokers do not have it any more",
     r"pulsar_storage_(backend|compact|lakehouse|read_entr|wal)": "of StreamNative's own store",
 }

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
+from magnetar.broker.policies.send_turns import SEND_BYTES
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
 from magnetar.broker.states import ConsumerState, SessionState
-from magnetar.broker.testing.sessions import MemoryBroker, command_frame
+from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -113,3 +114,80 @@ def test_a_consumer_that_is_closed_has_no_room() -> None:
     assert consumer.room == 10
     consumer.become(ConsumerState.CLOSED)
     assert consumer.room == 0
+
+
+def send(producer_id: int, sequence_id: int) -> bytes:
+    content = message(b"m%d" % sequence_id, sequence_id=sequence_id)
+    return command_frame(Command.SEND, content, producer_id=producer_id, sequence_id=sequence_id)
+
+
+async def test_messages_that_wait_for_a_turn_are_stored_in_their_order(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    session = session_of(memory_broker)
+    memory_broker.service.limits.send_turns.left_bytes = 0
+    for first in (0, 3):
+        session.data_received(b"".join(send(1, first + number) for number in range(3)))
+    assert session.connection.reading_paused
+    assert the_topic(memory_broker).ledger.appends.pending_entries == 0
+    receipts = [(await client.expect(Command.SEND_RECEIPT)).body for _ in range(6)]
+    assert [receipt.sequence_id for receipt in receipts] == list(range(6))
+    assert [receipt.message_id.entryId for receipt in receipts] == list(range(6))
+    await until(lambda: not session.connection.reading_paused)
+
+
+async def test_as_many_messages_of_a_read_are_stored_as_the_turn_has_room_for(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    session = session_of(memory_broker)
+    memory_broker.service.limits.send_turns.left_bytes = 2 * (SEND_BYTES + len(message(b"m0")))
+    session.data_received(b"".join(send(1, number) for number in range(5)))
+    assert the_topic(memory_broker).ledger.appends.pending_entries == 2
+    receipts = [(await client.expect(Command.SEND_RECEIPT)).body.sequence_id for _ in range(5)]
+    assert receipts == list(range(5))
+
+
+async def test_what_a_producer_sent_before_it_closes_is_stored_though_the_turn_has_no_room(
+    memory_broker: MemoryBroker,
+) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.producer("persistent://public/default/other", producer_id=2)
+    session = session_of(memory_broker)
+    memory_broker.service.limits.send_turns.left_bytes = 0
+    close = command_frame(Command.CLOSE_PRODUCER, producer_id=1, request_id=77)
+    session.data_received(send(1, 0) + send(2, 5) + send(1, 1) + close + send(2, 6))
+    assert (await client.answer(77)).name == "SUCCESS"
+    receipts = [(await client.expect(Command.SEND_RECEIPT)).body for _ in range(4)]
+    assert [one.sequence_id for one in receipts if one.producer_id == 1] == [0, 1]
+    assert [one.sequence_id for one in receipts if one.producer_id == 2] == [5, 6]
+
+
+async def test_a_flow_is_served_in_a_turn_that_has_no_room_for_messages(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC, subType=SHARED)
+    await client.publish(1)
+    session = session_of(memory_broker)
+    memory_broker.service.limits.send_turns.left_bytes = 0
+    session.data_received(send(1, 1) + command_frame(Command.FLOW, consumer_id=1, messagePermits=10))
+    (consumer,) = the_topic(memory_broker).subscriptions["s"].consumers
+    assert consumer.entries_out == 1
+    assert the_topic(memory_broker).ledger.appends.pending_entries == 0
+    await until(lambda: consumer.entries_out == 2)
+
+
+async def test_a_client_that_leaves_while_its_messages_wait_for_a_turn_leaves_nothing_behind(
+    memory_broker: MemoryBroker,
+) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    session = session_of(memory_broker)
+    turns = memory_broker.service.limits.send_turns
+    turns.left_bytes = 0
+    session.data_received(send(1, 0))
+    assert turns.held_bytes > 0
+    session.connection.abort()
+    await until(lambda: session.ended)
+    assert turns.held_bytes == 0
+    await until(lambda: the_topic(memory_broker).ledger.appends.entries_added == 1)

@@ -29,6 +29,10 @@ OURS = {
     "loadBalancerSplitCoolDownSeconds",
     "magnetarDrainUnloadsPerSecond",
     "magnetarLoadBalanceDriver",
+    "sharedBrokerServicePort",
+    "sharedBrokerServicePortTls",
+    "sharedWebServicePort",
+    "sharedWebServicePortTls",
     "topicCompactionMaxKeys",
 }
 """Of this broker alone."""

@@ -237,6 +237,7 @@ def test_an_idle_topic_stays_as_long_as_its_retention(minutes: int, *, deleted: 
         of_broker=False,
         closing=False,
         producers=Producers(None),
+        replicators=None,
         subscriptions={},
         number_of_entries=5,
         last_active_seconds=0.0,

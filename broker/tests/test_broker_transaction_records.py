@@ -227,3 +227,12 @@ def test_a_long_transaction_does_not_keep_the_ids_of_all_that_end_meanwhile() ->
     table.apply(LogPlace((2, 1)), to(0, OPEN, ABORTING))
     table.apply(LogPlace((2, 2)), to(0, ABORTING, ABORTED))
     assert table.low_water_mark == 19_999
+
+
+def test_names_of_what_is_over_take_no_room_any_more() -> None:
+    """Or a coordinator would refuse all transactions at last."""
+    added = [partitions_added(TransactionId(3, 0), [A, B], STAMP), partitions_added(TransactionId(3, 1), [A], STAMP)]
+    table, _ = table_of(of(0), of(1), *added)
+    assert table.names_characters == 2 * len(A) + len(B)
+    table, _ = table_of(of(0), of(1), *added, to(0, OPEN, COMMITTING), to(0, COMMITTING, COMMITTED))
+    assert table.names_characters == len(A)

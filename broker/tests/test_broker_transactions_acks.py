@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from magnetar.broker.testing.sessions import MemoryBroker, batch_message
+from magnetar.broker.transactions.pending_log import PendingAckLog, RecordDone
+from magnetar.broker.transactions.pending_records import PendingAckRecord
+from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.transaction_ack_stage import (
@@ -335,3 +338,54 @@ async def test_a_transaction_may_acknowledge_in_both_ways(broker: MemoryBroker) 
     after = await killed(broker)
     await after.consumer(EXCLUSIVE)
     assert await after.shown(1) == [ids[2]]
+
+
+# --- while something else is under way
+
+
+async def test_what_is_acknowledged_while_its_transaction_ends_is_refused(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end would forget it with the transaction: neither acknowledged nor sent again."""
+    client = await Client.of(broker)
+    await client.publish(2)
+    ids = await client.receive(2)
+    await client.ack(5, ids[0])
+    begun = asyncio.Event()
+    held: list[Callable[[], None]] = []
+    append = PendingAckLog.append
+
+    def hold_back(log: PendingAckLog, record: PendingAckRecord, done: RecordDone) -> None:
+        held.append(lambda: append(log, record, done))
+        begun.set()
+
+    monkeypatch.setattr(PendingAckLog, "append", hold_back)
+    coordinator = await Client.of(broker, subscribe=False)
+    ending = asyncio.create_task(coordinator.end(5, COMMIT))
+    await begun.wait()
+    assert await client.ack(5, ids[1]) == pb.TransactionConflict
+    monkeypatch.undo()
+    held.pop()()
+    assert await ending is None
+    assert await client.ack(6, ids[1]) is None
+    assert await client.end(6, COMMIT) is None
+    assert backlog(broker) == 0
+
+
+async def test_what_was_not_stored_when_the_log_was_taken_is_not_held_by_the_next_replay(broker: MemoryBroker) -> None:
+    client = await Client.of(broker)
+    await client.publish(2)
+    ids = await client.receive(2)
+    await client.ack(5, ids[0])
+    assert broker.ledgers is not None
+    other = ManagedLedgerFactory(broker.store, broker.ledgers, broker.service.clock, asyncio.get_running_loop())
+    await other.open(LOG)
+    assert await client.ack(6, ids[1]) == pb.ServiceNotReady
+    await client.client.expect(pb.BaseCommand.CLOSE_CONSUMER)
+    await other.close()
+    await client.consumer()
+    assert await client.receive(1) == [ids[1]]
+    assert await client.ack(7, ids[1]) is None
+    assert await client.end(7, COMMIT) is None
+    assert await client.end(5, COMMIT) is None
+    assert backlog(broker) == 0

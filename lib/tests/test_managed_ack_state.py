@@ -154,6 +154,22 @@ def quickest_seconds(work: Callable[[], object]) -> float:
     return min(found)
 
 
+@given(st.lists(st.integers(-(1 << 63), (1 << 64) - 1), max_size=6), st.integers(-1, 300), st.sets(st.integers(0, 300)))
+def test_stored_bits_are_taken_over_as_their_stretches_are(words: list[int], mark: int, before: set[int]) -> None:
+    """Whatever stands there: bits below the mark and behind the last entry count for nothing."""
+    at_once, by_stretches = (AckState(ledgers(301, 4), (10, mark)) for _ in range(2))
+    for state in (at_once, by_stretches):
+        state.acknowledge([(10, entry_id) for entry_id in sorted(before)])
+    value = value_of(words) if words else 0
+    stretches = [((10, bit - 1), (10, bit)) for bit in range(value.bit_length()) if value >> bit & 1]
+    at_once.load_long_arrays([(10, words), (20, words[:1]), (30, words), (5, words)])
+    by_stretches.load_ranges(stretches)
+    by_stretches.load_ranges([((20, bit - 1), (20, bit)) for bit in range(64) if words and words[0] >> bit & 1])
+    assert at_once.mark_delete == by_stretches.mark_delete
+    assert at_once.ranges() == by_stretches.ranges()
+    assert at_once.backlog((20, 3)) == by_stretches.backlog((20, 3))
+
+
 @pytest.mark.slow
 def test_what_is_asked_of_a_million_gaps_is_answered_at_once() -> None:
     entries = 1_000_000

@@ -51,7 +51,6 @@ from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
-from magnetar.net.tls import ServerTls
 from magnetar.tiered.api import Offloader
 from magnetar.tiered.offloaders import Offloaders
 
@@ -86,10 +85,7 @@ class AdminPort(Protocol):
 
 def admin_server(settings: BrokerSettings) -> AdminServer:
     """The admin API on TCP, by aiohttp."""
-    tls = ServerTls(settings.tls) if settings.web_service_port_tls is not None else None
-    return AdminServer(
-        settings.bind_address, settings.web_service_port, port_tls=settings.web_service_port_tls, tls=tls
-    )
+    return AdminServer.of(settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,33 @@ async def open_service_ports(
             )
             listeners.append(listener)
             settings = replace(settings, broker_service_port_tls=listener.port)
+        for port, with_tls in _shared(settings, tls):
+            limited = None if with_tls is None else left_of
+            listener = await listen(
+                *(address, port, make_handler),
+                tls=with_tls,
+                accepting=False,
+                held=held,
+                left_of=limited,
+                shared=True,
+            )
+            listeners.append(listener)
     except BaseException:
-        await asyncio.shield(listeners[0].close())
+        for listener in listeners:
+            await asyncio.shield(listener.close())
         raise
     return ServicePorts(listeners, held), settings
+
+
+def _shared(settings: BrokerSettings, tls: ServerTls | None) -> list[tuple[int, ServerTls | None]]:
+    """The ports that other brokers of this machine listen at too, each with its TLS."""
+    shared = settings.shared_ports
+    found: list[tuple[int, ServerTls | None]] = []
+    if shared.service_port is not None:
+        found.append((shared.service_port, None))
+    if shared.service_port_tls is not None and tls is not None:
+        found.append((shared.service_port_tls, tls))
+    return found
 
 
 def _behind_proxy_header(make_handler: HandlerFactory) -> HandlerFactory:

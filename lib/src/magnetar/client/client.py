@@ -14,6 +14,7 @@ from magnetar.client.lookup import LookupService
 from magnetar.client.pool import ConnectionPool, Connector
 from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.client.reader import Reader, ReaderOptions
+from magnetar.client.relay import RelayProducer, RelayReceiver
 from magnetar.client.settings import ClientSettings
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.clock import Clock
@@ -74,6 +75,10 @@ class PulsarClient:
     async def attach(self, make: Callable[[ClientParts], End]) -> End:
         """Open a producer or consumer of the caller's own kind; otherwise as `producer`."""
         return await self._open(make(self._parts))
+
+    def relay(self, topic: TopicName, name: str, receiver: RelayReceiver) -> RelayProducer:
+        """A producer for what another cluster has stored; whoever asks for it opens and closes it."""
+        return RelayProducer(self._parts, topic, name, receiver)
 
     async def topics(self, topic: TopicName, *, create: bool = False) -> list[TopicName]:
         """The partitions of a topic, or the topic itself when it has none."""

@@ -91,6 +91,8 @@ class BrokerConnection:
         self._heard = False
         self.message_bytes_max = 0
         """What the broker takes, headers included; known once connected."""
+        self.answers_positions = False
+        """Whether receipts for replication name the source position; known once connected."""
 
     # --- as a handler of `net`
 
@@ -109,6 +111,7 @@ class BrokerConnection:
                 auth_method_name=method,
                 auth_data=data,
                 proxy_to_broker_url=behind,
+                relays=self._settings.relays,
             )
         )
 
@@ -143,6 +146,8 @@ class BrokerConnection:
             self._fail(TimedOut(f"{self.address.host_and_port} does not answer CONNECT"))
             raise TimedOut(f"{self.address.host_and_port} does not answer CONNECT") from None
         self.message_bytes_max = connected.max_message_size
+        flag = connected.feature_flags.supports_repl_dedup_by_lid_and_eid
+        self.answers_positions = self._settings.relays and flag
 
     def write(self, frame: bytes) -> None:
         """Send a command that has no answer."""

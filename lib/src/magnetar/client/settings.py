@@ -39,3 +39,6 @@ class ClientSettings:
     """Messages that a broker may send ahead to one consumer; one batch may come on top."""
     frame_bytes_max: int = PULSAR_FRAME_BYTES_MAX
     """The largest frame taken; where brokers take larger messages it has to grow with them."""
+    relays: bool = False
+    """Whether connections announce that messages of this cluster come with their source positions (Pulsar: the feature
+    flag `supports_repl_dedup_by_lid_and_eid`); only replication does."""

@@ -257,11 +257,7 @@ class AckState:
     def load_long_arrays(self, arrays: Iterable[tuple[int, Sequence[int]]]) -> None:
         """Acknowledge the entries of stored bit sets."""
         for ledger_id, words in arrays:
-            stored = EntryBitmap()
-            value = value_of(words)
-            stored.bits = bytearray(value.to_bytes((value.bit_length() + 7) // 8, "little"))
-            for first, last in stored.ranges(-1):
-                self._set_range(ledger_id, first, last)
+            self._set_all(ledger_id, value_of(words))
         self._settle()
 
     def load_partial(self, position: Position, words: Sequence[int]) -> None:
@@ -336,6 +332,17 @@ class AckState:
         last = min(last, record.entries - 1)
         if first <= last:
             self._bitmap(ledger_id, mark_entry + 1 if ledger_id == mark_ledger else 0).add_range(first, last)
+
+    def _set_all(self, ledger_id: int, value: int) -> None:
+        """Set the bits of a number, bit 0 for entry 0, as `_set_range` does: it may have a million of runs."""
+        record = self._ledgers.get(ledger_id)
+        mark_ledger, mark_entry = self.mark_delete
+        if record is None or ledger_id < mark_ledger:
+            return
+        first = mark_entry + 1 if ledger_id == mark_ledger else 0
+        value = (value & ((1 << record.entries) - 1)) >> first << first
+        if value:
+            self._bitmap(ledger_id, first).add_all(value)
 
     def _follow(self, bitmap: EntryBitmap, mark_entry: int) -> int:
         """Where the mark comes to stand in its ledger once it has reached `mark_entry`."""

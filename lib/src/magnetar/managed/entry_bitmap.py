@@ -56,6 +56,12 @@ class EntryBitmap:
         value = int.from_bytes(bits[low:high], "little") | ((1 << (stop - start)) - 1) << (start & 7)
         bits[low:high] = value.to_bytes(high - low, "little")
 
+    def add_all(self, value: int) -> None:
+        """Put the ids of the bits of a number into the set, bit 0 for id 0; none of them is below `base`."""
+        value >>= self.base
+        size = max(len(self.bits), (value.bit_length() // 512 + 1) * 64)
+        self.bits = bytearray((int.from_bytes(self.bits, "little") | value).to_bytes(size, "little"))
+
     def contains(self, entry_id: int) -> bool:
         """Whether the entry is in the set."""
         index = entry_id - self.base

@@ -15,7 +15,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.pending_handshakes import PendingHandshakes
@@ -203,6 +203,11 @@ class _Arrival:
             logger.debug("the connection of %s has ended already: %s", self.host, error)
 
 
+def sharing(*, shared: bool) -> dict[str, Any]:
+    """What makes an event loop's server one of several at its address; the simulator's knows no such."""
+    return {"reuse_port": True} if shared else {}
+
+
 @contextlib.contextmanager
 def known_host(host: str) -> Iterator[None]:
     """`socket.gaierror`, which is an OSError, says which host has no address."""
@@ -215,12 +220,13 @@ def known_host(host: str) -> Iterator[None]:
         raise socket.gaierror(socket.EAI_NONAME, f"no host can be called {host!r}: {error}") from None
 
 
-async def bound(host: str, port: int) -> list[socket.socket]:
-    """Sockets of our own for an address, which do not listen yet. OSError when it is taken or not ours."""
+async def bound(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Sockets of our own for an address, which do not listen yet. OSError when it is taken or not ours. With `shared`
+    other processes of the same user may listen there too, and the kernel spreads connections over them."""
     # The loop knows what a host stands for, and this is to be the same for all ports.
     with known_host(host):
         server = await asyncio.get_running_loop().create_server(
-            asyncio.Protocol, host, port, reuse_address=True, start_serving=False
+            asyncio.Protocol, host, port, reuse_address=True, start_serving=False, **sharing(shared=shared)
         )
     try:
         return [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host
+from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host, sharing
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
@@ -43,16 +43,22 @@ class Listener:
         other limits refuse puts its own here."""
         self._server: asyncio.Server | Acceptor
 
-    async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool) -> None:
+    async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool, shared: bool = False) -> None:
         """Bind the socket; with `accepting`, take connections at once. OSError."""
         if tls is None:
             backlog = max(16, min(LISTEN_BACKLOG, clients_max() // 2))
             with known_host(host):
                 self._server = await self._loop.create_server(
-                    self._make_connection, host, port, backlog=backlog, reuse_address=True, start_serving=accepting
+                    self._make_connection,
+                    host,
+                    port,
+                    backlog=backlog,
+                    reuse_address=True,
+                    start_serving=accepting,
+                    **sharing(shared=shared),
                 )
             return
-        listening = await bound(host, port)
+        listening = await bound(host, port, shared=shared)
         self._server = Acceptor(listening, self._make_connection, self, backlog=LISTEN_BACKLOG, tls=tls.context)
         if accepting:
             await self._server.start_serving()
@@ -150,14 +156,16 @@ async def listen(
     accepting: bool = True,
     held: HeldBytes | None = None,
     left_of: LeftOf | None = None,
+    shared: bool = False,
 ) -> Listener:
     """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
 
     Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`. What its
     connections hold in memory is bounded by `held`, which several listeners of a server share.
-    TLS handshakes that are not finished are bounded for each port, and for each address by what is `left_of` it."""
+    TLS handshakes that are not finished are bounded for each port, and for each address by what is `left_of` it.
+    With `shared` other processes of the same user may listen at the address too."""
     listener = Listener(make_handler, held, left_of)
-    await listener.open(host, port, tls, accepting=accepting)
+    await listener.open(host, port, tls, accepting=accepting, shared=shared)
     return listener
 
 

@@ -25,6 +25,7 @@ from magnetar.process.serving import (
     prepare,
     serve_until_told,
 )
+from magnetar.process.supervision.end_with_supervisor import end_with_supervisor
 
 logger: Final = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     Once it serves, one line on standard output says so: `<name> ready: <where>`. With `check_only` the settings are
     read and nothing is started."""
     prepare(log_level)
+    end_with_supervisor()
     given = GivenSettings(service.known(), service.ignored())
     try:
         with given.gathering():

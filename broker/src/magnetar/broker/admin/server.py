@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.net.http_connections import HttpConnections
 from magnetar.net.tls import ServerTls
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 LISTEN_BACKLOG: Final = 1024
+
+ALONE: Final = SharedPortSettings()
+"""No port is shared with others."""
 
 APPLICATION: Final = "magnetar.broker.admin.application"
 """The module of the admin API's application, loaded when it is needed."""
@@ -30,34 +35,63 @@ class AdminServer:
     queue: aiohttp and the resources cost a quarter of the whole start-up time and 15 MB, and many a broker in a test
     is never asked anything by HTTP."""
 
-    def __init__(self, address: str, port: int, *, port_tls: int | None = None, tls: ServerTls | None = None) -> None:
-        """`port_tls` is a second port, served with `tls`."""
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        *,
+        port_tls: int | None = None,
+        tls: ServerTls | None = None,
+        shared: SharedPortSettings = ALONE,
+    ) -> None:
+        """`port_tls` is a second port, served with `tls`; at the `shared` ones other processes answer too."""
         self._address = address
         self._port = port
         self._tls = tls
         self.port_tls = port_tls
         """Once it listens: the port in use."""
-        # The one without TLS first.
+        self._shared = shared
         self._sockets: list[socket.socket] = []
+        self._with_tls: set[socket.socket] = set()
         self._starting: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
         self._connections: HttpConnections | None = None
 
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> Self:
+        """At the ports that a broker's settings name. `SettingError` for certificates that cannot be read."""
+        tls = ServerTls(settings.tls) if settings.web_service_port_tls is not None else None
+        return cls(
+            settings.bind_address,
+            settings.web_service_port,
+            port_tls=settings.web_service_port_tls,
+            tls=tls,
+            shared=settings.shared_ports,
+        )
+
     async def listen(self) -> int:
         """Take the ports; returns which the one without TLS is. Raises OSError when one is taken."""
-        port = self._take(self._port)
-        if self.port_tls is not None:
-            try:
-                self.port_tls = self._take(self.port_tls)
-            except OSError:
-                self._sockets.pop().close()
-                raise
+        try:
+            port = self._take(self._port)
+            if self.port_tls is not None:
+                self.port_tls = self._take(self.port_tls, tls=True)
+            if self._shared.web_port is not None:
+                self._take(self._shared.web_port, shared=True)
+            if self._shared.web_port_tls is not None and self._tls is not None:
+                self._take(self._shared.web_port_tls, tls=True, shared=True)
+        except OSError:
+            for taken in self._sockets:
+                taken.close()
+            self._sockets.clear()
+            raise
         return port
 
-    def _take(self, port: int) -> int:
-        listening = socket.create_server((self._address, port), backlog=LISTEN_BACKLOG)
+    def _take(self, port: int, *, tls: bool = False, shared: bool = False) -> int:
+        listening = socket.create_server((self._address, port), backlog=LISTEN_BACKLOG, reuse_port=shared)
         listening.setblocking(False)
         self._sockets.append(listening)
+        if tls:
+            self._with_tls.add(listening)
         found: int = listening.getsockname()[1]
         return found
 
@@ -115,7 +149,7 @@ class AdminServer:
         await self._runner.setup()
         assert self._runner.server is not None
         for listening in self._sockets:
-            tls = None if self._tls is None or listening is self._sockets[0] else self._tls.context
+            tls = self._tls.context if self._tls is not None and listening in self._with_tls else None
             await connections.listen_at(self._runner.server, listening, tls)
 
 

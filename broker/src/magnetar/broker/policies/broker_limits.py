@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.client_memory import ClientMemory
 from magnetar.broker.policies.limiter import Pausable, RateLimiter, limiter_for
 from magnetar.broker.policies.model import Rate
+from magnetar.broker.policies.send_turns import SendTurns
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.net.descriptors import clients_max
 from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
@@ -125,6 +126,7 @@ class BrokerLimits:
         "publish",
         "publish_buffer",
         "requests",
+        "send_turns",
         "settings",
     )
 
@@ -136,6 +138,7 @@ class BrokerLimits:
         self.publish_buffer = PublishBuffer(settings.publish_buffer_bytes_max)
         self.connections = ConnectionLimits(settings.connections_max, settings.connections_per_address_max, call_later)
         self.requests = ServerRequests(clock.monotonic_seconds)
+        self.send_turns = SendTurns()
         self.client_memory = ClientMemory()
         self.use_settings(settings)
 

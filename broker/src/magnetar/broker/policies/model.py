@@ -122,7 +122,7 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True
     remote_clusters: tuple[str, ...] = ()
-    """Other clusters that its messages are to be replicated to, sorted; see `unreplicated`."""
+    """Other clusters that its messages are to be replicated to, sorted."""
 
     @property
     def checks_messages(self) -> bool:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
@@ -309,20 +310,23 @@ class ConsumerCommands:
             return None
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else NO_EPOCH
         consumer, subscription = attachment.consumer, attachment.subscription
-        if consumer.identity.subscription_type.acknowledges_individually and request.message_ids:
-            return self._redeliver_these(consumer, subscription, request)
+        if consumer.identity.subscription_type.acknowledges_individually:
+            if request.message_ids:
+                named = ((signed64(one.ledgerId), signed64(one.entryId)) for one in request.message_ids)
+                return self._redeliver_these(consumer, subscription, named)
+            if len(consumer.pending) > REDELIVERED_AT_ONCE:
+                return self._redeliver_these(consumer, subscription, iter(sorted(consumer.pending.messages)))
         subscription.redeliver(consumer, None, epoch)
         return None
 
     async def _redeliver_these(
-        self, consumer: Consumer, subscription: Subscription, request: CommandRedeliverUnacknowledgedMessages
+        self, consumer: Consumer, subscription: Subscription, positions: Iterator[Position]
     ) -> None:
-        """Single entries. Java's client names a thousand at once, others as many as they hold."""
-        ids = request.message_ids
+        """Single entries, in turns with what others send. Java's client names a thousand at once, others as many as
+        they hold, or none, which means all."""
         turn = TimeSlice()
-        for first in range(0, len(ids), REDELIVERED_AT_ONCE):
-            some = ids[first : first + REDELIVERED_AT_ONCE]
-            subscription.redeliver(consumer, [(signed64(one.ledgerId), signed64(one.entryId)) for one in some])
+        while some := list(islice(positions, REDELIVERED_AT_ONCE)):
+            subscription.redeliver(consumer, some)
             if turn.over:
                 await turn.pause()
                 if consumer.closed:

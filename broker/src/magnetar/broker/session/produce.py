@@ -173,6 +173,7 @@ class ProducerCommands:
         identity.metadata = {pair.key: pair.value for pair in request.metadata}
         identity.address = self._session.peer_address
         identity.client_version = self._session.client_version
+        identity.source_positions = self._session.source_positions
         return identity
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.policies.send_turns import SEND_BYTES, SendTurns
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.topic import Topic
@@ -32,13 +33,15 @@ class Publishes:
     def __init__(self, connection: Connection, limits: BrokerLimits, buffer_bytes_max: int) -> None:
         self._connection: Connection = connection
         self._limits: BrokerLimits = limits
+        self._turns: SendTurns = limits.send_turns
         self._buffer_bytes_max: int = buffer_bytes_max
         self.producers: dict[int, Producer] = {}
         self.topics: dict[int, Topic] = {}
         self._recently_closed: dict[int, None] = {}
         self._batches: dict[int, PublishBatch] = {}
         self._waiting: list[PublishBatch] = []
-        """What came before a group was at its limit, in its order; bounded by what one read brings."""
+        """What came when a group was at its limit, or this turn had no room left, in its order; bounded by what one
+        read brings."""
         self._held_for: dict[str, None] = {}
         self._buffered_bytes: int = 0
         self.paused: bool = False
@@ -48,6 +51,7 @@ class Publishes:
         """SENDs of this producer may come."""
         producer_id = producer.producer_id
         producer.become(ProducerState.OPEN)
+        self._turns.joined(self)
         self.producers[producer_id] = producer
         self.topics[producer_id] = topic
         self._recently_closed.pop(producer_id, None)
@@ -62,6 +66,8 @@ class Publishes:
                     self._publish(self.topics[producer_id], batch)
         del self.producers[producer_id]
         del self.topics[producer_id]
+        if not self.producers:
+            self._turns.left(self)
         self._recently_closed[producer_id] = None
         while len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
@@ -104,7 +110,7 @@ class Publishes:
             return
         batches = self._batches
         self._batches = {}
-        limits, connection = self._limits, self._connection
+        limits, connection, turns = self._limits, self._connection, self._turns
         for producer_id, batch in batches.items():
             if not batch.payloads:
                 continue
@@ -112,7 +118,8 @@ class Publishes:
             self._buffered_bytes += size_bytes
             topic = self.topics[producer_id]
             limits.publish_buffer.add(size_bytes, connection)
-            if topic.publish_limiters or self._waiting:
+            cost_bytes = size_bytes + len(batch.payloads) * SEND_BYTES
+            if topic.publish_limiters or self._waiting or turns.left_bytes < cost_bytes:
                 self._waiting.append(batch)
             else:
                 self._publish(topic, batch)
@@ -127,6 +134,7 @@ class Publishes:
         connection = self._connection
         size_bytes = batch.size_bytes
         message_count = batch.message_count
+        self._turns.take(size_bytes, len(batch.payloads))
         batch.producer.batches_pending += 1
         topic.publish(batch)
         limiter = topic.publish_limiter
@@ -140,11 +148,19 @@ class Publishes:
                 limiter.hold(self)
 
     def _publish_waiting(self) -> None:
-        """As much as groups let pass now. While something waits, one of their limiters holds this connection."""
+        """As much as this turn and groups let pass now. While something waits, the turns or one of the groups' limiters
+        hold this connection."""
         while self._waiting:
+            left_bytes = self._turns.left_bytes
+            if left_bytes <= 0:
+                self._turns.hold(self, sum([batch.size_bytes for batch in self._waiting]))
+                return
             batch = self._waiting[0]
             topic = self.topics[batch.producer.producer_id]
             count = len(batch.payloads)
+            cost_bytes = batch.size_bytes + count * SEND_BYTES
+            if cost_bytes > left_bytes:
+                count = max(1, left_bytes * count // cost_bytes)
             for limiter in topic.publish_limiters:
                 room_messages, room_bytes = limiter.room()
                 if room_messages < 1 or room_bytes < 1:
@@ -164,12 +180,12 @@ class Publishes:
                 self._publish(topic, batch.part(0, count, message_count))
 
     def pause_reading(self, reason: str) -> None:
-        """A group's limiter holds the connection."""
+        """The turns, or a group's limiter, hold the connection."""
         self._held_for[reason] = None
         self._connection.pause_reading(reason)
 
     def resume_reading(self, reason: str) -> None:
-        """A group's limiter lets it go on: what waits comes first."""
+        """Who held it lets it go on: what waits comes first."""
         self._held_for.pop(reason, None)
         self._publish_waiting()
         if reason not in self._held_for:

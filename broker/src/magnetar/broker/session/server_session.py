@@ -85,6 +85,7 @@ class ServerSession:
         self.state = SessionState.START
         self.protocol_version = 0
         self.client_version = ""
+        self.source_positions = False  # Whether the client matches receipts by positions at the source.
         self.access: SessionAccess | None = None
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
@@ -299,8 +300,8 @@ class ServerSession:
         connect = command.connect
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
         self.client_version = connect.client_version[:CLIENT_VERSION_CHARACTERS_MAX]
-        access = self.context.access
-        if access is None:
+        self.source_positions = connect.feature_flags.supports_repl_dedup_by_lid_and_eid
+        if (access := self.context.access) is None:
             self._let_in()
             return
         # Whoever has an `access` has loaded this module.
@@ -339,8 +340,7 @@ class ServerSession:
 
     def _refuse_request(self, command: BaseCommand) -> None:
         assert self._refusal is not None
-        answer = refusal_of(command, self._refusal.code, self._refusal.message)
-        if answer is not None:
+        if (answer := refusal_of(command, self._refusal.code, self._refusal.message)) is not None:
             self.write(answer)
             self._become(SessionState.CLOSED)
             self.connection.close()

@@ -10,6 +10,7 @@ from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.offload import OffloadSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB, PORT_MAX
@@ -88,6 +89,7 @@ class BrokerSettings:
     web_service_port_tls: int | None = setting("webServicePortTls", None, low=0, high=PORT_MAX)
     tls: TlsSettings = part(TlsSettings, SERVER_TLS_NAMES)
     """Certificates, authorities and versions of TLS, for both TLS ports."""
+    shared_ports: SharedPortSettings = field(default_factory=SharedPortSettings)
     proxy_protocol: bool = setting("haProxyProtocolEnabled", False)
     """Connections may begin with a PROXY header that names the true client."""
     advertised_listeners: str = setting("advertisedListeners", "")

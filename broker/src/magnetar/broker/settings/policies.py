@@ -121,6 +121,11 @@ class PolicySettings:
     dispatch_per_replicator_bytes: int = setting(
         "dispatchThrottlingRatePerReplicatorInByte", 0, dynamic="broker", below_zero=0
     )
+    replication_start_at: str = setting("replicationStartAt", "latest", dynamic="broker")
+    """Where a topic begins to be replicated that was not before: `latest` or `earliest`."""
+    replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1)
+    """Entries that one replicator has sent and that have no receipt."""
+
     dispatch_relative_to_publish_rate: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate", False, dynamic="broker"
     )

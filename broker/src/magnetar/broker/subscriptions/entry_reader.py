@@ -49,7 +49,7 @@ class Spawn(Protocol):
 class SubscriptionRuntime:
     """The world as subscriptions see it; one for a whole broker."""
 
-    __slots__ = ("call_later", "clock", "groups", "limits", "publish_latencies", "spawn")
+    __slots__ = ("call_later", "clock", "cluster_name", "groups", "limits", "publish_latencies", "spawn")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class SubscriptionRuntime:
         groups: ResourceGroups | None = None,
     ) -> None:
         """`groups`: the resource groups that limit topics together; None: there are none."""
+        self.cluster_name = ""
+        """That of this cluster; set before any topic is loaded."""
         self.clock = clock
         self.spawn = spawn
         self.call_later = call_later

@@ -3,6 +3,9 @@
 For each producer the highest sequence id that was taken and the highest that is stored are kept in memory; the latter
 also in the properties of the cursor `pulsar.dedup`, whose mark says up to which entry they hold. What lies behind it is
 read again when the topic is loaded. (Pulsar: `MessageDeduplication`)
+
+Replicators of other clusters send what other producers have published. They are gone by positions at the source where
+the replicator can (`source_position.py`), else by name and sequence id of the first producer.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.broker.source_position import SourcePositions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
 from magnetar.core.limits import MIB
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings.policies import PolicySettings
+    from magnetar.broker.source_position import ReplicatedMessage
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
     from magnetar.broker.topics.producer import PublishBatch
     from magnetar.core.clock import Clock
@@ -57,22 +62,30 @@ class Deduplication:
         "_entries",
         "_idle_since",
         "_ledger",
+        "_replayed",
         "_settings",
         "_snapshot_seconds",
+        "_sources",
         "pushed",
         "stored",
     )
 
-    def __init__(self, ledger: ManagedLedger, cursor: Cursor, settings: PolicySettings, clock: Clock) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, cursor: Cursor, settings: PolicySettings, clock: Clock, local_cluster: str
+    ) -> None:
         """Made by `open_deduplication`."""
         self._ledger = ledger
         self._cursor = cursor
         self._settings = settings
         self._clock = clock
-        self.pushed: dict[str, int] = dict(cursor.properties)
+        self._sources = SourcePositions(local_cluster)
+        self.pushed: dict[str, int] = self._sources.load(cursor.properties)
         """The highest sequence id of each producer that was taken to be stored."""
-        self.stored: dict[str, int] = dict(cursor.properties)
+        self.stored: dict[str, int] = dict(self.pushed)
         """The highest one that is stored."""
+        self._replayed: dict[str, int] = {}
+        """The highest sequence id of producers of other clusters, of what was stored with a position after the
+        snapshot. It counts for replicators that cannot go by positions, and not for a local producer of that name."""
         now = clock.monotonic_seconds()
         self._idle_since: dict[str, float] = dict.fromkeys(self.pushed, now)
         """Since when each producer is not connected, by its name, in seconds of the monotonic clock."""
@@ -88,7 +101,7 @@ class Deduplication:
             for entry in entries:
                 self._replay(entry)
             self._entries += len(entries)
-        self.pushed = dict(self.stored)
+        self.append_failed()
 
     def _replay(self, entry: Entry) -> None:
         try:
@@ -101,12 +114,17 @@ class Deduplication:
             return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1, unsigned.
         name = metadata.producer_name
         highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        if metadata.replicated_from and self._sources.replay(metadata.replicated_from, entry.data):
+            self._replayed[name] = max(highest, self._replayed.get(name, NEVER))
+            return
         if name not in self.stored:
             self._idle_since[name] = self._clock.monotonic_seconds()
         self.stored[name] = max(highest, self.stored.get(name, NEVER))
 
     def check(self, batch: PublishBatch, refused: Container[int]) -> list[DuplicateStatus] | None:
         """What each SEND of a batch is; None when all are new, as mostly. Those refused already are not looked at."""
+        if batch.replicated is not None:
+            return self._check_replicated(batch, batch.replicated, refused)
         name = batch.producer.name
         last = self.pushed.get(name, NEVER)
         stored = self.stored.get(name, NEVER)
@@ -126,21 +144,74 @@ class Deduplication:
         self.pushed[name] = last
         return statuses
 
+    def _check_replicated(
+        self, batch: PublishBatch, messages: list[ReplicatedMessage | None], refused: Container[int]
+    ) -> list[DuplicateStatus] | None:
+        statuses = [DuplicateStatus.NEW] * len(messages)
+        for index, message in enumerate(messages):
+            if index in refused or message is None or message.is_marker:
+                continue
+            if batch.producer.identity.source_positions:
+                statuses[index] = self._check_position(batch.producer.name, message)
+            elif not message.is_chunk_before_last:
+                sequence_id = batch.sequence_ids[index]
+                highest = max(sequence_id, batch.highest_sequence_ids[index])
+                statuses[index] = self._check_original(message.producer_name, sequence_id, highest)
+        return None if all(status is DuplicateStatus.NEW for status in statuses) else statuses
+
+    def _check_position(self, replicator: str, message: ReplicatedMessage) -> DuplicateStatus:
+        assert message.position is not None  # Those without are refused.
+        key = self._sources.key_of(replicator)
+        if self._sources.take(key, message.position):
+            return DuplicateStatus.NEW
+        return DuplicateStatus.STORED if self._sources.is_stored(key, message.position) else DuplicateStatus.UNKNOWN
+
+    def _check_original(self, name: str, sequence_id: int, highest: int) -> DuplicateStatus:
+        replayed = self._replayed.get(name, NEVER)
+        if sequence_id <= max(replayed, self.stored.get(name, NEVER)):
+            return DuplicateStatus.STORED
+        if sequence_id <= self.pushed.get(name, NEVER):
+            return DuplicateStatus.UNKNOWN
+        self.pushed[name] = highest
+        return DuplicateStatus.NEW
+
+    def _replicated_stored(self, batch: PublishBatch, messages: list[ReplicatedMessage | None]) -> None:
+        now = self._clock.monotonic_seconds()
+        key = self._sources.key_of(batch.producer.name)
+        for index, message in enumerate(messages):
+            if message is None or message.is_marker:
+                continue
+            if batch.producer.identity.source_positions:
+                assert message.position is not None
+                self._sources.store(key, message.position)
+            elif not message.is_chunk_before_last:
+                name = message.producer_name
+                if name not in self.stored or name in self._idle_since:
+                    self._idle_since[name] = now  # Nobody says when a producer elsewhere is gone.
+                self.stored[name] = max(batch.sequence_ids[index], batch.highest_sequence_ids[index])
+
     def batch_stored(self, batch: PublishBatch, position: Position) -> None:
         """What `check` found new is durable; `position` is of its last entry."""
+        if batch.replicated is not None:
+            self._replicated_stored(batch, batch.replicated)
+        else:
+            self._stored_of_one(batch)
+        self._entries += len(batch.sequence_ids)
+        if self._entries >= self._settings.deduplication_snapshot_entries:
+            self.snapshot(position)
+
+    def _stored_of_one(self, batch: PublishBatch) -> None:
         last = len(batch.sequence_ids) - 1
         if batch.has_chunks:
             while last >= 0 and not _ends_message(batch.payloads[last]):
                 last -= 1
         if last >= 0:
             self.stored[batch.producer.name] = max(batch.sequence_ids[last], batch.highest_sequence_ids[last])
-        self._entries += len(batch.sequence_ids)
-        if self._entries >= self._settings.deduplication_snapshot_entries:
-            self.snapshot(position)
 
     def append_failed(self) -> None:
         """Batches were not stored: their producers send them again."""
         self.pushed = dict(self.stored)
+        self._sources.forget_taken()
 
     def last_sequence_id(self, producer_name: str) -> int:
         """The highest one that the producer need not send again; -1 when nothing is known of it."""
@@ -173,6 +244,7 @@ class Deduplication:
         self._snapshot_seconds = self._clock.monotonic_seconds()
         properties = self._cursor.properties
         properties.clear()
+        properties.update(self._sources.snapshot(self._settings.deduplication_producers_max))
         for name, sequence_id in self.stored.items():
             if len(properties) >= self._settings.deduplication_producers_max:
                 break
@@ -218,8 +290,10 @@ class DeduplicationSwitch:
         try:
             while not topic.closing and _differs(topic):
                 if topic.policies.deduplication:
-                    settings = self._runtime.limits.settings
-                    topic.deduplication = await open_deduplication(topic.ledger, settings, self._runtime.clock)
+                    runtime = self._runtime
+                    topic.deduplication = await open_deduplication(
+                        topic.ledger, runtime.limits.settings, runtime.clock, runtime.cluster_name
+                    )
                 else:
                     topic.deduplication = None
                     await topic.ledger.delete_cursor(CURSOR_NAME)
@@ -248,10 +322,12 @@ def _differs(topic: DeduplicatedTopic) -> bool:
     return topic.deduplication is not None or CURSOR_NAME in topic.ledger.cursors
 
 
-async def open_deduplication(ledger: ManagedLedger, settings: PolicySettings, clock: Clock) -> Deduplication:
+async def open_deduplication(
+    ledger: ManagedLedger, settings: PolicySettings, clock: Clock, local_cluster: str = ""
+) -> Deduplication:
     """Begin, or go on where a former owner of the topic was. Raises what the ledger raises."""
     cursor = await ledger.open_cursor(CURSOR_NAME, LATEST)
-    deduplication = Deduplication(ledger, cursor, settings, clock)
+    deduplication = Deduplication(ledger, cursor, settings, clock, local_cluster)
     await deduplication.replay()
     return deduplication
 

@@ -15,6 +15,8 @@ def is_active(topic: Topic) -> bool:
     """Whether somebody uses the topic, or is going to: who is connected, and subscriptions (that lag behind)."""
     if topic.producers.by_name or topic.producers.waiting:
         return True
+    if topic.replicators is not None and topic.replicators.behind:
+        return True
     if topic.policies.inactive_topics.mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS:
         return bool(topic.subscriptions)
     if not isinstance(topic, PersistentTopic):

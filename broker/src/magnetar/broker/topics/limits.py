@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import host_of
 from magnetar.broker.policies.limiter import TokenBucket
+from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from magnetar.core.clock import Clock
     from magnetar.core.topic_name import TopicName
     from magnetar.wire.pulsar.enums import SubscriptionType
-
-REPLICATOR_PREFIX: Final = "pulsar.repl"
-"""How producers of other clusters and their cursors are called; they are no clients and do not count."""
 
 SUBSCRIBERS_REMEMBERED_MAX: Final = 10_000
 """Consumers whose subscribe rate is known; the ones that are full again are forgotten first."""
@@ -58,14 +56,14 @@ def check_producer(
     present: Collection[Producer],
 ) -> None:
     """Raises PulsarError(PRODUCER_BUSY) for one too many, METADATA_ERROR for one that does not encrypt but has to."""
-    if producer.name.startswith(REPLICATOR_PREFIX):
-        return
+    if producer.is_replicator:
+        return  # Its messages are looked at one by one: those that are not encrypted are refused.
     if policies.encryption_required and not producer.identity.encrypted:
         raise PulsarError(ServerError.METADATA_ERROR, f"Encryption is required in {topic}")
     same_address_max = settings.same_address_producers_max
     if policies.producers_max <= 0 and same_address_max <= 0:
         return
-    others = [one for one in present if one.name != producer.name and not one.name.startswith(REPLICATOR_PREFIX)]
+    others = [one for one in present if one.name != producer.name and not one.is_replicator]
     if 0 < policies.producers_max <= len(others):
         raise PulsarError(ServerError.PRODUCER_BUSY, f"Topic '{topic}' reached max producers limit")
     if same_address_max > 0:

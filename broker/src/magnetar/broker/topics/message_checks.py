@@ -1,7 +1,7 @@
 """What looks at published messages one by one: sizes, delays, encryption, duplicates, transactions.
 
-Only topics with such a policy come here, and those with transactions. What is not stored is answered in its turn among
-the receipts of the rest.
+Only topics with such a policy come here, those with transactions, and what other clusters replicate. What is not stored
+is answered in its turn among the receipts of the rest.
 (Pulsar: `PersistentTopic.publishMessage`, `Producer.checkAndStartPublish`)
 """
 
@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.source_position import (
+    MARKER_RECEIPT,
+    ReplicatedMessage,
+    read_replicated,
+)
 from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
@@ -46,6 +52,11 @@ NO_TRANSACTION: Final = (ABSENT, ABSENT)
 
 OTHER_TRANSACTION: Final = "The message names another transaction than its command"
 
+NO_SOURCE_POSITION: Final = (
+    f"Cannot determine whether the message is a duplicate: property {SOURCE_POSITION_PROPERTY} is not <ledger>:<entry>"
+)
+"""To a replicator that goes by positions, whose message has none. It is not stored: the replicator sends it again."""
+
 
 def publish_checked(
     batch: PublishBatch,
@@ -57,6 +68,10 @@ def publish_checked(
 ) -> None:
     """Append what may be stored and answer the rest. The order of the batch is kept."""
     refusals = _refusals(batch, policies)
+    if batch.producer.is_replicator:
+        batch.replicated = [read_replicated(payload) for payload in batch.payloads]
+        if batch.producer.identity.source_positions:
+            _add_unplaced(batch.replicated, refusals)
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals)
     if buffer is not None:
@@ -65,6 +80,8 @@ def publish_checked(
     if batch.transactions is not None:
         _add_ended(batch, batch.transactions, buffer, refusals)
         _name_transactions(batch, batch.transactions, refusals)
+    if batch.replicated is not None and batch.producer.identity.source_positions:
+        _answer_by_position(batch, batch.replicated, refusals)
     if not refusals:
         append(batch)
         return
@@ -111,6 +128,26 @@ def _refusal_by_metadata(payload: bytes, policies: EffectivePolicies, delay_ms_m
     if 0 < delay_ms_max < metadata.deliver_at_ms - metadata.publish_time_ms and metadata.deliver_at_ms > 0:
         return ServerError.NOT_ALLOWED_ERROR, f"Exceeds max allowed delivery delay of {delay_ms_max} milliseconds"
     return None
+
+
+def _add_unplaced(replicated: list[ReplicatedMessage | None], refusals: dict[int, Refusal]) -> None:
+    for index, message in enumerate(replicated):
+        if index not in refusals and (message is None or (message.position is None and not message.is_marker)):
+            refusals[index] = (ServerError.PERSISTENCE_ERROR, NO_SOURCE_POSITION)
+
+
+def _answer_by_position(
+    batch: PublishBatch, replicated: list[ReplicatedMessage | None], refusals: dict[int, Refusal]
+) -> None:
+    """Receipts have the message's position at its source in place of sequence ids: by it the replicator knows which of
+    its messages is meant, also after it has begun anew. Errors keep the sequence ids of the command."""
+    for index, message in enumerate(replicated):
+        if message is None or refusals.get(index, ALREADY_STORED) != ALREADY_STORED:
+            continue
+        if message.is_marker:
+            batch.highest_sequence_ids[index] = MARKER_RECEIPT
+        elif message.position is not None:
+            batch.sequence_ids[index], batch.highest_sequence_ids[index] = message.position
 
 
 def _add_duplicates(

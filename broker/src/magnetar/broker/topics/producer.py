@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from magnetar.broker.replicator_names import is_replicator
+from magnetar.broker.source_position import ReplicatedMessage
 from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
@@ -46,6 +48,7 @@ class PublishBatch:
         "message_count",
         "payloads",
         "producer",
+        "replicated",
         "sequence_ids",
         "size_bytes",
         "transactions",
@@ -60,8 +63,15 @@ class PublishBatch:
         self.size_bytes = 0
         self.has_chunks = False
         """Whether any SEND says that it is a part of a larger message."""
+        self.replicated: list[ReplicatedMessage | None] | None = None
+        """What each SEND of another cluster's replicator says of itself; None of any other producer."""
         self.transactions: list[tuple[int, int] | None] | None = None
         """The transaction of each SEND, None for one without; None when none has one."""
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether its messages are looked at one by one whatever the topic's policies are."""
+        return self.transactions is not None or self.producer.is_replicator
 
     def part(self, start: int, end: int, message_count: int) -> PublishBatch:
         """The SENDs from the one to before the other, which hold so many messages."""
@@ -72,6 +82,8 @@ class PublishBatch:
         part.message_count = message_count
         part.size_bytes = sum(map(len, part.payloads))
         part.has_chunks = self.has_chunks
+        if self.replicated is not None:
+            part.replicated = self.replicated[start:end]
         if self.transactions is not None:
             part.transactions = self.transactions[start:end]
         return part
@@ -118,6 +130,7 @@ class ProducerIdentity:
         "name",
         "producer_id",
         "schema_version",
+        "source_positions",
         "topic_epoch",
         "user_provided_name",
     )
@@ -134,6 +147,8 @@ class ProducerIdentity:
         self.schema_version: bytes = b""
         self.address = ""
         self.client_version = ""
+        self.source_positions = False
+        """Whether the client can match receipts by positions at their source (`supports_repl_dedup_by_lid_and_eid`)."""
 
 
 class Producer:
@@ -146,6 +161,8 @@ class Producer:
         self.connection = connection
         self.connected_since_ms = connected_since_ms
         self.state = ProducerState.OPENING
+        self.is_replicator = is_replicator(identity.name)
+        """Of another cluster: no client, and what it sends has producers of its own."""
         self.batches_pending = 0
         """Batches that the topic was given and has not answered."""
         self._on_drained: list[Callable[[], None]] = []

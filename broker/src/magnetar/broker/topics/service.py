@@ -89,13 +89,11 @@ class BrokerService:
         call_later = asyncio.get_running_loop().call_later
         self.limits = BrokerLimits(settings.policies, clock, call_later)
         self.policies = Policies(
-            BrokerLevel(settings, ledgers.settings),
-            self.resources,
-            self.spawn,
-            self.namespaces_in_use,
+            BrokerLevel(settings, ledgers.settings), self.resources, self.spawn, self.namespaces_in_use
         )
         self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
+        self._runtime.cluster_name = settings.cluster_name
         self.publish_latencies = self._runtime.publish_latencies
         self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
         self.upkeep = Upkeep(self, call_later)
@@ -234,7 +232,7 @@ class BrokerService:
         # They may have changed while it was opened, when nobody could tell the topic.
         policies = self.policies.of(name)
         topic.follow(policies)
-        self.upkeep.unreplicated.look(name, policies)
+        self.upkeep.replication.follow(topic, policies)
         self.topics[str(name)] = owned.topics[str(name)] = topic
         if isinstance(topic, PersistentTopic) and is_unsettled(topic.ledger):
             self.compaction(topic).settle_later()

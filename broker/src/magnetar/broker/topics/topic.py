@@ -135,7 +135,7 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self._checks_messages or batch.transactions is not None or (self.buffer and self.buffer.in_use):
+        elif self._checks_messages or batch.looked_at or (self.buffer and self.buffer.in_use):
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
             self._append(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter, limiter_for
@@ -17,6 +19,9 @@ from magnetar.broker.topics.producers import Producers
 from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+if TYPE_CHECKING:
+    from magnetar.broker.replication.topic_replicators import TopicReplicators
 
 
 class TopicBase:
@@ -39,6 +44,7 @@ class TopicBase:
         "policies",
         "publish_limiter",
         "publish_limiters",
+        "replicators",
         "state",
     )
 
@@ -65,6 +71,8 @@ class TopicBase:
         self.publish_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         """Those of its groups."""
         self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self.replicators: TopicReplicators | None = None
+        """What brings its messages to other clusters; None: nothing does."""
         self._runtime = runtime
         self._clock = clock
 
@@ -126,7 +134,8 @@ class TopicBase:
 
     def _disconnect_unencrypted(self) -> None:
         if self.policies.encryption_required and not self.of_broker:
-            for producer in [one for one in self.producers.by_name.values() if not one.identity.encrypted]:
+            present = list(self.producers.by_name.values())
+            for producer in [one for one in present if not (one.identity.encrypted or one.is_replicator)]:
                 producer.disconnect()
                 self.remove_producer(producer)
 
@@ -141,6 +150,8 @@ class TopicBase:
 
     def _become(self, state: LoadedTopicState) -> None:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)
+        if self.closing and self.replicators is not None:
+            self.replicators.close()
 
     def _refuse_when_closing(self) -> None:
         if self.closing:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction.threshold import over_threshold
 from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
-from magnetar.broker.policies.unreplicated import Unreplicated
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
+from magnetar.broker.topics.replication import Replication
 from magnetar.broker.topics.sweep import Item, Job, Sweeper, Work
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.inquiry import LOOK_SECONDS
@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.errors import PulsarError
 if TYPE_CHECKING:
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
+    from magnetar.broker.schema.registry import SchemaRegistry
     from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.topic import Topic
@@ -71,6 +72,8 @@ class LoadedTopics(Protocol):
     @property
     def transactions(self) -> TopicParts: ...
     @property
+    def schemas(self) -> SchemaRegistry: ...
+    @property
     def topics(self) -> Mapping[str, Topic]: ...
     @property
     def ledgers(self) -> ManagedLedgerFactory: ...
@@ -86,7 +89,7 @@ class Upkeep:
     def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         self._service = service
         self._settings = service.settings.policies
-        self.unreplicated = Unreplicated()
+        self.replication = Replication(service, call_later)
         self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._ledgers: Sweeper[ManagedLedger] = Sweeper(self._opened, service.clock, call_later, service.spawn)
@@ -169,6 +172,7 @@ class Upkeep:
     def stop(self) -> None:
         """Begin nothing more."""
         self._stop_watching()
+        self.replication.stop()
         self._sweeper.stop()
         self._ledgers.stop()
 
@@ -197,7 +201,7 @@ class Upkeep:
     def _follow(self, topic: Topic) -> None:
         policies = self._service.policies.of(topic.name)
         topic.follow(policies)
-        self.unreplicated.look(topic.name, policies)
+        self.replication.follow(topic, policies)
 
     def _applied(self) -> None:
         if not self._apply.queued:
@@ -215,6 +219,8 @@ class Upkeep:
 
     def _update_rates(self, topic: Topic) -> Work | None:
         topic.update_rates(RATE_UPDATE_SECONDS)
+        if topic.replicators is not None:
+            topic.replicators.update_rates(RATE_UPDATE_SECONDS)
         return None
 
     def _end_storage_period(self, topic: Topic) -> Work | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from magnetar.cli.commands import broker_bundles, broker_cluster
@@ -16,7 +16,7 @@ from magnetar.cli.commands.options import (
     MetadataStoreOption,
     settings_given,
 )
-from magnetar.cli.commands.starting import serve
+from magnetar.cli.commands.starting import process_command, serve
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")]
 AddressOption = Annotated[
@@ -32,6 +32,30 @@ PortOption = Annotated[
 HttpPortOption = Annotated[
     int | None,
     typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"),
+]
+
+ProcessesOption = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=64,
+        envvar="MAGNETAR_PROCESSES",
+        help="Brokers to run, one for each core.",
+        rich_help_panel="Processes",
+    ),
+]
+DEFAULT_METRICS_PORT: Final = 8081
+MetricsPortOption = Annotated[
+    int,
+    typer.Option(
+        "--processes-metrics-port",
+        min=0,
+        max=65535,
+        envvar="MAGNETAR_PROCESSES_METRICS_PORT",
+        help="Metrics of all processes; 0 is any.",
+        rich_help_panel="Processes",
+    ),
 ]
 
 application = command_group("broker", "Run a broker, and look after a cluster's brokers and bundles.")
@@ -50,6 +74,8 @@ def run(
     advertised_address: AdvertisedAddressOption = None,
     port: PortOption = None,
     http_port: HttpPortOption = None,
+    processes: ProcessesOption = 1,
+    metrics_port: MetricsPortOption = DEFAULT_METRICS_PORT,
     assignments: AssignmentsOption = None,
     check: CheckOption = False,
     log_level: LogLevelOption = LogLevel.INFO,
@@ -64,6 +90,10 @@ def run(
 
     One line on standard output tells when it serves. Ctrl-C or SIGTERM stops it cleanly, with its topics handed over
     to other brokers (brokerShutdownTimeoutMs at most), a second one at once.
+
+    A broker uses one core. --processes N starts N brokers, each with ports of its own, which clients find at the ports
+    that are set; a supervisor starts those again that end, and tells the health and the metrics of all.
+
     Exit code: 0 stopped, 1 cannot run, 2 wrong options or settings.
 
     [dim]Examples:[/]
@@ -81,7 +111,13 @@ def run(
         brokerServicePort=("--port", port),
         webServicePort=("--http-port", http_port),
     )
-    serve(BROKER_SERVICE, conf, assignments, options, check=check, log_level=log_level)
+    if processes == 1:
+        serve(BROKER_SERVICE, conf, assignments, options, check=check, log_level=log_level)
+    from magnetar.broker.process_group import broker_group
+
+    command = process_command("broker", conf, assignments, options, log_level)
+    group = broker_group(processes, command, metrics_port)
+    serve(group, conf, assignments, options, check=check, log_level=log_level)
 
 
 BROKERS = "Brokers"

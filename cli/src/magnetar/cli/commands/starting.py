@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -31,3 +32,19 @@ def serve(
 
     sources = SettingSources(file=conf, environment=environment(), assignments=assignments or [], options=options)
     raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
+
+
+def process_command(
+    component: str,
+    conf: Path | None,
+    assignments: list[str] | None,
+    options: dict[str, tuple[str, str]],
+    log_level: LogLevel,
+) -> tuple[str, ...]:
+    """What runs one process with the same settings, to which more `--set` may be added: they win."""
+    given = [*(assignments or []), *(f"{name}={value}" for name, (value, _) in options.items())]
+    return (
+        *(sys.executable, "-m", "magnetar.cli", component, "run", "--processes", "1", "--log-level", log_level.value),
+        *(() if conf is None else ("--conf", str(conf))),
+        *(word for one in given for word in ("--set", one)),
+    )

@@ -136,6 +136,7 @@ def connected(*, server_version: str, protocol_version: int, max_message_size: i
         supports_topic_watchers=topic_watchers,
         supports_topic_watcher_reconcile=topic_watchers,
         supports_get_partitioned_metadata_without_auto_creation=True,
+        supports_repl_dedup_by_lid_and_eid=True,
     )
     return frame_of(
         pb.CommandConnected(

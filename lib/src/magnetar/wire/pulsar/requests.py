@@ -129,9 +129,15 @@ def _error(code: int, message: str) -> PulsarError:
 
 
 def connect(
-    *, client_version: str, auth_method_name: str = "", auth_data: bytes = b"", proxy_to_broker_url: str = ""
+    *,
+    client_version: str,
+    auth_method_name: str = "",
+    auth_data: bytes = b"",
+    proxy_to_broker_url: str = "",
+    relays: bool = False,
 ) -> bytes:
-    """The first command of a connection. `proxy_to_broker_url` is `host:port` of the broker behind a proxy."""
+    """The first command of a connection. `proxy_to_broker_url` is `host:port` of the broker behind a proxy; `relays`
+    says that messages of another cluster come with their source positions."""
     command = pb.CommandConnect(
         client_version=client_version,
         protocol_version=PROTOCOL_VERSION,
@@ -141,6 +147,8 @@ def connect(
             supports_get_partitioned_metadata_without_auto_creation=True,
         ),
     )
+    if relays:
+        command.feature_flags.supports_repl_dedup_by_lid_and_eid = True
     if auth_method_name:
         command.auth_method_name = auth_method_name
         command.auth_data = auth_data
@@ -177,6 +185,11 @@ def partitioned_metadata(request_id: int, topic: str, *, create: bool) -> bytes:
         topic=topic, request_id=request_id, metadata_auto_creation_enabled=create
     )
     return frame_of(command)
+
+
+def get_or_create_schema(request_id: int, topic: str, schema: pb.Schema) -> bytes:
+    """The version of a schema of the topic, which is registered if need be."""
+    return frame_of(pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema))
 
 
 def get_schema(request_id: int, topic: str, version: bytes | None = None) -> bytes:
@@ -227,6 +240,21 @@ def send(
         body += b"\x18" + varint(num_messages)
     if highest_sequence_id:
         body += b"\x30" + varint(highest_sequence_id)
+    command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
+    return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
+
+
+def relay_send(
+    producer_id: int, sequence_id: int, message: bytes, num_messages: int, *, chunked: bool, marker: bool
+) -> bytes:
+    """SEND of a message that another cluster has stored; `sequence_id` is its original one."""
+    body = b"\x08" + varint(producer_id) + b"\x10" + varint(unsigned64(sequence_id))
+    if num_messages != 1:
+        body += b"\x18" + varint(num_messages)
+    if chunked:
+        body += b"\x38\x01"
+    if marker:
+        body += b"\x40\x01"
     command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
     return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from magnetar.broker.admin.brokers.compaction_metrics import COMPACTION_METRICS, compaction_values
 from magnetar.broker.admin.brokers.metric_text import Definition, Row, escape, labelled, metric
 from magnetar.broker.admin.brokers.offload_metrics import OFFLOAD_METRICS, offload_values
+from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
 from magnetar.broker.admin.brokers.storage_metrics import (
     NAMESPACE_METRICS,
     WRITE_METRICS,
@@ -63,6 +64,7 @@ FAMILIES: Final[Mapping[str, Sequence[Definition]]] = {
     "transactional": TRANSACTIONAL_METRICS,
     "compaction": COMPACTION_METRICS,
     "offload": OFFLOAD_METRICS,
+    "replication": REPLICATION_METRICS,
     "subscription": SUBSCRIPTION_METRICS,
     "consumer": CONSUMER_METRICS,
     "ledger": NAMESPACE_METRICS,
@@ -121,6 +123,8 @@ class GatheredRows:
         ):
             if some is not None:
                 self._add(kind, topic, labels, some)
+        for cluster, replicated in replication_values(topic):
+            self._add("replication", topic, f'{labels[:-1]},remote_cluster="{escape(cluster)}"}}', replicated)
 
     def _add(self, kind: str, topic: Topic, labels: str, values: list[float]) -> None:
         if self._settings.topic_metrics:

@@ -201,7 +201,7 @@ async def topic_document(topic: Topic, turn: TimeSlice) -> dict[str, Any]:
             subscriptions[name] = subscription_document(subscription)
     if turn.over:
         await turn.pause()
-    publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
+    publishers = [publisher_stats(one) for one in topic.producers.by_name.values() if not one.is_replicator]
     stored = topic.ledger if isinstance(topic, PersistentTopic) else None
     document = {
         "publishers": [without_nulls({name: one[name] for name in OF_PUBLISHER}) for one in publishers],

@@ -123,7 +123,7 @@ def topic_values(topic: Topic, subscriptions: list[dict[str, Any]]) -> list[floa
     producers = list(topic.producers.by_name.values())
     return [
         len(subscriptions),
-        len(producers),
+        sum(not producer.is_replicator for producer in producers),
         sum(len(subscription["consumers"]) for subscription in subscriptions),
         sum(producer.message_rate_in for producer in producers),
         sum(subscription["msgRateOut"] for subscription in subscriptions),

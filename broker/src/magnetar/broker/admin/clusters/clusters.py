@@ -70,6 +70,12 @@ CLUSTER_DATA: Final = Shape(
 )
 """The members of a cluster's record, with what each may be (Pulsar `ClusterDataImpl`)."""
 
+DOTTED_NAME: Final = (
+    "Cluster name is not valid: it has a dot. The cursor that replicates to a cluster is called pulsar.repl.<cluster>, "
+    "and what follows its last dot is taken for the cluster. Use a name without dots"
+)
+"""Apache's brokers take such a name, and replicate to another cluster, or none, later."""
+
 URL_SCHEMES: Final = {
     "serviceUrl": (("http",), "Illegal service url, example: http://pulsar.example.com:8080"),
     "serviceUrlTls": (("https",), "Illegal service tls url, example: https://pulsar.example.com:8443"),
@@ -123,6 +129,8 @@ class ClusterHandlers(Handlers):
         await require_writable(self._context)
         if not is_valid_name_part(cluster):
             raise AdminError(PRECONDITION_FAILED, "Cluster name is not valid")
+        if "." in cluster:
+            raise AdminError(PRECONDITION_FAILED, DOTTED_NAME)
         try:
             await self._documents.create(Resources.cluster_path(cluster), data)
         except VersionConflict:

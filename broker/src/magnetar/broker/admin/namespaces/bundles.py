@@ -31,6 +31,7 @@ from magnetar.broker.admin.web.shapes import body_of, list_of, long
 from magnetar.broker.bundles.moves import BundleNotOwned
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
+from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
@@ -43,8 +44,6 @@ BUNDLE: Final = ONE + "/{bundle}"
 
 LARGEST: Final = "LARGEST"
 HOT: Final = "HOT"
-
-REPLICATOR_PREFIX: Final = "pulsar.repl"
 
 TOPICS_AT_ONCE_MAX: Final = 32
 """Topics worked on side by side: loading one costs a few reads from the store."""

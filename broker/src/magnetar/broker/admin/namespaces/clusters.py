@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.namespaces.policies import ONE
+from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.documents import change_policies, policies_of, require_writable
 from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.owners import redirect, url_for
@@ -16,14 +17,20 @@ from magnetar.broker.admin.web.responses import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     AdminError,
+    flag,
     json,
     namespace_of,
 )
 from magnetar.broker.admin.web.shapes import body_of, set_of, text
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.unreplicated import tell
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import NamespaceName
+
+LEAVING: Final = (
+    "The list does not have this cluster, {}: it would not serve the topics of the namespace any more, and Apache's "
+    "brokers would delete them with their messages. Name it as well, or use force=true: then the topics are not served "
+    "here, and stay stored until the cluster is named again"
+)
 
 
 def routes(context: BrokerContext) -> list[web.RouteDef]:
@@ -48,8 +55,9 @@ class NamespaceClusterHandlers(Handlers):
         """Where it may be."""
         return json((await policies_of(self._context, namespace_of(request))).get("allowed_clusters") or [])
 
+    @takes("force", body="a list of clusters")
     async def set_replication(self, request: web.Request) -> web.Response:
-        """Choose where its messages are replicated to."""
+        """Choose where its messages are replicated to; without this cluster only with `force`."""
         namespace = namespace_of(request)
         await require_writable(self._context)
         wanted: list[str] = sorted(await body_of(request, set_of(text)) or [])
@@ -59,28 +67,23 @@ class NamespaceClusterHandlers(Handlers):
             raise AdminError(PRECONDITION_FAILED, "Cannot specify global in the list of replication clusters")
         await require_known_clusters(self._context, wanted)
         policies = await policies_of(self._context, namespace)
-        allowed = policies.get("allowed_clusters") or wanted
-        for cluster in wanted:
-            if cluster not in allowed:
-                raise AdminError(
-                    BAD_REQUEST,
-                    f"Cluster [{cluster}] is not in the list of allowed clusters list for namespace [{namespace}]",
-                )
+        require_allowed_clusters(policies, wanted, str(namespace))
         await require_clusters_of_tenant(self._context, namespace.tenant, wanted)
+        self._check_leaving(request, policies, {"replication_clusters": wanted})
         await change_policies(self._context, namespace, lambda document: {**document, "replication_clusters": wanted})
-        if others := [cluster for cluster in wanted if cluster != self._context.settings.cluster_name]:
-            tell(f"namespace {namespace}", others)
         return web.Response()
 
+    @takes("force", body="a list of clusters")
     async def set_allowed(self, request: web.Request) -> web.Response:
-        """Choose where it may be."""
+        """Choose where it may be; without this cluster only with `force`."""
         namespace = namespace_of(request)
         await require_writable(self._context)
         wanted: list[str] | None = await body_of(request, set_of(text))
         if wanted is None:
             raise AdminError(BAD_REQUEST, "ClusterIds should not be null")
         await require_clusters_of_tenant(self._context, namespace.tenant, sorted(wanted))
-        replicated = (await policies_of(self._context, namespace)).get("replication_clusters") or []
+        policies = await policies_of(self._context, namespace)
+        replicated = policies.get("replication_clusters") or []
         if not set(replicated) <= set(wanted):
             raise AdminError(
                 BAD_REQUEST,
@@ -89,8 +92,16 @@ class NamespaceClusterHandlers(Handlers):
             )
         await require_known_clusters(self._context, sorted(wanted))
         changed = {"allowed_clusters": sorted(wanted)}
+        self._check_leaving(request, policies, changed)
         await change_policies(self._context, namespace, lambda document: {**document, **changed})
         return web.Response()
+
+    def _check_leaving(self, request: web.Request, policies: Document, changed: Document) -> None:
+        """Raises 412 when this cluster would leave the namespace without `force`."""
+        here = self._context.settings.cluster_name
+        leaving = here in clusters_of(policies) and here not in clusters_of({**policies, **changed})
+        if leaving and not flag(request, "force"):
+            raise AdminError(PRECONDITION_FAILED, LEAVING.format(here))
 
 
 async def require_known_clusters(context: BrokerContext, wanted: list[str]) -> None:
@@ -106,6 +117,17 @@ async def require_known_clusters(context: BrokerContext, wanted: list[str]) -> N
                 CONFLICT,
                 f"{cluster}'s peer-clusters [{', '.join(peers)}] can't be part of replication-clusters "
                 f"[{', '.join(wanted)}]",
+            )
+
+
+def require_allowed_clusters(policies: Document, wanted: list[str], namespace: str) -> None:
+    """Raises 400 for clusters that a namespace may not be in."""
+    allowed = policies.get("allowed_clusters") or wanted
+    for cluster in wanted:
+        if cluster not in allowed:
+            raise AdminError(
+                BAD_REQUEST,
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for namespace [{namespace}]",
             )
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiohttp import web
+from magnetar.broker.admin.namespaces.clusters import (
+    require_allowed_clusters,
+    require_clusters_of_tenant,
+    require_known_clusters,
+)
 from magnetar.broker.admin.namespaces.offload import described, offload_policies
 from magnetar.broker.admin.topics.access import TopicAccess
 from magnetar.broker.admin.topics.policies import GET_QUERY, SET_QUERY, PolicyAccess, with_fields
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web import policy_shapes as shapes
 from magnetar.broker.admin.web.described import takes
+from magnetar.broker.admin.web.documents import policies_of
 from magnetar.broker.admin.web.responses import (
     BAD_REQUEST,
     FORBIDDEN,
@@ -263,10 +269,10 @@ class SpecialPolicyHandlers:
                 PRECONDITION_FAILED,
                 "Can not remove local cluster from the local topic-level replication clusters policy",
             )
-        known = await self._context.service.resources.clusters()
-        for cluster in clusters:
-            if cluster not in known:
-                raise AdminError(FORBIDDEN, f"Invalid cluster id: {cluster}")
+        await require_known_clusters(self._context, clusters)
+        policies = await policies_of(self._context, name.namespace_name)
+        require_allowed_clusters(policies, clusters, str(name.namespace_name))
+        await require_clusters_of_tenant(self._context, name.namespace_name.tenant, clusters)
         await self._access.put(request, name, {"replicationClusters": clusters})
         return no_content()
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from aiohttp import web
+from magnetar.broker.admin.topics.inbound_replication import NOT_REPLICATED, inbound_figures
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.policies.unreplicated import replication_stats
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic, Topic
@@ -94,6 +94,7 @@ class StatsOptions:
 async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOptions) -> dict[str, Any]:
     """One topic (or partition)."""
     publishers = [publisher_stats(producer) for producer in topic.producers.by_name.values()]
+    clients = {producer.name for producer in topic.producers.by_name.values() if not producer.is_replicator}
     subscriptions = await subscription_stats(topic, options)
     stats: dict[str, Any] = {
         "msgRateIn": sum((publisher["msgRateIn"] for publisher in publishers), 0.0),
@@ -106,10 +107,12 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
         "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
         **NOTHING_TO_SAY,
-        "publishers": publishers if options.publishers else [],
+        "publishers": [one for one in publishers if one["producerName"] in clients] if options.publishers else [],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": replication_stats(topic.policies),
+        "replication": with_inbound(
+            {} if topic.replicators is None else topic.replicators.stats(), topic.producers.by_name.values()
+        ),
         "topicEpoch": topic.producers.topic_epoch,
         "ownerBroker": context.settings.broker_id,
         "topicCreationTimeStamp": topic.created_ms,
@@ -129,6 +132,22 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         for key, value in stats.items()
         if value is not None
     }
+
+
+def with_inbound(replication: dict[str, Any], producers: Iterable[Producer]) -> dict[str, Any]:
+    """`replication` of a topic's statistics, with what comes in. A cluster that sends and gets nothing has a member as
+    well; Apache's broker leaves it out."""
+    for source, figures in inbound_figures(producers).items():
+        replication[source] = {
+            **replication.get(source, NOT_REPLICATED),
+            "msgRateIn": figures.message_rate,
+            "msgThroughputIn": figures.byte_rate,
+            "msgInCount": figures.message_count,
+            "bytesInCount": figures.size_bytes,
+            "inboundConnection": figures.address,
+            "inboundConnectedSince": iso_time(figures.connected_since_ms),
+        }
+    return replication
 
 
 def _add_stored(stats: dict[str, Any], topic: PersistentTopic) -> None:

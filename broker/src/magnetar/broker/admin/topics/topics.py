@@ -13,6 +13,7 @@ from magnetar.broker.admin.web.responses import (
     CONFLICT,
     NOT_FOUND,
     PRECONDITION_FAILED,
+    UNPROCESSABLE,
     AdminError,
     body_json,
     flag,
@@ -23,6 +24,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import check_members
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleRange
 from magnetar.core.hashing import bundle_hash
@@ -99,7 +101,7 @@ class TopicHandlers(HandlersOfTopics):
 
     @takes("force", "authoritative")
     async def delete(self, request: web.Request) -> web.Response:
-        """Remove a topic that is not partitioned; without `force` one that nobody uses."""
+        """Remove a topic that is not partitioned; without `force` one that nobody uses and that is not replicated."""
         name = topic_of(request)
         if await self._resources.partitions(name):
             raise AdminError(
@@ -110,6 +112,8 @@ class TopicHandlers(HandlersOfTopics):
         if await self._resources.policies(name.namespace_name) is None:
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         await require_topic_owner(self._context, request, name)
+        if not flag(request, "force"):
+            await self._check_not_replicated(name)
         try:
             await self._service.delete(name, force=flag(request, "force"))
         except PulsarError as problem:
@@ -125,6 +129,17 @@ class TopicHandlers(HandlersOfTopics):
         if gone:
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         return no_content()
+
+    async def _check_not_replicated(self, name: TopicName) -> None:
+        """Raises 422 for a topic that is replicated: what is not sent yet would be lost."""
+        policies = await self._service.policies.load(name)
+        clusters = () if policies is None or belongs_to_brokers(name) else policies.remote_clusters
+        if clusters and await self._access.exists(name):
+            raise AdminError(
+                UNPROCESSABLE,
+                f"Delete forbidden topic is replicated on clusters [{', '.join(clusters)}]. End the replication first, "
+                "or use force: what they have not got yet is lost then",
+            )
 
     async def _check_partition_name(self, name: TopicName) -> None:
         if name.partition_index < 0:

@@ -1,0 +1,42 @@
+"""Metrics of replicators, by Apache's names (`ReplicatorStats`, `NamespaceStatsAggregator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from magnetar.broker.topics.topic import PersistentTopic
+
+REPLICATION_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("pulsar_replication_rate_in", "gauge", "Messages per second that came from the cluster."),
+    ("pulsar_replication_rate_out", "gauge", "Messages per second that were sent to the cluster."),
+    ("pulsar_replication_throughput_in", "gauge", "Bytes per second that came from the cluster."),
+    ("pulsar_replication_throughput_out", "gauge", "Bytes per second that were sent to the cluster."),
+    ("pulsar_replication_backlog", "gauge", "Entries that the cluster has not confirmed."),
+    ("pulsar_replication_rate_expired", "gauge", "Messages per second that were too old to be sent."),
+    ("pulsar_replication_connected_count", "gauge", "Replicators that have a producer at the cluster."),
+    ("pulsar_replication_disconnected_count", "gauge", "Replicators that have no producer at the cluster."),
+    ("pulsar_replication_delay_in_seconds", "gauge", "Age of the oldest message on its way to the cluster."),
+)
+
+
+def replication_values(topic: PersistentTopic) -> Iterator[tuple[str, list[float]]]:
+    """For each cluster that the topic is replicated to, values in the order of REPLICATION_METRICS."""
+    if topic.replicators is None:
+        return
+    for cluster, one in topic.replicators.running.items():
+        messages, size_bytes, expired = one.counters.rates
+        yield (
+            cluster,
+            [
+                0.0,
+                messages,
+                0.0,
+                size_bytes,
+                one.backlog,
+                expired,
+                float(one.connected),
+                float(not one.connected),
+                one.delay_seconds(),
+            ],
+        )

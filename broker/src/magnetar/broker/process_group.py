@@ -1,0 +1,151 @@
+"""Several brokers on one machine, one for each core, which clients find at one address.
+
+Each is a broker of its own: bundles balance over them as over any brokers. A supervisor, which has no part in what they
+do for clients, keeps them running. Own ports are those that are set and 100 more for each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from magnetar.broker.process import BrokerProcessSettings, broker_process_settings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.names import ignored_names, known_names, missing_features
+from magnetar.core.errors import MagnetarError, SettingError
+from magnetar.core.exit_codes import EXIT_FAILED
+from magnetar.core.settings_file import GivenSettings
+from magnetar.process.service import TRY_AGAIN, Service
+from magnetar.process.supervision.any_ports import AnyPorts
+from magnetar.process.supervision.child import ProcessFailed, ProcessPlan
+from magnetar.process.supervision.ports import own_port
+from magnetar.process.supervision.supervisor import KILL_SECONDS, GroupPlan, Supervisor
+
+LOOPBACK: Final = "127.0.0.1"
+EVERY_ADDRESS: Final = ("0.0.0.0", "::", "")  # noqa: S104  (compared with)
+
+NO_LISTENERS: Final = (
+    "advertisedListeners is set: its addresses would be those of all processes; with --processes each tells its own "
+    "ports at advertisedAddress"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What holds for all processes, and what the supervisor does."""
+
+    broker: BrokerProcessSettings
+    plan: GroupPlan
+
+
+def broker_group(count: int, command: tuple[str, ...], metrics_port: int) -> Service[GroupSettings, Supervisor]:
+    """The service that runs so many brokers, each by this command and further settings."""
+
+    def settings(given: GivenSettings) -> GroupSettings:
+        broker = broker_process_settings(given)
+        if broker.broker.advertised_listeners:
+            given.problem(NO_LISTENERS)
+        plan = given.attempt(lambda: group_plan(broker, count, command, metrics_port, AnyPorts().take), None)
+        if plan is None:
+            raise SettingError("the processes cannot have ports of their own")
+        return GroupSettings(broker, plan)
+
+    async def start(group: GroupSettings) -> Supervisor:
+        supervisor = Supervisor(group.plan)
+        await supervisor.start()
+        return supervisor
+
+    return Service(
+        name="broker",
+        known=known_names,
+        ignored=ignored_names,
+        missing=missing_features,
+        settings=settings,
+        start=start,
+        describe=Supervisor.describe,
+        stop_seconds_max=lambda group: group.plan.stop_seconds_max + KILL_SECONDS,
+        exit_code=lambda error: error.code if isinstance(error, ProcessFailed) else EXIT_FAILED,
+        hint=_hint,
+    )
+
+
+def _hint(error: MagnetarError) -> str:
+    return "" if isinstance(error, ProcessFailed) else TRY_AGAIN
+
+
+def group_plan(
+    settings: BrokerProcessSettings, count: int, command: tuple[str, ...], metrics_port: int, free: Callable[[], int]
+) -> GroupPlan:
+    """What the supervisor starts. `free` gives a free port, for each that is 0. `SettingError`."""
+    shared = _with_ports(settings.broker, free)
+    control_port = None if settings.control is None else settings.control.port
+    processes = []
+    for number in range(1, count + 1):
+        changed = _own_settings(shared, settings.broker, number, free)
+        own_control = None if control_port is None else own_port(control_port, number, free)
+        if own_control is not None:
+            # The supervisor's port is the one that others ask; it asks these.
+            changed |= {"controlPort": str(own_control), "controlHost": LOOPBACK}
+            changed |= dict.fromkeys(
+                ("controlTlsCertificateFile", "controlTlsKeyFile", "controlTlsClientAuthorityFile"), ""
+            )
+        processes.append(
+            ProcessPlan(
+                number=number,
+                command=(*command, *(word for name, value in changed.items() for word in ("--set", f"{name}={value}"))),
+                control_port=own_control,
+                metrics_url=f"http://{_reached(shared.bind_address)}:{changed['webServicePort']}/metrics/",
+            )
+        )
+    ports = (
+        shared.broker_service_port,
+        shared.web_service_port,
+        shared.broker_service_port_tls,
+        shared.web_service_port_tls,
+    )
+    return GroupPlan(
+        processes=processes,
+        host=shared.bind_address,
+        shared_ports=[port for port in ports if port is not None],
+        metrics_port=metrics_port,
+        control=settings.control,
+        stop_seconds_max=settings.stop_seconds_max,
+        where=f"{shared.service_url} {shared.web_service_url}",
+    )
+
+
+def _with_ports(broker: BrokerSettings, free: Callable[[], int]) -> BrokerSettings:
+    """The ports that all share; one that is 0 becomes a free one."""
+    tls, web_tls = broker.broker_service_port_tls, broker.web_service_port_tls
+    return replace(
+        broker,
+        broker_service_port=broker.broker_service_port or free(),
+        web_service_port=broker.web_service_port or free(),
+        broker_service_port_tls=None if tls is None else tls or free(),
+        web_service_port_tls=None if web_tls is None else web_tls or free(),
+    )
+
+
+def _own_settings(
+    shared: BrokerSettings, given: BrokerSettings, number: int, free: Callable[[], int]
+) -> dict[str, str]:
+    """The settings in which one process differs, by their names."""
+    found: dict[str, str] = {}
+    for name, port, set_port in (
+        ("BrokerServicePort", shared.broker_service_port, given.broker_service_port),
+        ("WebServicePort", shared.web_service_port, given.web_service_port),
+        ("BrokerServicePortTls", shared.broker_service_port_tls, given.broker_service_port_tls),
+        ("WebServicePortTls", shared.web_service_port_tls, given.web_service_port_tls),
+    ):
+        if port is not None and set_port is not None:
+            found[f"shared{name}"] = str(port)
+            found[name[0].lower() + name[1:]] = str(own_port(set_port, number, free))
+    return found
+
+
+def _reached(bind_address: str) -> str:
+    """Where this machine reaches what listens at an address."""
+    if bind_address in EVERY_ADDRESS:
+        return LOOPBACK
+    return f"[{bind_address}]" if ":" in bind_address else bind_address

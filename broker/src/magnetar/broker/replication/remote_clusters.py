@@ -1,0 +1,119 @@
+"""Clients of other clusters: one for each, made by what the configuration store says of it.
+
+Facts: Pulsar `BrokerService.getReplicationClient`, `ClusterData`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.peers.access import PeerAccess
+from magnetar.broker.replication.states import NoRemote
+from magnetar.broker.settings.access import PeerSettings
+from magnetar.client.client import PulsarClient
+from magnetar.client.settings import ClientSettings
+from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.resources import Resources
+    from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.core.clock import Clock
+
+logger: Final = logging.getLogger(__name__)
+
+CLIENT_SETTINGS: Final = ClientSettings(client_version="Magnetar-replicator", relays=True)
+
+
+def service_url_of(cluster: str, record: Mapping[str, Any]) -> str:
+    """Where the brokers of a cluster are. Raises `NoRemote`."""
+    names = (
+        ("brokerServiceUrlTls", "brokerServiceUrl") if record.get("brokerClientTlsEnabled") else ("brokerServiceUrl",)
+    )
+    for name in (*names, "serviceUrl"):
+        url = record.get(name)
+        if isinstance(url, str) and url.startswith(("pulsar://", "pulsar+ssl://")):
+            return url
+    raise NoRemote(f"the record of cluster {cluster} has no {names[0]}: set it with `pulsar-admin clusters update`")
+
+
+def shown_to(record: Mapping[str, Any], own: PeerSettings) -> PeerSettings:
+    """The credentials and the TLS that a cluster's record asks for; what it leaves open is the broker's own."""
+    plugin, parameters = record.get("authenticationPlugin"), record.get("authenticationParameters")
+    if plugin and parameters:
+        own = replace(own, plugin=str(plugin), parameters=str(parameters))
+    if not record.get("brokerClientTlsEnabled"):
+        return own
+    tls = replace(
+        own.tls,
+        trust_certificates_file=_file(record, "brokerClientTrustCertsFilePath") or own.tls.trust_certificates_file,
+        certificate_file=_file(record, "brokerClientCertificateFilePath") or own.tls.certificate_file,
+        key_file=_file(record, "brokerClientKeyFilePath") or own.tls.key_file,
+    )
+    return replace(own, tls_enabled=True, tls=tls)
+
+
+def _file(record: Mapping[str, Any], name: str) -> Path | None:
+    path = record.get(name)
+    return Path(path) if isinstance(path, str) and path else None
+
+
+class RemoteClusters:
+    """At most one client for each remote cluster, made anew when the cluster's record is another one."""
+
+    def __init__(self, resources: Resources, settings: Callable[[], BrokerSettings], clock: Clock, rng: Random) -> None:
+        self._resources = resources
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._clients: dict[str, tuple[Mapping[str, Any], PulsarClient]] = {}
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def client(self, cluster: str) -> PulsarClient:
+        """The client of a cluster. Raises `NoRemote`, or what the configuration store raises."""
+        async with self._lock:
+            record = await self._resources.documents.get(self._resources.cluster_path(cluster))
+            if record is None or self._closed:
+                raise NoRemote(f"cluster {cluster} has no record in the configuration store")
+            known = self._clients.get(cluster)
+            if known is not None:
+                if known[0] == record:
+                    return known[1]
+                logger.info("the record of cluster %s has changed: connections to it are made anew", cluster)
+                del self._clients[cluster]
+                await known[1].close()
+            client = self._make(cluster, record)
+            self._clients[cluster] = dict(record), client
+            return client
+
+    def _make(self, cluster: str, record: Mapping[str, Any]) -> PulsarClient:
+        url = service_url_of(cluster, record)
+        shown = shown_to(record, self._settings().access.peers)
+        access = PeerAccess(shown) if shown.plugin or shown.tls_enabled else None
+        if url.startswith("pulsar+ssl://") and (access is None or access.tls is None):
+            raise NoRemote(f"cluster {cluster} is reached by {url}, and brokerClientTlsEnabled is off")
+        return PulsarClient(
+            lambda: url,
+            self._clock,
+            CLIENT_SETTINGS,
+            authentication=None if access is None else access.credentials.shown,
+            connect_tls=None if access is None else access.connect_tls,
+            rng=self._rng,
+        )
+
+    async def close(self) -> None:
+        """Close every client."""
+        self._closed = True
+        clients, self._clients = self._clients, {}
+        for cluster, (_, client) in clients.items():
+            try:
+                await client.close()
+            except MagnetarError as error:
+                logger.warning("the client of cluster %s does not close: %s", cluster, error)

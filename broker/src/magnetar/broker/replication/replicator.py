@@ -1,0 +1,497 @@
+"""One topic's messages on their way to one other cluster.
+
+It reads by a cursor, sends lists of entries, and acknowledges each entry that has its receipt. When the connection ends
+it goes back to the mark-delete position and sends again, in order. A read that is under way then is dropped when it
+comes (`subscriptions/entry_reader.py`), and another one follows: no read can be lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
+from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
+from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
+from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
+from magnetar.core.backoff import Backoff
+from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import MIB
+from magnetar.wire.pulsar.errors import PulsarError
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.visibility import Visibility
+    from magnetar.client.relay import RelayProducer, RelayReceiver
+    from magnetar.core.clock import TimerHandle
+    from magnetar.core.ids import Position
+    from magnetar.managed.entry import Entry
+    from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
+
+logger: Final = logging.getLogger(__name__)
+
+PAUSE_SECONDS_MIN: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 60.0
+"""Between two attempts to connect, as Apache's replicators."""
+
+READ_ENTRIES_MAX: Final = 100
+READ_BYTES_MAX: Final = 5 * MIB
+"""Apache's defaults of `dispatcherMaxReadBatchSize` and `dispatcherMaxReadSizeBytes`."""
+
+WINDOW_BYTES_MAX: Final = 16 * MIB
+"""Sent and without a receipt, of one replicator; the entries of one read may come on top."""
+
+TURN_ENTRIES_MAX: Final = 500
+"""Entries that are looked at before the event loop has its turn: some milliseconds."""
+
+WATCHDOG_SECONDS: Final = 30.0
+"""Without any progress for this long, though there is a backlog and nothing says why, it begins again."""
+
+SCHEMAS_MAX: Final = 1_000
+"""Versions of schemas whose number at the remote is remembered; topics with more ask again."""
+
+
+class Remote(Protocol):
+    """The other cluster, as one replicator needs it."""
+
+    async def producer(self, receiver: RelayReceiver) -> RelayProducer:
+        """A producer, not open yet. `NoRemote`: nothing says where the cluster is."""
+        ...
+
+    async def schema(self, version: bytes) -> Schema:
+        """A version of the topic's schema in this cluster. `SchemaUnknown` when it is gone."""
+        ...
+
+
+class Counters:
+    """What one replicator has sent, in total and per second."""
+
+    __slots__ = ("_before", "bytes_out", "expired", "messages_out", "rates", "watchdog_restarts")
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.expired = 0
+        self.watchdog_restarts = 0
+        self.rates = (0.0, 0.0, 0.0)
+        """Messages, bytes and expired messages per second."""
+        self._before = (0, 0, 0)
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn what was added since the last call into rates."""
+        now = (self.messages_out, self.bytes_out, self.expired)
+        was = self._before
+        self.rates = ((now[0] - was[0]) / seconds, (now[1] - was[1]) / seconds, (now[2] - was[2]) / seconds)
+        self._before = now
+
+
+class Replicator:
+    """Sends to one remote cluster until it is terminated."""
+
+    def __init__(
+        self,
+        label: str,
+        cursor: SubscriptionCursor,
+        outgoing: Outgoing,
+        remote: Remote,
+        runtime: SubscriptionRuntime,
+        visibility: Callable[[], Visibility | None],
+        window_entries_max: int,
+    ) -> None:
+        self.label = label
+        self.cursor = cursor
+        self.state = ReplicatorState.DISCONNECTED
+        self.reason = Reason.NONE
+        self.detail = ""
+        """What the error said that `reason` stands for."""
+        self.counters = Counters()
+        self.ttl_seconds = 0
+        self.connected_since_ms = 0
+        self._outgoing = outgoing
+        self._remote = remote
+        self._runtime = runtime
+        self._visibility = visibility
+        self._window_entries_max = window_entries_max
+        self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
+        self._producer: RelayProducer | None = None
+        self._reader = EntryReader(cursor, runtime, self, label)
+        self._schemas: dict[bytes, bytes] = {}
+        self._registering = False
+        self._stored: list[Position] = []
+        self._flush_timer: TimerHandle | None = None
+        self._turn_timer: TimerHandle | None = None
+        self._retry_timer: TimerHandle | None = None
+        self._watchdog_timer: TimerHandle | None = None
+        self._pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
+        self._schema_pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
+        self._progress = 0
+        self._progress_seen = -1
+        self._behind_since_ms = 0
+
+    # --- for the topic
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a producer at the remote cluster."""
+        return self.state is ReplicatorState.STARTED
+
+    @property
+    def address(self) -> str:
+        """Where it is connected to; empty when it is not."""
+        return "" if self._producer is None else self._producer.remote_address
+
+    @property
+    def receipts_by_position(self) -> bool:
+        """Whether both sides name entries by their source positions in receipts."""
+        return self._producer is not None and self._producer.by_position
+
+    @property
+    def backlog(self) -> int:
+        """Entries that the remote cluster has not confirmed."""
+        return self.cursor.backlog_entries
+
+    def delay_seconds(self) -> float:
+        """The age of the oldest message that is known to be on its way; 0 without a backlog."""
+        if not self.backlog:
+            return 0.0
+        now_ms = self._runtime.clock.now_ms()
+        oldest = None if self._producer is None else self._producer.oldest
+        since_ms = self._behind_since_ms if oldest is None else oldest.publish_time_ms
+        return max(0.0, (now_ms - since_ms) / 1000) if since_ms else 0.0
+
+    def start(self) -> None:
+        """Connect, and send what there is."""
+        self._arm_watchdog()
+        self._connect()
+
+    def wake(self) -> None:
+        """There may be entries to send."""
+        if not self._behind_since_ms:
+            self._behind_since_ms = self._runtime.clock.now_ms()
+        self._pump()
+
+    def follow(self, ttl_seconds: int, *limiters: RateLimiter | None) -> None:
+        """Other policies hold from now on."""
+        self.ttl_seconds = ttl_seconds
+        for limiter in self._limiters:
+            limiter.forget(self._pump)
+        self._limiters = tuple([one for one in limiters if one is not None])
+        self._pump()
+
+    def terminate(self) -> None:
+        """Send nothing more and touch the cursor no more; a read under way is dropped when it comes."""
+        if self.state in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
+            return
+        self._flush()
+        self._become(ReplicatorState.TERMINATING)
+        for timer in (self._flush_timer, self._turn_timer, self._retry_timer, self._watchdog_timer):
+            if timer is not None:
+                timer.cancel()
+        self._flush_timer = self._turn_timer = self._retry_timer = self._watchdog_timer = None
+        for limiter in self._limiters:
+            limiter.forget(self._pump)
+        self._limiters = NO_LIMITERS
+        self._reader.let_go()
+        self._runtime.spawn(self._end())
+
+    async def _end(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
+        self._become(ReplicatorState.TERMINATED)
+
+    async def wait_until_idle(self) -> None:
+        """Wait for the read under way, if there is one."""
+        await self._reader.wait_until_idle()
+
+    # --- connecting
+
+    def _connect(self) -> None:
+        self._retry_timer = None
+        if self.state is ReplicatorState.DISCONNECTED:
+            self._become(ReplicatorState.STARTING)
+            self._runtime.spawn(self._open())
+
+    async def _open(self) -> None:
+        producer: RelayProducer | None = None
+        try:
+            producer = await self._remote.producer(self)
+            await producer.open()
+        except MagnetarError as error:
+            if self.state is ReplicatorState.STARTING:
+                self._disconnected(error)
+            return
+        if self.state is not ReplicatorState.STARTING:
+            await producer.close()
+            return
+        self._producer = producer
+        self.connected_since_ms = self._runtime.clock.now_ms()
+        self._schemas.clear()
+        self._become(ReplicatorState.STARTED)
+        self._clear_reason()
+        self._pump()
+
+    def relay_ended(self, error: MagnetarError) -> None:
+        """The producer is gone: what has no receipt is sent again."""
+        if self.state is ReplicatorState.STARTED:
+            self._producer = None
+            self._disconnected(error)
+
+    def _disconnected(self, error: MagnetarError) -> None:
+        """From now on without a producer; another attempt follows."""
+        self._flush()
+        self._become(ReplicatorState.DISCONNECTED)
+        self._stand_still(reason_of(error), str(error))
+        self._reader.rewind()
+        self._retry_timer = self._runtime.call_later(self._pauses.next_seconds(), self._connect)
+
+    def _begin_again(self, reason: Reason, detail: str) -> None:
+        """Close the producer and start from the mark-delete position."""
+        self._flush()
+        self._become(ReplicatorState.DISCONNECTING)
+        self._stand_still(reason, detail)
+        self._runtime.spawn(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
+        if self.state is ReplicatorState.DISCONNECTING:
+            self._become(ReplicatorState.DISCONNECTED)
+            self._reader.rewind()
+            self._retry_timer = self._runtime.call_later(self._pauses.next_seconds(), self._connect)
+
+    # --- sending
+
+    def _pump(self) -> None:
+        """Read and send until the window is full, the backlog is empty, or the event loop has to have its turn."""
+        looked_at = 0
+        while self._may_read():
+            count, size_bytes = self._allowance()
+            if count <= 0:
+                return
+            entries = self.cursor.read_cached(count, size_bytes)
+            if entries is None:
+                self._reader.read(count, size_bytes)
+                return
+            if not entries:
+                self._clear_reason()
+                return
+            looked_at += len(entries)
+            self._send(entries)
+            if looked_at >= TURN_ENTRIES_MAX:
+                if self._turn_timer is None:
+                    self._turn_timer = self._runtime.call_later(0.0, self._next_turn)
+                return
+
+    def _next_turn(self) -> None:
+        self._turn_timer = None
+        self._pump()
+
+    def _may_read(self) -> bool:
+        producer = self._producer
+        if self.state is not ReplicatorState.STARTED or producer is None or self._registering:
+            return False
+        if self._reader.state is not ReadState.IDLE or self._reader.read_backoff.pausing:
+            return False
+        visibility = self._visibility()
+        if visibility is not None and self.cursor.read_position >= visibility.hidden_from:
+            self._stand_still(Reason.TRANSACTION, "")
+            return False
+        room = self._window_entries_max - producer.unanswered
+        return room * 10 >= self._window_entries_max and producer.unanswered_bytes < WINDOW_BYTES_MAX
+
+    def _allowance(self) -> tuple[int, int]:
+        """Entries and bytes that may be read now; 0: `_pump` is called when there are some again."""
+        producer = self._producer
+        assert producer is not None
+        count, size_bytes = min(READ_ENTRIES_MAX, self._window_entries_max - producer.unanswered), READ_BYTES_MAX
+        for limiter in self._limiters:
+            messages, bytes_left = limiter.room()
+            if messages <= 0 or bytes_left <= 0:
+                self._stand_still(Reason.RATE, "")
+                limiter.wait(self._pump)
+                return 0, 0
+            count = min(count, messages) if messages != NO_LIMIT else count
+            size_bytes = min(size_bytes, bytes_left) if bytes_left != NO_LIMIT else size_bytes
+        return count, size_bytes
+
+    def _send(self, entries: list[Entry]) -> None:
+        visibility = self._visibility()
+        aborted: Collection[tuple[int, int]] = ()
+        if visibility is not None:
+            aborted = visibility.aborted
+            if visibility.hides(entries[-1].position):
+                self.cursor.skip_to(visibility.hidden_from)
+                entries = visibility.cut(entries)
+        now_ms = self._runtime.clock.now_ms()
+        sent: list[EntryToSend] = []
+        skipped: list[Position] = []
+        for entry in entries:
+            position = entry.position
+            found = self._outgoing.decide(entry.data, position, now_ms, self.ttl_seconds, aborted, self._schemas)
+            if isinstance(found, EntryToSend):
+                sent.append(found)
+            elif isinstance(found, Skipped):
+                skipped.append(position)
+                self.counters.expired += found is Skipped.EXPIRED
+            else:
+                self._register(found, position)
+                break
+        if skipped:
+            self._progress += 1
+            self.cursor.acknowledge(skipped)
+        if sent:
+            self._send_all(sent)
+
+    def _send_all(self, sent: list[EntryToSend]) -> None:
+        producer, counters = self._producer, self.counters
+        assert producer is not None
+        size_bytes = sum([len(one.message) for one in sent])
+        for limiter in self._limiters:
+            limiter.take(len(sent), size_bytes)
+        counters.messages_out += sum([one.num_messages for one in sent])
+        counters.bytes_out += size_bytes
+        self._progress += 1
+        if not self._registering:
+            self._clear_reason()
+        producer.send(sent)
+
+    def relayed(self, position: Position) -> None:
+        """An entry has its receipt; those of one read of the socket are acknowledged together."""
+        if self.state is not ReplicatorState.STARTED:
+            return
+        self._stored.append(position)
+        if self._flush_timer is None:
+            self._flush_timer = self._runtime.call_later(0.0, self._flushed)
+
+    def _flushed(self) -> None:
+        self._flush_timer = None
+        self._flush()
+        self._pump()
+
+    def _flush(self) -> None:
+        stored, self._stored = self._stored, []
+        if stored:
+            self._progress += 1
+            self._pauses.reset()
+            self.cursor.acknowledge(stored)
+            self._behind_since_ms = self._runtime.clock.now_ms() if self.cursor.backlog_entries else 0
+
+    # --- schemas
+
+    def _register(self, version: bytes, position: Position) -> None:
+        """Have the remote cluster know a schema; reading stops before the entry that needs it."""
+        self.cursor.skip_to(position)
+        self._registering = True
+        if self.reason is not Reason.SCHEMA_REFUSED:
+            self._stand_still(Reason.SCHEMA, "")
+        self._runtime.spawn(self._registered(version))
+
+    async def _registered(self, version: bytes) -> None:
+        producer = self._producer
+        pause_seconds = 0.0
+        try:
+            if producer is not None:
+                schema = await self._remote.schema(version)
+                self._remember_schema(version, await producer.schema_version(schema))
+                self._schema_pauses.reset()
+        except MagnetarError as error:
+            pause_seconds = self._schema_pauses.next_seconds()
+            if self.state is ReplicatorState.STARTED:
+                refused = isinstance(error, PulsarError)
+                self._stand_still(Reason.SCHEMA_REFUSED if refused else reason_of(error), str(error))
+        if self.state in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
+            return
+        self._runtime.call_later(pause_seconds, self._schema_over)
+
+    def _remember_schema(self, version: bytes, remote_version: bytes) -> None:
+        if len(self._schemas) >= SCHEMAS_MAX:
+            del self._schemas[next(iter(self._schemas))]
+        self._schemas[version] = remote_version
+
+    def _schema_over(self) -> None:
+        self._registering = False
+        self._pump()
+
+    # --- the reader's receiver
+
+    def entries_read(self, entries: list[Entry]) -> None:
+        """EntryReader: read ahead."""
+        if self.state is ReplicatorState.STARTED:
+            self._send(entries)
+        else:
+            self._reader.rewind()
+
+    def entries_replayed(self, entries: list[Entry]) -> None:
+        """EntryReader: nothing is read twice but after a rewind."""
+
+    def replay_failed(self) -> None:
+        """EntryReader: as above."""
+
+    def unreadable(self, position: Position, *, replayed: bool) -> bool:
+        """EntryReader: it is tried again; to go on without it would change what the other cluster has."""
+        del replayed
+        self._stand_still(Reason.UNREACHABLE, f"entry {position[0]}:{position[1]} cannot be read")
+        return False
+
+    def read_ended(self) -> None:
+        """EntryReader: free again."""
+        self._pump()
+
+    # --- watchdog and state
+
+    def _arm_watchdog(self) -> None:
+        self._watchdog_timer = self._runtime.call_later(WATCHDOG_SECONDS, self._look_after)
+
+    def _look_after(self) -> None:
+        self._arm_watchdog()
+        waits = self._registering or self.reason in (Reason.RATE, Reason.TRANSACTION)
+        stuck = self._progress == self._progress_seen and self.backlog > 0 and not waits
+        self._progress_seen = self._progress
+        if stuck and self.state is ReplicatorState.STARTED and self._reader.state is ReadState.IDLE:
+            self.counters.watchdog_restarts += 1
+            logger.warning("%s: nothing went on for %g s, it begins again", self.label, WATCHDOG_SECONDS)
+            self._begin_again(Reason.SILENT, f"nothing went on for {WATCHDOG_SECONDS:g} s")
+        elif self.state is ReplicatorState.STARTED:
+            self._pump()
+
+    def _stand_still(self, reason: Reason, detail: str) -> None:
+        if (reason, detail) != (self.reason, self.detail) and detail:
+            logger.warning("%s stands still, %s: %s", self.label, reason.value, detail)
+        self.reason, self.detail = reason, detail
+
+    def _clear_reason(self) -> None:
+        if self.reason is not Reason.NONE:
+            self.reason, self.detail = Reason.NONE, ""
+
+    def _become(self, state: ReplicatorState) -> None:
+        self.state = REPLICATOR_TRANSITIONS.step(self.state, state)
+
+    # --- statistics
+
+    def stats(self) -> dict[str, Any]:
+        """Pulsar `ReplicatorStats`, with `state`, `reason` and `reasonDetail` of our own."""
+        counters = self.counters
+        messages, size_bytes, expired = counters.rates
+        return {
+            "msgRateIn": 0.0,
+            "msgInCount": 0,
+            "msgThroughputIn": 0.0,
+            "bytesInCount": 0,
+            "msgRateOut": messages,
+            "msgOutCount": counters.messages_out,
+            "msgThroughputOut": size_bytes,
+            "bytesOutCount": counters.bytes_out,
+            "msgRateExpired": expired,
+            "msgExpiredCount": counters.expired,
+            "replicationBacklog": self.backlog,
+            "connected": self.connected,
+            "replicationDelayInSeconds": int(self.delay_seconds()),
+            **({"outboundConnection": self.address} if self.connected else {}),
+            "state": self.state.value,
+            "reason": self.reason.value,
+            "reasonDetail": self.detail,
+            "watchdogRestarts": counters.watchdog_restarts,
+        }

@@ -1,0 +1,222 @@
+"""Which replicators a topic has, and that they follow its policies."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker import replicator_names as names
+from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.replication.outgoing import Outgoing
+from magnetar.broker.replication.remote_clusters import RemoteClusters
+from magnetar.broker.replication.replicator import Replicator
+from magnetar.broker.replication.states import SchemaUnknown
+from magnetar.broker.schema.wire import to_wire, version_from_bytes
+from magnetar.core.errors import MagnetarError, Misuse
+from magnetar.core.ids import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.resources import Resources
+    from magnetar.broker.schema.registry import SchemaRegistry
+    from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+    from magnetar.broker.subscriptions.visibility import Visibility
+    from magnetar.client.relay import RelayProducer, RelayReceiver
+    from magnetar.core.clock import TimerHandle
+    from magnetar.core.topic_name import TopicName
+    from magnetar.managed.managed_ledger import ManagedLedger
+    from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
+
+logger: Final = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 10.0
+"""Until a cursor that could not be made or deleted is tried again."""
+
+CHANGE_EVENTS: Final = "__change_events"
+"""The one topic of brokers that is replicated: policies of topics."""
+
+
+def is_replicated(name: TopicName) -> bool:
+    """Whether messages of a topic may go to other clusters at all."""
+    return not belongs_to_brokers(name) or name.partitioned_name().local_name == CHANGE_EVENTS
+
+
+class ReplicationWorld:
+    """What all replicators of a broker share."""
+
+    def __init__(
+        self,
+        settings: Callable[[], BrokerSettings],
+        resources: Resources,
+        schemas: SchemaRegistry,
+        runtime: SubscriptionRuntime,
+        rng: Random,
+    ) -> None:
+        self.settings = settings
+        self.schemas = schemas
+        self.runtime = runtime
+        self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
+
+
+class _TopicRemote:
+    """A `Remote`: one topic at one other cluster."""
+
+    def __init__(self, world: ReplicationWorld, topic: TopicName, cluster: str, producer_name: str) -> None:
+        self._world = world
+        self._topic = topic
+        self._cluster = cluster
+        self._producer_name = producer_name
+
+    async def producer(self, receiver: RelayReceiver) -> RelayProducer:
+        client = await self._world.remotes.client(self._cluster)
+        return client.relay(self._topic, self._producer_name, receiver)
+
+    async def schema(self, version: bytes) -> Schema:
+        name = self._topic.schema_name
+        stored = await self._world.schemas.get(name, version_from_bytes(version))
+        if stored is None:
+            raise SchemaUnknown(f"{self._topic}: a message names version {version.hex()} of a schema that is not there")
+        return to_wire(stored.schema, name)
+
+
+class TopicReplicators:
+    """The replicators of one loaded topic."""
+
+    def __init__(
+        self,
+        world: ReplicationWorld,
+        name: TopicName,
+        ledger: ManagedLedger,
+        visibility: Callable[[], Visibility | None],
+    ) -> None:
+        self.running: dict[str, Replicator] = {}
+        self._world = world
+        self._name = name
+        self._ledger = ledger
+        self._visibility = visibility
+        self._policies: EffectivePolicies | None = None
+        self._group_limiters: tuple[RateLimiter, ...] = ()
+        self._limiters: dict[str, RateLimiter | None] = {}
+        self._settling = False
+        self._changed = False
+        self._closed = False
+        self._retry_timer: TimerHandle | None = None
+        ledger.appends.on_appended.append(self._wake)
+
+    @property
+    def behind(self) -> bool:
+        """Whether another cluster lacks something."""
+        return any(one.backlog for one in self.running.values())
+
+    def follow(self, policies: EffectivePolicies, group_limiters: tuple[RateLimiter, ...]) -> None:
+        """These policies hold from now on; cursors are made and deleted in the background."""
+        self._policies, self._group_limiters = policies, group_limiters
+        for cluster in self.running:
+            self._follow_one(cluster)
+        self._changed = True
+        self._settle_later()
+
+    def update_rates(self, seconds: float) -> None:
+        """Turn counters into rates."""
+        for one in self.running.values():
+            one.counters.update_rates(seconds)
+
+    def close(self) -> None:
+        """The topic is going: touch its cursors no more."""
+        self._closed = True
+        if self._wake in self._ledger.appends.on_appended:
+            self._ledger.appends.on_appended.remove(self._wake)
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        for one in self.running.values():
+            one.terminate()
+
+    def stats(self) -> dict[str, Any]:
+        """`replication` of the topic's statistics."""
+        return {cluster: one.stats() for cluster, one in self.running.items()}
+
+    def _wake(self) -> None:
+        for one in self.running.values():
+            one.wake()
+
+    def _settle_later(self) -> None:
+        self._retry_timer = None
+        if not self._settling and not self._closed:
+            self._settling = True
+            self._world.runtime.spawn(self._settle())
+
+    async def _settle(self) -> None:
+        """Until what runs is what the policies say."""
+        try:
+            while self._changed and not self._closed:
+                self._changed = False
+                await self._settle_once()
+        except MagnetarError as error:
+            self._changed = True
+            if not self._closed:
+                logger.warning("replicators of %s are not as its policies say, tried again: %s", self._name, error)
+                self._retry_timer = self._world.runtime.call_later(RETRY_SECONDS, self._settle_later)
+        finally:
+            self._settling = False
+
+    async def _settle_once(self) -> None:
+        policies = self._policies
+        wanted = () if policies is None else policies.remote_clusters
+        for cursor in [one for one in self._ledger.cursors if names.remote_of_cursor(one) not in (None, *wanted)]:
+            await self._remove(cursor)
+        for cluster in wanted:
+            if cluster not in self.running and not self._closed:
+                await self._add(cluster)
+
+    async def _remove(self, cursor: str) -> None:
+        cluster = names.remote_of_cursor(cursor)
+        assert cluster is not None
+        replicator = self.running.pop(cluster, None)
+        if replicator is not None:
+            replicator.terminate()
+            await replicator.wait_until_idle()
+        self._limiters.pop(cluster, None)
+        if self._closed:
+            return
+        await self._ledger.delete_cursor(cursor)
+        logger.info("%s is not replicated to %s any more: its cursor is deleted", self._name, cluster)
+
+    async def _add(self, cluster: str) -> None:
+        local = self._world.settings().cluster_name
+        try:
+            cursor_name, producer_name = names.cursor_name(cluster), names.producer_name(local, cluster)
+        except Misuse as error:
+            logger.warning("%s is not replicated: %s", self._name, error)
+            return
+        settings = self._world.settings().policies
+        start = EARLIEST if settings.replication_start_at.lower() in ("earliest", "-1:-1:-1") else LATEST
+        cursor = await self._ledger.open_cursor(cursor_name, start)
+        if self._closed:
+            return
+        self.running[cluster] = replicator = Replicator(
+            f"replicator of {self._name} to {cluster}",
+            cursor,
+            Outgoing(local, cluster),
+            _TopicRemote(self._world, self._name, cluster, producer_name),
+            self._world.runtime,
+            self._visibility,
+            settings.replication_queue_entries,
+        )
+        self._follow_one(cluster)
+        replicator.start()
+
+    def _follow_one(self, cluster: str) -> None:
+        policies, runtime = self._policies, self._world.runtime
+        assert policies is not None
+        what = f"replicator dispatch rate of {self._name} to {cluster}"
+        own = limiter_for(
+            policies.replicator_dispatch_rate, self._limiters.get(cluster), runtime.clock, runtime.call_later, what
+        )
+        self._limiters[cluster] = own
+        self.running[cluster].follow(policies.message_ttl_seconds, own, *self._group_limiters)

@@ -1,0 +1,96 @@
+"""Topics and their replicators: loaded by the first topic that has to do with other clusters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from magnetar.broker.replicator_names import REPLICATOR_PREFIX
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.topic import PersistentTopic, Topic
+
+if TYPE_CHECKING:
+    from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.replication.topic_replicators import ReplicationWorld
+    from magnetar.broker.resources import Resources
+    from magnetar.broker.schema.registry import SchemaRegistry
+    from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.subscriptions.visibility import Visibility
+    from magnetar.core.clock import CallLater, Clock
+
+logger: Final = logging.getLogger(__name__)
+
+TOLD_MAX: Final = 10_000
+"""Topics that are remembered as told of; beyond, the oldest may be told of once more."""
+
+
+class Replicating(Protocol):
+    """What replicators need of a broker: `BrokerService` has it."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def resources(self) -> Resources: ...
+    @property
+    def schemas(self) -> SchemaRegistry: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class Replication:
+    """Gives topics their replicators, and has them follow the policies."""
+
+    def __init__(self, service: Replicating, call_later: CallLater, rng: Random | None = None) -> None:
+        self._service = service
+        self._call_later = call_later
+        self._rng = rng if rng is not None else Random()  # noqa: S311 - Pauses, no secrets.
+        self._world: ReplicationWorld | None = None
+        self._told: dict[str, None] = {}
+
+    def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
+        """These policies hold for a topic from now on."""
+        if not isinstance(topic, PersistentTopic):
+            if policies.remote_clusters and not topic.of_broker:
+                self._tell(topic, policies)
+            return
+        if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
+            return
+        from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators, is_replicated
+
+        if not is_replicated(topic.name):
+            return
+        if topic.replicators is None:
+            if self._world is None:
+                service = self._service
+                runtime = SubscriptionRuntime(service.clock, service.spawn, self._call_later)
+                self._world = ReplicationWorld(
+                    lambda: service.settings, service.resources, service.schemas, runtime, self._rng
+                )
+
+            def visibility() -> Visibility | None:
+                return None if topic.buffer is None else topic.buffer.visibility
+
+            topic.replicators = TopicReplicators(self._world, topic.name, topic.ledger, visibility)
+        topic.replicators.follow(policies, topic.dispatch_limiters)
+
+    def stop(self) -> None:
+        """Close the connections to other clusters."""
+        if self._world is not None:
+            self._service.spawn(self._world.remotes.close())
+
+    def _tell(self, topic: Topic, policies: EffectivePolicies) -> None:
+        if str(topic.name) in self._told:
+            return
+        self._told[str(topic.name)] = None
+        if len(self._told) > TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        logger.warning(
+            "%s is not persistent and is not replicated to %s", topic.name, ", ".join(policies.remote_clusters)
+        )
+
+
+def _was_replicated(topic: PersistentTopic) -> bool:
+    return any(name.startswith(f"{REPLICATOR_PREFIX}.") for name in topic.ledger.cursors)

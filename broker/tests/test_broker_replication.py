@@ -1,0 +1,216 @@
+"""Two clusters with a configuration store each: what is published in one arrives in the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
+from magnetar.broker.resources import Resources
+from magnetar.broker.schema.wire import version_bytes
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, message
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.metadata import full_metadata
+
+TOPIC = "persistent://public/default/t"
+COUNT = 300
+
+
+@asynccontextmanager
+async def two_clusters(start_at: str = "earliest") -> AsyncIterator[tuple[MemoryCluster, MemoryCluster]]:
+    policies = PolicySettings(replication_start_at=start_at)
+    east, west = (MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies)) for name in ("east", "west"))
+    async with east, west:
+        yield east, west
+
+
+async def name_cluster(at: MemoryBroker, name: str, url: str) -> None:
+    resources = Resources(at.store)
+    path = resources.cluster_path(name)
+    if await resources.documents.get(path) is None:
+        await resources.documents.create(path, {"brokerServiceUrl": url})
+    else:
+        await resources.documents.update(path, lambda document: {**document, "brokerServiceUrl": url})
+
+
+async def replicate(at: MemoryBroker, *clusters: str) -> None:
+    service = at.running.context.service
+    path = service.resources.namespace_path("public/default")  # type: ignore[arg-type]
+    await service.resources.documents.update(
+        path, lambda document: {**document, "replication_clusters": list(clusters)}
+    )
+    await service.policies_changed(TopicName.parse(TOPIC).namespace_name)
+
+
+async def topic_of(at: MemoryBroker) -> PersistentTopic:
+    topic = await at.running.context.service.topic(TopicName.parse(TOPIC), create=True)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+def record_schema(field: str) -> pb.Schema:
+    """A record with one field that has no default: incompatible with every other one."""
+    text = f'{{"type":"record","name":"R","fields":[{{"name":"{field}","type":"string"}}]}}'
+    return pb.Schema(name="R", type=pb.Schema.Avro, schema_data=text.encode())
+
+
+async def register(at: MemoryBroker, schema: pb.Schema) -> bytes:
+    """Register it as the topic's next version, which is returned."""
+    await topic_of(at)
+    client = await at.connect()
+    answer: Any = await client.request(pb.BaseCommand.GET_OR_CREATE_SCHEMA, topic=TOPIC, schema=schema)
+    version: bytes = answer.body.schema_version
+    return version
+
+
+async def publish(at: MemoryBroker, first: int, count: int, name: str = "p", **fields: Any) -> None:
+    client = await at.connect()
+    await client.request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=False)
+    await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, producer_name=name)
+    for number in range(first, first + count):
+        payload = message(b"%d" % number, producer_name=name, sequence_id=number, **fields)
+        client.send(pb.BaseCommand.SEND, payload, producer_id=1, sequence_id=number)
+    for _ in range(count):
+        await client.expect(pb.BaseCommand.SEND_RECEIPT)
+    await client.request(pb.BaseCommand.CLOSE_PRODUCER, producer_id=1)
+
+
+async def stored(at: MemoryBroker) -> list[Any]:
+    """The metadata of all entries of the topic."""
+    topic = await topic_of(at)
+    cursor = topic.ledger.new_non_durable_cursor("look", (-1, -1))
+    entries: list[Any] = []
+    while read := await cursor.read(1000, 1 << 30):
+        entries += [full_metadata(entry.data) for entry in read]
+    await cursor.close()
+    return entries
+
+
+def numbers(entries: list[Any], name: str = "p") -> list[int]:
+    return [entry.sequence_id for entry in entries if entry.producer_name == name]
+
+
+async def caught_up(at: MemoryBroker) -> None:
+    topic = await topic_of(at)
+    await until(lambda: topic.replicators is not None and topic.replicators.running and not topic.replicators.behind)
+
+
+async def test_all_arrives_in_order_and_says_where_it_comes_from() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await publish(east[0], 0, COUNT)
+        await replicate(east[0], "east", "west")
+        await caught_up(east[0])
+        arrived = await stored(west[0])
+        assert numbers(arrived) == list(range(COUNT))
+        assert {entry.replicated_from for entry in arrived} == {"east"}
+        topic = await topic_of(east[0])
+        assert list(topic.subscriptions) == []
+        assert topic.replicators is not None
+        stats = topic.replicators.stats()["west"]
+        assert (stats["connected"], stats["state"], stats["reason"]) == (True, "Started", "")
+        assert (stats["msgOutCount"], stats["replicationBacklog"]) == (COUNT, 0)
+        ((cluster, values),) = replication_values(topic)
+        told = dict(zip([name for name, _, _ in REPLICATION_METRICS], values, strict=True))
+        assert (cluster, told["pulsar_replication_connected_count"], told["pulsar_replication_backlog"]) == (
+            "west",
+            1,
+            0,
+        )
+
+
+async def test_a_schema_is_registered_there_under_that_clusters_version_and_a_refused_one_is_told() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        # Another schema takes the first version there, so that versions differ.
+        first, second = (record_schema(name) for name in ("a", "b"))
+        await register(west[0], first)
+        version = await register(east[0], second)
+        await publish(east[0], 0, 3, schema_version=version)
+        await replicate(east[0], "east", "west")
+        topic = await topic_of(east[0])
+        await until(lambda: topic.replicators and (one := topic.replicators.running.get("west")) and one.detail)
+        assert topic.replicators is not None
+        stats = topic.replicators.stats()["west"]
+        assert (stats["reason"], stats["replicationBacklog"], stats["connected"]) == ("refused schema", 3, True)
+        assert "field a of record R" in stats["reasonDetail"]
+        resources = west[0].running.context.service.resources
+        await resources.documents.update(
+            resources.namespace_path(TopicName.parse(TOPIC).namespace_name),
+            lambda document: {**document, "schema_compatibility_strategy": "ALWAYS_COMPATIBLE"},
+        )
+        await caught_up(east[0])
+        arrived = await stored(west[0])
+        assert numbers(arrived) == [0, 1, 2]
+        assert {entry.schema_version for entry in arrived} == {version_bytes(1)}
+        assert version == version_bytes(0)
+
+
+async def test_what_comes_from_there_does_not_go_back() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await name_cluster(west[0], "east", east[0].running.settings.service_url)
+        for cluster in (east, west):
+            await topic_of(cluster[0])
+            await replicate(cluster[0], "east", "west")
+        await publish(east[0], 0, 20, "e")
+        await publish(west[0], 0, 20, "w")
+        for cluster in (east, west):
+            await caught_up(cluster[0])
+        for cluster in (east, west):
+            await caught_up(cluster[0])
+            entries = await stored(cluster[0])
+            assert numbers(entries, "e") == numbers(entries, "w") == list(range(20))
+
+
+async def test_a_cluster_without_a_record_is_told_and_reached_once_it_has_one() -> None:
+    async with two_clusters() as (east, west):
+        await publish(east[0], 0, 5)
+        await replicate(east[0], "east", "west")
+        topic = await topic_of(east[0])
+        await until(lambda: topic.replicators and (one := topic.replicators.running.get("west")) and one.detail)
+        assert topic.replicators is not None
+        stats = topic.replicators.stats()["west"]
+        assert (stats["connected"], stats["reason"], stats["replicationBacklog"]) == (False, "no remote", 5)
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == list(range(5))
+
+
+async def test_nothing_is_lost_when_the_topic_is_unloaded_on_either_side_under_way() -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await topic_of(east[0])
+        await replicate(east[0], "east", "west")
+        name = TopicName.parse(TOPIC)
+        for round_ in range(4):
+            await publish(east[0], round_ * 50, 50)
+            await (east if round_ % 2 else west)[0].running.context.service.unload(name)
+        await caught_up(east[0])
+        arrived = numbers(await stored(west[0]))
+        firsts = list(dict.fromkeys(arrived))
+        assert firsts == list(range(200))
+
+
+async def test_a_removed_cluster_has_no_cursor_and_a_returned_one_begins_anew() -> None:
+    async with two_clusters("latest") as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        topic = await topic_of(east[0])
+        await replicate(east[0], "east", "west")
+        await until(lambda: topic.replicators and topic.replicators.running)
+        await publish(east[0], 0, 5)
+        await caught_up(east[0])
+        await replicate(east[0], "east")
+        await until(lambda: "pulsar.repl.west" not in topic.ledger.cursors)
+        await publish(east[0], 5, 5)
+        await replicate(east[0], "east", "west")
+        await until(lambda: topic.replicators and topic.replicators.running)
+        await publish(east[0], 10, 5)
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == [*range(5), *range(10, 15)]

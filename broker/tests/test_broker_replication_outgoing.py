@@ -1,0 +1,139 @@
+"""What of an entry goes to another cluster: names, reasons to leave it out, and metadata rewritten byte by byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from magnetar.broker import replicator_names as names
+from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.testing.sessions import message
+from magnetar.core.errors import Misuse
+from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.metadata import checksum_ok, full_metadata, metadata_bounds
+
+AT = (12, 34)
+OUTGOING = Outgoing("east", "west")
+
+
+def decide(data: bytes, **changes: object) -> EntryToSend | Skipped | bytes:
+    given: dict[str, object] = {"now_ms": 10_000, "ttl_seconds": 0, "aborted": (), "schemas": {}}
+    return OUTGOING.decide(data, AT, **{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_names_are_read_back() -> None:
+    assert names.cursor_name("west") == "pulsar.repl.west"
+    assert names.remote_of_cursor("pulsar.repl.west") == "west"
+    assert names.producer_name("east", "west") == "pulsar.repl.east-->west"
+    assert names.source_cluster("pulsar.repl.east-->west") == "east"
+    assert names.source_cluster("pulsar.repl.east") == "east"
+
+
+def test_other_names_are_no_names_of_replication() -> None:
+    for name in ("pulsar.dedup", "subscription", "pulsar.repl", "pulsar.repl.", "pulsar.repl-shadow", "a.west"):
+        assert names.remote_of_cursor(name) is None
+        assert names.source_cluster(name) is None
+
+
+def test_clusters_with_dots_are_refused() -> None:
+    for name in ("us.west", "", "a-->b"):
+        with pytest.raises(Misuse, match="without dots"):
+            names.cursor_name(name)
+        with pytest.raises(Misuse, match="without dots"):
+            names.producer_name(name, "west")
+
+
+def test_what_stays_here_has_its_reason() -> None:
+    transaction: dict[str, Any] = {"txnid_most_bits": 1, "txnid_least_bits": 2}
+    assert decide(b"nothing") is Skipped.UNREADABLE
+    assert decide(message(marker_type=21, **transaction)) is Skipped.TRANSACTION_MARKER
+    assert decide(message(marker_type=22, **transaction)) is Skipped.TRANSACTION_MARKER
+    assert decide(message(**transaction), aborted={(1, 2)}) is Skipped.ABORTED
+    assert decide(message(replicated_from="north")) is Skipped.REPLICATED
+    assert decide(message(replicate_to=["__local__"])) is Skipped.ADDRESSED
+    assert decide(message(publish_time=1_000), ttl_seconds=8) is Skipped.EXPIRED
+
+
+def test_what_is_for_the_remote_is_sent() -> None:
+    for data in (
+        message(replicate_to=["north", "west"]),
+        message(txnid_most_bits=1, txnid_least_bits=3),
+    ):
+        assert isinstance(decide(data, ttl_seconds=8, aborted={(1, 2)}, now_ms=9), EntryToSend)
+
+
+def test_a_schema_that_the_remote_lacks_is_asked_for_first() -> None:
+    data = message(schema_version=b"\0\0\0\0\0\0\0\1")
+    assert decide(data) == b"\0\0\0\0\0\0\0\1"
+    sent = decide(data, schemas={b"\0\0\0\0\0\0\0\1": b"\0\0\0\0\0\0\0\7"})
+    assert isinstance(sent, EntryToSend)
+    assert full_metadata(sent.message).schema_version == b"\0\0\0\0\0\0\0\7"
+
+
+def test_an_old_source_position_is_replaced() -> None:
+    sent = decide(
+        message(properties=[pb.KeyValue(key=SOURCE_POSITION_PROPERTY, value="1:1"), pb.KeyValue(key="a", value="b")])
+    )
+    assert isinstance(sent, EntryToSend)
+    pairs = [(pair.key, pair.value) for pair in full_metadata(sent.message).properties]
+    assert pairs == [("a", "b"), (SOURCE_POSITION_PROPERTY, "12:34")]
+
+
+def test_what_send_says_is_the_originals() -> None:
+    sent = decide(message(sequence_id=2**64 - 1, num_messages_in_batch=3, chunk_id=0, marker_type=10))
+    assert isinstance(sent, EntryToSend)
+    assert (sent.sequence_id, sent.num_messages, sent.chunked, sent.marker) == (-1, 3, True, True)
+
+
+METADATA = st.builds(
+    pb.MessageMetadata,
+    producer_name=st.text(max_size=5),
+    sequence_id=st.integers(0, 2**64 - 1),
+    publish_time=st.integers(0, 2**64 - 1),
+    properties=st.lists(
+        st.builds(pb.KeyValue, key=st.sampled_from(["a", SOURCE_POSITION_PROPERTY + "S"]), value=st.text(max_size=3)),
+        max_size=3,
+    ),
+    partition_key=st.none() | st.text(max_size=5),
+    num_messages_in_batch=st.none() | st.integers(-(2**31), 2**31 - 1),
+    event_time=st.none() | st.integers(0, 2**64 - 1),
+    encryption_algo=st.none() | st.text(max_size=5),
+    encryption_keys=st.lists(
+        st.builds(pb.EncryptionKeys, key=st.text(max_size=3), value=st.binary(max_size=3)), max_size=2
+    ),
+    schema_version=st.none() | st.just(b"local"),
+    ordering_key=st.none() | st.binary(max_size=5),
+    deliver_at_time=st.none() | st.integers(-(2**63), 2**63 - 1),
+    txnid_least_bits=st.none() | st.integers(0, 2**64 - 1),
+    txnid_most_bits=st.none() | st.integers(0, 2**64 - 1),
+    uuid=st.none() | st.text(max_size=5),
+    chunk_id=st.none() | st.integers(0, 9),
+    null_value=st.none() | st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(METADATA, st.binary(max_size=20), st.booleans(), st.booleans())
+def test_rewritten_metadata_is_what_protobuf_makes(
+    metadata: pb.MessageMetadata, payload: bytes, checksum: bool, entry_metadata: bool
+) -> None:
+    data = build_message(metadata, payload, checksum=checksum)
+    if entry_metadata:
+        head = pb.BrokerEntryMetadata(broker_timestamp=1, index=2).SerializeToString()
+        data = b"\x0e\x02" + len(head).to_bytes(4, "big") + head + data
+    sent = decide(data, schemas={b"local": b"remote"})
+    assert isinstance(sent, EntryToSend)
+    wanted = pb.MessageMetadata.FromString(metadata.SerializeToString())
+    wanted.replicated_from = "east"
+    wanted.properties.add(key=SOURCE_POSITION_PROPERTY, value="12:34")
+    wanted.ClearField("txnid_least_bits")
+    wanted.ClearField("txnid_most_bits")
+    if wanted.schema_version:
+        wanted.schema_version = b"remote"
+    assert full_metadata(sent.message) == wanted
+    assert sent.message[metadata_bounds(sent.message)[1] :] == payload
+    assert checksum_ok(sent.message, 0, len(sent.message))

@@ -1,0 +1,80 @@
+"""The health of several processes as one: the supervisor's control port. Importing this module loads gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.control.client import ControlChannel
+from magnetar.control.errors import ControlUnavailable
+from magnetar.control.server import ControlServer, ControlService
+from magnetar.control.settings import ControlSettings
+from magnetar.process.supervision.child import Child, ChildState
+
+logger: Final = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at all processes."""
+SERVICE: Final = "magnetar.processes"
+"""What health is asked about, beside the whole: that all processes serve."""
+LOOPBACK: Final = "127.0.0.1"
+
+
+class GroupHealth:
+    """A control port that is healthy while every process is."""
+
+    def __init__(self, children: Sequence[Child], settings: ControlSettings) -> None:
+        self._children = children
+        self._server = ControlServer(settings)
+        self._channels = {
+            child.plan.number: ControlChannel(f"{LOOPBACK}:{child.plan.control_port}", token=settings.token)
+            for child in children
+            if child.plan.control_port is not None
+        }
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    async def start(self) -> None:
+        """Take the port. Errors as `ControlServer.start`."""
+        await self._server.start([ControlService(SERVICE, lambda _: None)])
+        self._looking = asyncio.get_running_loop().create_task(self._look(), name="health-of-processes")
+
+    async def close(self) -> None:
+        """Turn unhealthy and stop. Twice is no error."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait((looking,))
+        await self._server.close()
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _look(self) -> None:
+        told: bool | None = None
+        while True:
+            found = await asyncio.gather(*(self._healthy(child) for child in self._children))
+            healthy = all(found)
+            if healthy != told:
+                sick = [child.plan.number for child, well in zip(self._children, found, strict=True) if not well]
+                logger.info("all processes are healthy" if healthy else f"processes that are not healthy: {sick}")
+                await self._server.set_serving(SERVICE, serving=healthy)
+                told = healthy
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _healthy(self, child: Child) -> bool:
+        if child.state is not ChildState.SERVING:
+            return False
+        channel = self._channels.get(child.plan.number)
+        if channel is None:
+            return True
+        try:
+            return await channel.healthy()
+        except ControlUnavailable as error:
+            logger.debug("process %d does not tell its health: %s", child.plan.number, error)
+            return False

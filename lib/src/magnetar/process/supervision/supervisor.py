@@ -1,0 +1,112 @@
+"""Starts several processes of one component, keeps them running and stops them; answers for their health and metrics.
+
+Importing this module loads neither gRPC nor aiohttp; `Supervisor.start` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from magnetar.control.settings import ControlSettings
+from magnetar.net.accepting import bound
+from magnetar.process.supervision.child import Child, ProcessPlan
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from magnetar.process.supervision.health import GroupHealth
+    from magnetar.process.supervision.metrics_port import MetricsPort
+
+logger: Final = logging.getLogger(__name__)
+
+KILL_SECONDS: Final = 5.0
+"""A process that a clean stop did not end in its time gets SIGKILL so long before the supervisor gives up itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """What a supervisor has to do."""
+
+    processes: Sequence[ProcessPlan]
+    host: str
+    """Where the shared ports and the metrics are."""
+    shared_ports: Sequence[int]
+    """Ports at which all processes listen; they stay the supervisor's while none does."""
+    metrics_port: int
+    control: ControlSettings | None
+    stop_seconds_max: float
+    """For a process to stop cleanly."""
+    where: str
+    """Where clients connect, for the ready line."""
+
+
+class Supervisor:
+    """Serves while its processes do. Has no part in what they do for clients."""
+
+    def __init__(self, plan: GroupPlan) -> None:
+        self._plan = plan
+        self.children = [Child(each) for each in plan.processes]
+        self._reserved: list[socket] = []
+        self._health: GroupHealth | None = None
+        self._metrics: MetricsPort | None = None
+
+    @property
+    def metrics_port(self) -> int:
+        """Where the metrics of all processes are."""
+        return self._plan.metrics_port if self._metrics is None else self._metrics.port
+
+    async def start(self) -> None:
+        """Start all processes; returns when each serves. `ProcessFailed` when one cannot, OSError for a port that is
+        taken; then none is left."""
+        plan = self._plan
+        try:
+            for port in plan.shared_ports:
+                self._reserved += await bound(plan.host, port, shared=True)
+            from magnetar.process.supervision.metrics_port import MetricsPort
+
+            self._metrics = MetricsPort(self.children)
+            await self._metrics.start(plan.host, plan.metrics_port)
+            if plan.control is not None:
+                from magnetar.process.supervision.health import GroupHealth
+
+                self._health = GroupHealth(self.children, plan.control)
+                await self._health.start()
+            for child in self.children:
+                child.start()
+            await asyncio.gather(*(child.first_ready for child in self.children))
+        except BaseException:
+            await asyncio.shield(self.close())
+            raise
+
+    def describe(self) -> str:
+        """Where clients and tools connect."""
+        control = f", control port {self._health.port}" if self._health is not None else ""
+        return (
+            f"{self._plan.where} by {len(self.children)} processes{control}, their metrics at port {self.metrics_port}"
+        )
+
+    async def close(self) -> None:
+        """Stop all processes cleanly, at the same time; who does not end is killed."""
+        for child in self.children:
+            child.tell(signal.SIGTERM)
+        if self._health is not None:
+            await self._health.close()
+        ends = [asyncio.ensure_future(child.ended()) for child in self.children]
+        _, hanging = await asyncio.wait(ends, timeout=self._plan.stop_seconds_max)
+        if hanging:
+            logger.error("%d processes did not stop within %g s", len(hanging), self._plan.stop_seconds_max)
+            for child in self.children:
+                child.tell(signal.SIGKILL)
+            await asyncio.wait(ends)
+        if self._metrics is not None:
+            await self._metrics.close()
+        for one in self._reserved:
+            one.close()
+        for child in self.children:
+            if child.first_ready.done() and not child.first_ready.cancelled():
+                child.first_ready.exception()  # Another one's was raised.
