@@ -30,6 +30,7 @@ OTHER_VALUES: Final = {
     "loadBalancerHistoryResourcePercentage": "0.5",
     "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
     "maxUnloadPercentage": "0.5",
+    "replicationStartAt": "earliest",
     "subscriptionTypesEnabled": "Shared",
     "superUserRoles": "somebody",
     "supportedNamespaceBundleSplitAlgorithms": SPLIT_ALGORITHMS[0],

@@ -268,3 +268,51 @@ async def test_where_encryption_is_required_a_replicators_messages_are_looked_at
     assert receipts([await client.expect(Command.SEND_RECEIPT)]) == [(7, 0, True)]
     (answer,) = await send(client, (1, "7:1"))
     assert (answer.name, answer.body.error, answer.body.sequence_id) == ("SEND_ERROR", pb.MetadataError, 1)
+
+
+async def test_what_came_after_a_refused_message_waits_for_it_and_the_refused_one_is_not_taken_for_a_duplicate(
+    memory_broker: MemoryBroker, admin: Admin
+) -> None:
+    policy = "/admin/v2/namespaces/public/default/"
+    await admin.check(("POST", policy + "deduplication", True, 204, None))
+    client = await replicator(memory_broker)
+    await admin.check(("POST", policy + "encryptionRequired", True, 204, None))
+    keys = [pb.EncryptionKeys(key="k", value=b"v")]
+    client.send(Command.SEND, replicated(0, "7:0"), producer_id=1, sequence_id=0)
+    client.send(Command.SEND, replicated(1, "7:1", encryption_keys=keys), producer_id=1, sequence_id=1)
+    refused = [await client.expect(Command.SEND_ERROR) for _ in range(2)]
+    assert [answer.body.error for answer in refused] == [pb.MetadataError, pb.PersistenceError]
+    await admin.check(("POST", policy + "encryptionRequired", False, 204, None))
+    assert receipts(await send(client, (0, "7:0"), (1, "7:1"))) == [(7, 0, True), (7, 1, True)]
+    assert entries(memory_broker) == 2
+
+
+async def test_a_replicator_that_connects_anew_may_go_on_without_a_refused_message(
+    memory_broker: MemoryBroker, admin: Admin
+) -> None:
+    policy = "/admin/v2/namespaces/public/default/"
+    await admin.check(("POST", policy + "deduplication", True, 204, None))
+    client = await replicator(memory_broker)
+    await admin.check(("POST", policy + "encryptionRequired", True, 204, None))
+    (answer,) = await send(client, (0, "7:0"))
+    assert answer.body.error == pb.MetadataError
+    await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+    client = await replicator(memory_broker)
+    keys = [pb.EncryptionKeys(key="k", value=b"v")]
+    client.send(Command.SEND, replicated(1, "7:1", encryption_keys=keys), producer_id=1, sequence_id=1)
+    assert receipts([await client.expect(Command.SEND_RECEIPT)]) == [(7, 1, True)]
+
+
+async def test_what_came_after_a_damaged_message_is_not_stored_until_the_replicator_connects_anew() -> None:
+    async with broker_with() as broker:
+        client = await replicator(broker)
+        damaged = bytearray(replicated(0, "7:0"))
+        damaged[-1] ^= 1
+        client.send(Command.SEND, bytes(damaged), producer_id=1, sequence_id=0)
+        (first,) = await send(client, (1, "7:1"))
+        second = await client.expect(Command.SEND_ERROR)
+        assert {first.body.error, second.body.error} == {pb.ChecksumError, pb.PersistenceError}
+        assert entries(broker) == 0
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+        client = await replicator(broker)
+        assert receipts(await send(client, (0, "7:0"), (1, "7:1"))) == [(7, 0, True), (7, 1, True)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
+from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.wire import version_bytes
 from magnetar.broker.settings.broker import BrokerSettings
@@ -214,3 +217,24 @@ async def test_a_removed_cluster_has_no_cursor_and_a_returned_one_begins_anew() 
         await publish(east[0], 10, 5)
         await caught_up(east[0])
         assert numbers(await stored(west[0])) == [*range(5), *range(10, 15)]
+
+
+async def test_what_is_published_as_soon_as_a_topic_is_there_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though replication begins at the end of topics that were there before: nobody gets it before the cursor is."""
+    settle_once, may_go_on = TopicReplicators._settle_once, asyncio.Event()
+
+    async def settle_slowly(self: TopicReplicators) -> None:
+        await may_go_on.wait()
+        await settle_once(self)
+
+    monkeypatch.setattr(TopicReplicators, "_settle_once", settle_slowly)
+    async with two_clusters("latest") as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await replicate(east[0], "east", "west")
+        publishing = asyncio.ensure_future(publish(east[0], 0, 20))
+        await asyncio.sleep(0.05)
+        assert not publishing.done()
+        may_go_on.set()
+        await publishing
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == list(range(20))

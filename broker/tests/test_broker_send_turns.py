@@ -185,3 +185,22 @@ async def test_one_that_fails_when_it_is_its_turn_does_not_keep_the_others() -> 
     assert not other.paused
     assert world.stored == [other]
     assert PAUSED_FOR_TURN in failing._reasons
+
+
+async def test_one_that_ends_while_another_is_read_again_is_passed_over() -> None:
+    class Ending(Busy):
+        def resume_reading(self, reason: str) -> None:
+            super().resume_reading(reason)
+            other.end()
+
+    world = World()
+    ending, other = Ending(world, 0, reads=0), Busy(world, 1, reads=0)
+    for connection in (ending, other):
+        world.turns._leave_unread(connection)
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    world.turns.take(1, 1)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert told == []
+    assert [ending.paused, other.paused] == [False, False]

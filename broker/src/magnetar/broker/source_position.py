@@ -27,6 +27,9 @@ REPLICATION_MARKERS: Final = range(10, 14)
 MARKER_RECEIPT: Final = 1 << 63
 """The highest sequence id in the receipt of such a marker: the lowest signed number of 64 bits, as unsigned one."""
 
+BEFORE_ALL: Final = (-1, -1)
+"""Comes before every position at a source."""
+
 NUMBER_MAX: Final = (1 << 63) - 1
 NUMBER_DIGITS_MAX: Final = 19
 

@@ -119,5 +119,6 @@ class SendTurns:
         for connection in list(self._unread)[:READ_AGAIN_IN_TURN]:
             if self.held_bytes > HELD_BYTES_MAX // 2:
                 return
-            del self._unread[connection]
-            connection.resume_reading(PAUSED_FOR_OTHERS)
+            if connection in self._unread:  # It may have ended while another one was served.
+                del self._unread[connection]
+                connection.resume_reading(PAUSED_FOR_OTHERS)

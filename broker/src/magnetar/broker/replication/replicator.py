@@ -395,7 +395,10 @@ class Replicator:
         try:
             if producer is not None:
                 schema = await self._remote.schema(version)
-                self._remember_schema(version, await producer.schema_version(schema))
+                remote_version = await producer.schema_version(schema)
+                if producer is self._producer:
+                    # After a reconnection it may be another cluster, where that version is of another schema.
+                    self._remember_schema(version, remote_version)
                 self._schema_pauses.reset()
         except MagnetarError as error:
             pause_seconds = self._schema_pauses.next_seconds()

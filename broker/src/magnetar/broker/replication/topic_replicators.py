@@ -113,6 +113,16 @@ class TopicReplicators:
         """Whether another cluster lacks something."""
         return any(one.backlog for one in self.running.values())
 
+    async def begin(self, policies: EffectivePolicies, group_limiters: tuple[RateLimiter, ...]) -> None:
+        """While the topic is loaded: make and delete cursors before anybody publishes. Raises what the ledger
+        raises."""
+        self._policies, self._group_limiters = policies, group_limiters
+        self._settling = True
+        try:
+            await self._settle_once()
+        finally:
+            self._settling = False
+
     def follow(self, policies: EffectivePolicies, group_limiters: tuple[RateLimiter, ...]) -> None:
         """These policies hold from now on; cursors are made and deleted in the background."""
         self._policies, self._group_limiters = policies, group_limiters
@@ -195,7 +205,7 @@ class TopicReplicators:
             logger.warning("%s is not replicated: %s", self._name, error)
             return
         settings = self._world.settings().policies
-        start = EARLIEST if settings.replication_start_at.lower() in ("earliest", "-1:-1:-1") else LATEST
+        start = EARLIEST if settings.replication_start_at == "earliest" else LATEST
         cursor = await self._ledger.open_cursor(cursor_name, start)
         if self._closed:
             return

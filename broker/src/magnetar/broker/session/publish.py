@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.send_turns import SEND_BYTES, SendTurns
+from magnetar.broker.source_position import BEFORE_ALL
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.topic import Topic
@@ -85,6 +86,8 @@ class Publishes:
             batch = self._batches[producer_id] = PublishBatch(producer)
         payload_start = send.payload_start
         if not checksum_ok(buffer, payload_start, end):
+            # What a damaged message says of its position counts for nothing: a replicator has to begin anew.
+            batch.producer.refused_position = BEFORE_ALL
             self._connection.write(
                 messages.send_error(
                     producer_id,

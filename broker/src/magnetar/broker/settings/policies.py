@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.limits import MIB
@@ -36,6 +37,10 @@ class CompactionOrder(Enum):
     """The one that was published last."""
     EVENT_TIME = "EventTimeCompactionServiceFactory"
     """The one with the highest event time."""
+
+
+REPLICATION_STARTS: Final = {"latest": "latest", "earliest": "earliest", "-1:-1:-1": "earliest"}
+"""The words of `replicationStartAt`. The last one is what a client calls the earliest message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +126,7 @@ class PolicySettings:
     dispatch_per_replicator_bytes: int = setting(
         "dispatchThrottlingRatePerReplicatorInByte", 0, dynamic="broker", below_zero=0
     )
-    replication_start_at: str = setting("replicationStartAt", "latest", dynamic="broker")
+    replication_start_at: str = setting("replicationStartAt", "latest", dynamic="broker", words=REPLICATION_STARTS)
     """Where a topic begins to be replicated that was not before: `latest` or `earliest`."""
     replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1)
     """Entries that one replicator has sent and that have no receipt."""

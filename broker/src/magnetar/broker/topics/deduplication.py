@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.source_position import ReplicatedMessage
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-    from magnetar.broker.topics.producer import PublishBatch
+    from magnetar.broker.topics.producer import Producer, PublishBatch
     from magnetar.core.clock import Clock
     from magnetar.core.ids import Position
     from magnetar.core.topic_name import TopicName
@@ -148,23 +148,34 @@ class Deduplication:
         self, batch: PublishBatch, messages: list[ReplicatedMessage | None], refused: Container[int]
     ) -> list[DuplicateStatus] | None:
         statuses = [DuplicateStatus.NEW] * len(messages)
+        by_position = batch.producer.identity.source_positions
         for index, message in enumerate(messages):
-            if index in refused or message is None or message.is_marker:
+            if message is None or message.is_marker:
                 continue
-            if batch.producer.identity.source_positions:
-                statuses[index] = self._check_position(batch.producer.name, message)
+            if index in refused:
+                if by_position and message.position is not None:
+                    _note_refused(batch.producer, message.position)
+            elif by_position:
+                statuses[index] = self._check_position(batch.producer, message)
             elif not message.is_chunk_before_last:
                 sequence_id = batch.sequence_ids[index]
                 highest = max(sequence_id, batch.highest_sequence_ids[index])
                 statuses[index] = self._check_original(message.producer_name, sequence_id, highest)
         return None if all(status is DuplicateStatus.NEW for status in statuses) else statuses
 
-    def _check_position(self, replicator: str, message: ReplicatedMessage) -> DuplicateStatus:
-        assert message.position is not None  # Those without are refused.
-        key = self._sources.key_of(replicator)
-        if self._sources.take(key, message.position):
-            return DuplicateStatus.NEW
-        return DuplicateStatus.STORED if self._sources.is_stored(key, message.position) else DuplicateStatus.UNKNOWN
+    def _check_position(self, replicator: Producer, message: ReplicatedMessage) -> DuplicateStatus:
+        position = message.position
+        assert position is not None  # Those without are refused.
+        refused = replicator.refused_position
+        if refused is not None and position > refused:
+            return DuplicateStatus.UNKNOWN
+        key = self._sources.key_of(replicator.name)
+        if not self._sources.take(key, position) and not self._sources.is_stored(key, position):
+            _note_refused(replicator, position)
+            return DuplicateStatus.UNKNOWN
+        if position == refused:
+            replicator.refused_position = None
+        return DuplicateStatus.STORED if self._sources.is_stored(key, position) else DuplicateStatus.NEW
 
     def _check_original(self, name: str, sequence_id: int, highest: int) -> DuplicateStatus:
         replayed = self._replayed.get(name, NEVER)
@@ -330,6 +341,13 @@ async def open_deduplication(
     deduplication = Deduplication(ledger, cursor, settings, clock, local_cluster)
     await deduplication.replay()
     return deduplication
+
+
+def _note_refused(replicator: Producer, position: Position) -> None:
+    """A message with this position is not stored: what comes after it has to wait for it."""
+    refused = replicator.refused_position
+    if refused is None or position < refused:
+        replicator.refused_position = position
 
 
 def _ends_message(payload: bytes) -> bool:

@@ -6,7 +6,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.replicator_names import is_replicator
 from magnetar.broker.source_position import ReplicatedMessage
@@ -15,6 +15,9 @@ from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import encode_send_receipt, encode_send_receipts
 from magnetar.wire.pulsar.errors import ServerError
+
+if TYPE_CHECKING:
+    from magnetar.core.ids import Position
 
 _CLOSED: Final = ProducerState.CLOSED
 
@@ -163,6 +166,9 @@ class Producer:
         self.state = ProducerState.OPENING
         self.is_replicator = is_replicator(identity.name)
         """Of another cluster: no client, and what it sends has producers of its own."""
+        self.refused_position: Position | None = None
+        """Of a replicator that goes by positions: the first message that it was refused and has not sent again. What
+        comes after it is refused, too: once that were stored, the first one would count as stored as well."""
         self.batches_pending = 0
         """Batches that the topic was given and has not answered."""
         self._on_drained: list[Callable[[], None]] = []

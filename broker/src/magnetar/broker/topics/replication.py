@@ -50,12 +50,24 @@ class Replication:
         self._world: ReplicationWorld | None = None
         self._told: dict[str, None] = {}
 
+    async def prepare(self, topic: PersistentTopic) -> None:
+        """Before anybody may publish to a topic that is being loaded: cursors that are new begin before what comes.
+        Raises what the ledger raises."""
+        self._equip(topic, topic.policies)
+        if topic.replicators is not None:
+            await topic.replicators.begin(topic.policies, topic.dispatch_limiters)
+
     def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
         """These policies hold for a topic from now on."""
         if not isinstance(topic, PersistentTopic):
             if policies.remote_clusters and not topic.of_broker:
                 self._tell(topic, policies)
             return
+        self._equip(topic, policies)
+        if topic.replicators is not None and not topic.closing:
+            topic.replicators.follow(policies, topic.dispatch_limiters)
+
+    def _equip(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
         if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
             return
         from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators, is_replicated
@@ -74,7 +86,6 @@ class Replication:
                 return None if topic.buffer is None else topic.buffer.visibility
 
             topic.replicators = TopicReplicators(self._world, topic.name, topic.ledger, visibility)
-        topic.replicators.follow(policies, topic.dispatch_limiters)
 
     def stop(self) -> None:
         """Close the connections to other clusters."""

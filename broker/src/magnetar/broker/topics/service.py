@@ -259,6 +259,7 @@ class BrokerService:
         self.transactions.equip(topic)
         try:
             await topic.prepare()
+            await self.upkeep.replication.prepare(topic)
         except BaseException:
             # Also when the load is cancelled, and once more while it closes: the ledger is nobody else's to close.
             await asyncio.shield(topic.close())
