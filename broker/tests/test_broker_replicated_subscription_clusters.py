@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import pytest
 from magnetar.broker.replicated_subscriptions.controller import LOOKS_OF_PATIENCE, SnapshotController, SnapshotSettings
+from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
-from magnetar.broker.replicated_subscriptions.markers import SNAPSHOT_MARKER, Snapshot, read_marker
+from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, read_marker
+from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
@@ -86,8 +88,10 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.kept = KeptSnapshots(30, lambda first, last: last[1] - first[1])
+        self.figures = SnapshotFigures()
+        world, settings = self.world, SnapshotSettings()
         self.controller = SnapshotController(
-            self, self.name, SnapshotSettings(), self.world, self.world.call_later, self.run, self.world.new_id
+            self, self.name, settings, world, world.call_later, self.run, world.new_id, self.figures
         )
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -144,7 +148,7 @@ class Cluster:
             if isinstance(entry, bytes) and full_metadata(entry).marker_type == SNAPSHOT_MARKER:
                 _, payload_start = metadata_bounds(entry)
                 snapshot = read_marker(SNAPSHOT_MARKER, entry[payload_start:])
-                assert isinstance(snapshot, Snapshot)
+                assert isinstance(snapshot, ClusterSnapshot)
                 self.kept.add(snapshot)
             self.read += 1
 
@@ -220,10 +224,10 @@ def test_a_question_that_nobody_answers_is_given_up_and_asked_again() -> None:
     east = world.clusters["east"]
     east.store("message", "east")
     world.pass_time(25)
-    assert east.controller.pending == 1
+    assert east.figures.pending == 1
     assert len(east.entries) == 2
     world.pass_time(10)
-    assert east.controller.timed_out == 1
+    assert east.figures.timed_out == 1
     assert len(east.entries) == 3
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
 from magnetar.broker.replicated_subscriptions.markers import (
     CLUSTERS_MAX,
-    Snapshot,
+    ClusterSnapshot,
     SnapshotRequest,
     SnapshotResponse,
     SubscriptionMarker,
@@ -61,8 +61,9 @@ def written(name: str) -> bytes:
         case "response":
             return snapshot_response(SnapshotRequest("snap-1", "east"), "west", (7, -1), at_ms)
         case "snapshot":
-            return snapshot_entry(Snapshot("snap-1", (3, 4), CLUSTERS), "east", at_ms)
-    return subscription_update(SubscriptionUpdate("sub", CLUSTERS), at_ms)
+            return snapshot_entry(ClusterSnapshot("snap-1", (3, 4), CLUSTERS), "east", at_ms)
+        case _:
+            return subscription_update(SubscriptionUpdate("sub", CLUSTERS), at_ms)
 
 
 def read(entry: bytes) -> SubscriptionMarker | None:
@@ -80,7 +81,7 @@ def test_markers_are_apaches_byte_for_byte(name: str) -> None:
     [
         ("request", SnapshotRequest("snap-1", "east")),
         ("response", SnapshotResponse("snap-1", "west", (7, -1))),
-        ("snapshot", Snapshot("snap-1", (3, 4), CLUSTERS)),
+        ("snapshot", ClusterSnapshot("snap-1", (3, 4), CLUSTERS)),
         ("update", SubscriptionUpdate("sub", CLUSTERS)),
     ],
 )
@@ -110,7 +111,7 @@ class TestSnapshotRound:
     def test_one_remote_cluster_is_asked_once(self) -> None:
         attempt = SnapshotRound("id", ["west"], 5)
         assert attempt.responded(SnapshotResponse("id", "west", (8, 1))) is NextStep.STORE
-        assert attempt.snapshot((3, 4)) == Snapshot("id", (3, 4), {"west": (8, 1)})
+        assert attempt.snapshot((3, 4)) == ClusterSnapshot("id", (3, 4), {"west": (8, 1)})
 
     def test_two_remote_clusters_are_asked_twice_and_their_first_answers_count(self) -> None:
         attempt = SnapshotRound("id", ["west", "north"], 5)
@@ -144,8 +145,8 @@ def entries_between(first: Position, last: Position) -> int:
     return last[1] - first[1]
 
 
-def snapshot_at(entry_id: int) -> Snapshot:
-    return Snapshot(f"at {entry_id}", (1, entry_id), {"west": (2, entry_id)})
+def snapshot_at(entry_id: int) -> ClusterSnapshot:
+    return ClusterSnapshot(f"at {entry_id}", (1, entry_id), {"west": (2, entry_id)})
 
 
 class TestKeptSnapshots:

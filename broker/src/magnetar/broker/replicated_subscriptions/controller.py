@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from magnetar.broker.replicated_subscriptions.covered_data import CoveredData
+from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.markers import (
-    Snapshot,
+    ClusterSnapshot,
     SnapshotRequest,
     SnapshotResponse,
     SubscriptionUpdate,
@@ -42,14 +43,12 @@ there stay behind until somebody publishes."""
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """How often snapshots are taken, and how long one may take. Pulsar's names and defaults are beside each."""
+    """How often snapshots are taken, how long one may take, and how many a subscription keeps."""
 
     interval_ms: int = 1_000
-    """`replicatedSubscriptionsSnapshotFrequencyMillis`."""
     timeout_seconds: int = 30
-    """`replicatedSubscriptionsSnapshotTimeoutSeconds`."""
+    """After so long without all answers a snapshot is given up."""
     kept_max: int = 30
-    """`replicatedSubscriptionsSnapshotMaxCachedPerSubscription`."""
 
 
 class ReplicatedTopic(Protocol):
@@ -87,6 +86,7 @@ class SnapshotController:
         "_call_later",
         "_clock",
         "_covered",
+        "_figures",
         "_local_cluster",
         "_new_id",
         "_rounds",
@@ -96,7 +96,6 @@ class SnapshotController:
         "_timer",
         "_topic",
         "settings",
-        "timed_out",
     )
 
     def __init__(
@@ -108,6 +107,7 @@ class SnapshotController:
         call_later: CallLater,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         new_id: Callable[[], str],
+        figures: SnapshotFigures,
     ) -> None:
         """`new_id` gives ids that no other snapshot of any cluster has."""
         self._topic = topic
@@ -117,6 +117,7 @@ class SnapshotController:
         self._call_later = call_later
         self._spawn = spawn
         self._new_id = new_id
+        self._figures = figures
         self._covered = CoveredData()
         self._rounds: dict[str, SnapshotRound] = {}
         """Snapshots that are not complete, by id; as many as begin within the time that one may take."""
@@ -124,13 +125,6 @@ class SnapshotController:
         """The topic's last entry at each of the last looks, the oldest first."""
         self._succeeded = False
         self._timer: TimerHandle | None = None
-        self.timed_out = 0
-        """Snapshots that were given up (`pulsar_replicated_subscriptions_timedout_snapshots`)."""
-
-    @property
-    def pending(self) -> int:
-        """Snapshots that are not complete (`pulsar_replicated_subscriptions_pending_snapshots`)."""
-        return len(self._rounds)
 
     def start(self) -> None:
         """Begin to take snapshots, the first one at once."""
@@ -142,7 +136,12 @@ class SnapshotController:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._figures.pending -= len(self._rounds)
         self._rounds.clear()
+
+    def cover_anew(self) -> None:
+        """Take another snapshot though nothing is published: somebody has missed those before."""
+        self._covered = CoveredData()
 
     # --- snapshots of this cluster
 
@@ -155,7 +154,8 @@ class SnapshotController:
         late = [each.snapshot_id for each in self._rounds.values() if each.started_ms < oldest_ms]
         for snapshot_id in late:
             del self._rounds[snapshot_id]
-            self.timed_out += 1
+            self._figures.pending -= 1
+            self._figures.timed_out += 1
         if self._rounds and not self._succeeded:
             return  # Perhaps nobody there answers such questions: one at a time is enough to find out.
         remotes = self._topic.connected_clusters
@@ -165,6 +165,7 @@ class SnapshotController:
         if len(remotes) > 1:
             attempt.covers_until = long_ago
         self._rounds[attempt.snapshot_id] = attempt
+        self._figures.pending += 1
         self._ask(attempt)
 
     def _ask(self, attempt: SnapshotRound) -> None:
@@ -182,13 +183,16 @@ class SnapshotController:
         self._topic.write_marker(entry, partial(self._snapshot_stored, attempt, snapshot))
 
     def _snapshot_stored(
-        self, attempt: SnapshotRound, snapshot: Snapshot, error: MagnetarError | None, position: Position
+        self, attempt: SnapshotRound, snapshot: ClusterSnapshot, error: MagnetarError | None, position: Position
     ) -> None:
         if error is not None:
             attempt.not_stored()
             self._not_written(error)
             return
-        self._rounds.pop(attempt.snapshot_id, None)
+        if self._rounds.pop(attempt.snapshot_id, None) is not None:
+            self._figures.pending -= 1
+            self._figures.finished += 1
+            self._figures.finished_ms += self._now_ms() - attempt.started_ms
         self._succeeded = True
         if attempt.covers_until is not None:
             self._covered.completed(attempt.covers_until)
@@ -196,7 +200,7 @@ class SnapshotController:
 
     # --- what subscriptions of this cluster acknowledge
 
-    def acknowledged(self, subscription: str, snapshot: Snapshot) -> None:
+    def acknowledged(self, subscription: str, snapshot: ClusterSnapshot) -> None:
         """A replicated subscription has acknowledged everything up to a snapshot: the others hear of it."""
         update = SubscriptionUpdate(subscription, snapshot.clusters)
         self._write(subscription_update(update, self._clock.now_ms()))

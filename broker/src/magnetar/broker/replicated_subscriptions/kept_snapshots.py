@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar.broker.replicated_subscriptions.markers import Snapshot
+from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot
 from magnetar.core.ids import Position
 
 
@@ -22,7 +22,7 @@ class KeptSnapshots:
     def __init__(self, kept_max: int, entries_between: Callable[[Position, Position], int]) -> None:
         """`kept_max` is 3 at least: the first, the last, and one that may go (Pulsar
         `replicatedSubscriptionsSnapshotMaxCachedPerSubscription`). `entries_between` counts entries of the topic."""
-        self._kept: list[Snapshot] = []
+        self._kept: list[ClusterSnapshot] = []
         self._distances: list[int] = []
         """Entries between each and the one before it; 0 for the first."""
         self._kept_max = max(3, kept_max)
@@ -31,7 +31,7 @@ class KeptSnapshots:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: ClusterSnapshot) -> None:
         """The subscription has read it. Where it stands before the last, the subscription was reset and begins anew."""
         if self._kept and snapshot.position <= self._kept[-1].position:
             self.clear()
@@ -48,7 +48,7 @@ class KeptSnapshots:
         distances[index + 1] += distances[index]
         del self._kept[index], distances[index]
 
-    def take(self, mark_delete: Position) -> Snapshot | None:
+    def take(self, mark_delete: Position) -> ClusterSnapshot | None:
         """The newest one that is acknowledged, and with it all that stand before it are over; None when there is
         none."""
         count = 0

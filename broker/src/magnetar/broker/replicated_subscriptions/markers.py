@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
+from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.core.ids import Position, signed64, unsigned64
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -28,7 +29,6 @@ MARKER_PRODUCER: Final = "pulsar.marker"
 
 SNAPSHOT_REQUEST_MARKER: Final = 10
 SNAPSHOT_RESPONSE_MARKER: Final = 11
-SNAPSHOT_MARKER: Final = 12
 UPDATE_MARKER: Final = 13
 
 CLUSTERS_MAX: Final = 1_000
@@ -53,7 +53,7 @@ class SnapshotResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ClusterSnapshot:
     """Whoever has read the local topic up to `position` has read what stands up to `clusters` elsewhere."""
 
     snapshot_id: str
@@ -69,7 +69,7 @@ class SubscriptionUpdate:
     clusters: Mapping[str, Position]
 
 
-SubscriptionMarker: TypeAlias = SnapshotRequest | SnapshotResponse | Snapshot | SubscriptionUpdate
+SubscriptionMarker: TypeAlias = SnapshotRequest | SnapshotResponse | ClusterSnapshot | SubscriptionUpdate
 
 
 def snapshot_request(snapshot_id: str, local_cluster: str, publish_time_ms: int) -> bytes:
@@ -87,7 +87,7 @@ def snapshot_response(request: SnapshotRequest, local_cluster: str, position: Po
     return _marker(SNAPSHOT_RESPONSE_MARKER, payload, publish_time_ms, only_for=request.source_cluster)
 
 
-def snapshot_entry(snapshot: Snapshot, local_cluster: str, publish_time_ms: int) -> bytes:
+def snapshot_entry(snapshot: ClusterSnapshot, local_cluster: str, publish_time_ms: int) -> bytes:
     """The entry that keeps a snapshot in the local topic; it is never replicated."""
     payload = ReplicatedSubscriptionsSnapshot(
         snapshot_id=snapshot.snapshot_id,
@@ -122,14 +122,15 @@ def read_marker(marker_type: int, payload: bytes) -> SubscriptionMarker | None:
                 snapshot = ReplicatedSubscriptionsSnapshot.FromString(payload)
                 _check(snapshot, "local_message_id")
                 clusters = _positions(list(snapshot.clusters))
-                return Snapshot(snapshot.snapshot_id, _position(snapshot.local_message_id), clusters)
+                return ClusterSnapshot(snapshot.snapshot_id, _position(snapshot.local_message_id), clusters)
             case 13:
                 update = ReplicatedSubscriptionsUpdate.FromString(payload)
                 _check(update, "subscription_name")
                 return SubscriptionUpdate(update.subscription_name, _positions(list(update.clusters)))
+            case _:
+                return None
     except DecodeError as error:
         raise BadMetadata(f"a marker of type {marker_type} that cannot be read: {error}") from None
-    return None
 
 
 def _check(message: Message, field: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from magnetar.broker.replicated_subscriptions.markers import Snapshot, SnapshotResponse
+from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, SnapshotResponse
 from magnetar.core.ids import Position
 
 
@@ -66,9 +66,9 @@ class SnapshotRound:
         self._storing = True
         return NextStep.STORE
 
-    def snapshot(self, last_response: Position) -> Snapshot:
+    def snapshot(self, last_response: Position) -> ClusterSnapshot:
         """What is to be stored; `last_response` is where the last answer stands in the local topic."""
-        return Snapshot(self.snapshot_id, last_response, dict(self._responses))
+        return ClusterSnapshot(self.snapshot_id, last_response, dict(self._responses))
 
     def not_stored(self) -> None:
         """It could not be: an answer that comes again has it tried again."""

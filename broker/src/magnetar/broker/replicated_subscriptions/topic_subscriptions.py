@@ -1,0 +1,248 @@
+"""The replicated subscriptions of one topic: what they read and acknowledge goes to the topic's `SnapshotController`,
+and what that hears of other clusters comes back to them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
+
+from magnetar.broker.replicated_subscriptions.controller import SnapshotController, SnapshotSettings
+from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
+from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
+from magnetar.broker.replicated_subscriptions.marked import MARKED, is_marked
+from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, read_marker
+from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
+from magnetar.core.clock import CallLater, Clock
+from magnetar.core.errors import MagnetarError, PeerError
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.errors import ManagedLedgerTerminated
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.metadata import skim
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar.core.topic_name import TopicName
+    from magnetar.managed.cursors.cursor import Cursor
+    from magnetar.managed.entry import Entry
+    from magnetar.managed.managed_ledger import ManagedLedger
+
+logger: Final = logging.getLogger(__name__)
+
+
+class SubscribedTopic(Protocol):
+    """What is needed of a topic: `PersistentTopic` has it."""
+
+    name: TopicName
+    ledger: ManagedLedger
+    subscriptions: dict[str, Subscription]
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: dict[str, str] | None = None, marks: dict[str, int] | None = None
+    ) -> Subscription:
+        """A durable subscription; the existing one when there is one. `marks` are the properties of a new cursor's
+        position."""
+        ...
+
+    def storing_failed(self, error: MagnetarError) -> None:
+        """The topic's ledger takes nothing."""
+        ...
+
+
+class ConnectedClusters(Protocol):
+    """The replicators of a topic."""
+
+    @property
+    def connected_clusters(self) -> frozenset[str] | None:
+        """The clusters that the topic is replicated to; None while any of them is not connected."""
+        ...
+
+
+class SnapshotWorld:
+    """What the replicated subscriptions of all topics of a broker share."""
+
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        clock: Clock,
+        call_later: CallLater,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        rng: Random,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.call_later = call_later
+        self.spawn = spawn
+        self.figures = SnapshotFigures()
+        self._rng = rng
+
+    def new_id(self) -> str:
+        """An id that no other snapshot has."""
+        return str(UUID(int=self._rng.getrandbits(128), version=4))
+
+
+class FollowedSubscription:
+    """Keeps the snapshots that a subscription reads, and tells when it has acknowledged all up to one of them."""
+
+    __slots__ = ("_kept", "_tell", "cursor", "subscription")
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        cursor: Cursor,
+        kept: KeptSnapshots,
+        tell: Callable[[str, ClusterSnapshot], None],
+    ) -> None:
+        self.subscription = subscription
+        self.cursor = cursor
+        self._kept = kept
+        self._tell = tell
+        cursor.on_advanced = self.advanced
+        subscription.keep_snapshots(self)
+
+    def read(self, markers: list[Entry]) -> None:
+        """The subscription has come to these markers. Those of other clusters mean nothing here."""
+        for entry in markers:
+            metadata = entry.metadata()
+            if metadata.replicated_from:
+                continue
+            try:
+                snapshot = read_marker(SNAPSHOT_MARKER, entry.data[metadata.payload_start :])
+            except BadMetadata as error:
+                logger.warning("%s: passing over a snapshot: %s", self.subscription.topic_name, error)
+                continue
+            if isinstance(snapshot, ClusterSnapshot):
+                self._kept.add(snapshot)
+
+    def advanced(self, mark_delete: Position) -> None:
+        """Everything up to here is acknowledged."""
+        snapshot = self._kept.take(mark_delete)
+        if snapshot is not None:
+            self._tell(self.subscription.name, snapshot)
+
+    def let_go(self) -> None:
+        """Hear of nothing any more."""
+        self.cursor.on_advanced = None
+        self.subscription.keep_snapshots(None)
+
+
+class ReplicatedSubscriptions:
+    """Those of one topic that is replicated. It is what `SnapshotController` calls the topic."""
+
+    __slots__ = ("_closed", "_controller", "_followed", "_replicators", "_topic", "_world", "name")
+
+    def __init__(
+        self, topic: SubscribedTopic, replicators: ConnectedClusters, local: str, world: SnapshotWorld
+    ) -> None:
+        self.name: object = topic.name
+        self._topic = topic
+        self._replicators = replicators
+        self._world = world
+        self._followed: dict[str, FollowedSubscription] = {}
+        self._closed = False
+        self._controller = SnapshotController(
+            self, local, world.settings, world.clock, world.call_later, world.spawn, world.new_id, world.figures
+        )
+
+    # --- which subscriptions they are
+
+    def settle(self) -> None:
+        """Look at all subscriptions of the topic."""
+        for name in list(dict.fromkeys((*self._followed, *self._topic.subscriptions))):
+            self._settle_one(name)
+        self._pace()
+
+    def changed(self, name: str) -> None:
+        """A subscription is made, gone, replicated since now or not any more."""
+        self._settle_one(name)
+        self._pace()
+
+    def _settle_one(self, name: str) -> None:
+        if self._closed:
+            return
+        topic, followed = self._topic, self._followed.get(name)
+        subscription = topic.subscriptions.get(name)
+        cursor = topic.ledger.cursors.get(name) if subscription is not None else None
+        if subscription is None or cursor is None or not is_marked(cursor):
+            if followed is not None:
+                del self._followed[name]
+                followed.let_go()
+            return
+        if followed is not None:
+            if followed.subscription is subscription and followed.cursor is cursor:
+                return
+            followed.let_go()
+        kept = KeptSnapshots(self._world.settings.kept_max, topic.ledger.ledgers.entries_between)
+        self._followed[name] = FollowedSubscription(subscription, cursor, kept, self._controller.acknowledged)
+        # What it has read before, it has read without the snapshots in it.
+        self._controller.cover_anew()
+
+    def _pace(self) -> None:
+        """Take snapshots while anybody goes by them."""
+        if self._followed and not self._closed:
+            self._controller.start()
+        else:
+            self._controller.close()
+
+    def close(self) -> None:
+        """The topic is going: touch neither it nor its cursors any more."""
+        self._closed = True
+        self._controller.close()
+        followed, self._followed = self._followed, {}
+        for one in followed.values():
+            one.let_go()
+
+    # --- from replicators
+
+    def marker_received(self, position: Position, data: bytes) -> None:
+        """The replicator to the cluster that wrote a marker has come to it, which stands at this position."""
+        if not self._closed:
+            metadata = skim(data)
+            self._controller.marker_received(position, metadata.marker_type, data[metadata.payload_start :])
+
+    # --- for the controller
+
+    @property
+    def last_position(self) -> Position:
+        """The last entry that is stored; the entry id is -1 where there is none."""
+        return self._topic.ledger.last_confirmed
+
+    @property
+    def connected_clusters(self) -> frozenset[str] | None:
+        """The clusters that the topic is replicated to; None while any of them is not connected, or the topic takes no
+        markers."""
+        return None if self._topic.ledger.terminated else self._replicators.connected_clusters
+
+    def write_marker(self, entry: bytes, stored: Callable[[MagnetarError | None, Position], None]) -> None:
+        """Store an entry; `stored` hears where it stands, or why it does not. A terminated topic takes no more of them,
+        and so its subscriptions stay where the others know them to be."""
+        if self._topic.ledger.terminated:
+            return
+        self._topic.ledger.appends.append([entry], self._marker_stored, stored)
+
+    def _marker_stored(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
+        assert callable(context)
+        if self._closed:
+            return
+        if error is not None and not isinstance(error, ManagedLedgerTerminated):
+            self._topic.storing_failed(error)
+        context(error, (ledger_id, first_entry_id))
+
+    async def follow_subscription(self, name: str, position: Position) -> None:
+        """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. Raises
+        `MagnetarError`."""
+        if self._closed:
+            return
+        if name == COMPACTION_CURSOR:
+            raise PeerError(f"{name} goes by what is compacted, and by no other cluster")
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None:
+            subscription = await self._topic.create_subscription(name, EARLIEST, None, dict(MARKED))
+            self.changed(name)
+        if position > subscription.cursor.mark_delete:
+            subscription.cursor.acknowledge_cumulative(position)
+            subscription.acknowledged_by_broker()
