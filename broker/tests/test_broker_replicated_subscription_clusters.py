@@ -11,12 +11,12 @@ import pytest
 from magnetar.broker.replicated_subscriptions.controller import LOOKS_OF_PATIENCE, SnapshotController, SnapshotSettings
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
-from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, read_marker
-from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
+from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot, read_marker
 
 LEDGER: Final = 5
 SUBSCRIPTION: Final = "sub"

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
-from magnetar.broker.replicated_subscriptions.markers import (
+from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
+from magnetar.core.ids import Position
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
+from magnetar.wire.pulsar.subscription_markers import (
     CLUSTERS_MAX,
     ClusterSnapshot,
     SnapshotRequest,
@@ -21,10 +25,6 @@ from magnetar.broker.replicated_subscriptions.markers import (
     snapshot_response,
     subscription_update,
 )
-from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
-from magnetar.core.ids import Position
-from magnetar.wire.pulsar.errors import BadMetadata
-from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
 
 CLUSTERS = {"west": (8, 1), "north": (9, 300)}
 

@@ -9,7 +9,6 @@ import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.marked import REPLICATED_PROPERTY, is_marked, mark
-from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -18,6 +17,7 @@ from magnetar.ledger.testing import MemoryBookies
 from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata
 

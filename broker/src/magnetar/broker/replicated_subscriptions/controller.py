@@ -16,7 +16,12 @@ from typing import Any, Final, Protocol
 
 from magnetar.broker.replicated_subscriptions.covered_data import CoveredData
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
-from magnetar.broker.replicated_subscriptions.markers import (
+from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
+from magnetar.core.clock import CallLater, Clock, TimerHandle
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.subscription_markers import (
     ClusterSnapshot,
     SnapshotRequest,
     SnapshotResponse,
@@ -27,11 +32,6 @@ from magnetar.broker.replicated_subscriptions.markers import (
     snapshot_response,
     subscription_update,
 )
-from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
-from magnetar.core.clock import CallLater, Clock, TimerHandle
-from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import EARLIEST, Position
-from magnetar.wire.pulsar.errors import BadMetadata
 
 logger: Final = logging.getLogger(__name__)
 

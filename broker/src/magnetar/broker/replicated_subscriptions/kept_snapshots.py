@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot
 from magnetar.core.ids import Position
+from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot
 
 
 class KeptSnapshots:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, SnapshotResponse
 from magnetar.core.ids import Position
+from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot, SnapshotResponse
 
 
 class NextStep(Enum):

@@ -14,15 +14,15 @@ from magnetar.broker.replicated_subscriptions.controller import SnapshotControll
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
 from magnetar.broker.replicated_subscriptions.marked import MARKED, is_marked
-from magnetar.broker.replicated_subscriptions.markers import ClusterSnapshot, read_marker
-from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.core.clock import CallLater, Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.errors import ManagedLedgerTerminated
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import skim
+from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot, read_marker
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription

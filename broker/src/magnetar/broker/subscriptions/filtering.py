@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.core.hashing import murmur3_32
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import MessageMetadataView, sticky_key
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from magnetar.managed.entry import Entry
 
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-
-SNAPSHOT_MARKER: Final = 12
-"""The type of the marker that keeps a snapshot for replicated subscriptions (`PulsarMarkers.proto`)."""
 
 
 class Slots(Protocol):

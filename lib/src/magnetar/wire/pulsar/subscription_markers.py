@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
-from magnetar.broker.subscriptions.filtering import SNAPSHOT_MARKER
 from magnetar.core.ids import Position, signed64, unsigned64
 from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 from magnetar.wire.pulsar.generated.replicated_subscriptions_pb2 import (
