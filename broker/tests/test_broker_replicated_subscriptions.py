@@ -266,14 +266,10 @@ async def test_a_damaged_snapshot_and_one_of_another_cluster_are_passed_over(cap
         there = await subscribe(east[0])
         topic = await topic_of(east[0])
         done: list[object] = []
-        metadata = {
-            "producer_name": "pulsar.marker",
-            "sequence_id": 0,
-            "publish_time": 1,
-            "marker_type": SNAPSHOT_MARKER,
-        }
-        for more in ({}, {"replicated_from": "west"}):
-            entry = build_message(pb.MessageMetadata(**metadata, **more, replicate_to=["east"]), b"\xff")
+        for source in (None, "west"):
+            metadata = pb.MessageMetadata(producer_name="pulsar.marker", sequence_id=0, publish_time=1)
+            metadata.MergeFrom(pb.MessageMetadata(marker_type=SNAPSHOT_MARKER, replicated_from=source))
+            entry = build_message(metadata, b"\xff")
             topic.ledger.appends.append([entry], lambda *answer: done.append(answer), None)
         await publish(east[0], 0, 5)
         received = await receive(there, 5, permits=100)
