@@ -123,6 +123,7 @@ class Cluster:
     def store(self, entry: bytes | str, source: str) -> None:
         self.entries.append(entry)
         self.came_from.append(source)
+        self.controller.appended()
 
     def replicate(self, to: str) -> bool:
         """The replicator takes the next entry; False when there is none."""
@@ -202,6 +203,8 @@ def test_idle_clusters_fall_silent() -> None:
     world.pass_time(SECONDS)
     world.settle()
     assert [len(cluster.entries) for cluster in world.clusters.values()] == before
+    # Nor do they look whether there is anything.
+    assert [timer for timer in world.timers if not timer.cancelled] == []
 
 
 def test_nothing_is_asked_while_a_cluster_is_away_and_it_is_when_it_is_back() -> None:

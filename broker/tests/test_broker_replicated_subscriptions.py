@@ -9,6 +9,7 @@ import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.marked import REPLICATED_PROPERTY, is_marked, mark
+from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -21,7 +22,7 @@ from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata
 
-from broker.tests.two_clusters import TOPIC, caught_up, linked_clusters, publish, stored, topic_of
+from broker.tests.two_clusters import TOPIC, caught_up, linked_clusters, publish, replicate, stored, topic_of
 
 FAST: Final = {"snapshot_interval_ms": 20}
 SUBSCRIPTION: Final = "s"
@@ -276,3 +277,18 @@ async def test_a_damaged_snapshot_and_one_of_another_cluster_are_passed_over(cap
         acknowledge(there, received[-1][1])
         await followed(west[0], 5)
         assert caplog.text.count("passing over a snapshot") == 1
+
+
+async def test_nobody_looks_while_the_topic_is_not_replicated() -> None:
+    async with linked_clusters(**FAST) as (east, west):
+        there = await subscribe(east[0])
+        await replicate(east[0], "east")
+        topic = await topic_of(east[0])
+        await until(lambda: topic.replicators is not None and not topic.replicators.running)
+        before = len(await stored(east[0]))
+        await publish(east[0], 0, 5)
+        await asyncio.sleep(0.2)
+        assert len(await stored(east[0])) == before + 5
+        await replicate(east[0], "east", "west")
+        acknowledge(there, (await receive(there, 5, permits=100))[-1][1])
+        await followed(west[0], 5)

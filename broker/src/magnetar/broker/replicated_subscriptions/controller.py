@@ -92,6 +92,7 @@ class SnapshotController:
         "_rounds",
         "_seen",
         "_spawn",
+        "_started",
         "_succeeded",
         "_timer",
         "_topic",
@@ -123,16 +124,20 @@ class SnapshotController:
         """Snapshots that are not complete, by id; as many as begin within the time that one may take."""
         self._seen: deque[Position] = deque(maxlen=LOOKS_OF_PATIENCE)
         """The topic's last entry at each of the last looks, the oldest first."""
+        self._started = False
         self._succeeded = False
         self._timer: TimerHandle | None = None
+        """Until the next look; None while there is nothing to look at, so that an idle topic costs nothing."""
 
     def start(self) -> None:
         """Begin to take snapshots, the first one at once."""
-        if self._timer is None:
+        if not self._started:
+            self._started = True
             self._look()
 
     def close(self) -> None:
         """Take no more snapshots."""
+        self._started = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -142,20 +147,34 @@ class SnapshotController:
     def cover_anew(self) -> None:
         """Take another snapshot though nothing is published: somebody has missed those before."""
         self._covered = CoveredData()
+        self.appended()
 
     # --- snapshots of this cluster
 
+    def appended(self) -> None:
+        """Something is stored in the topic: a look follows."""
+        if self._started and self._timer is None:
+            self._timer = self._call_later(self.settings.interval_ms / 1000, self._look)
+
     def _look(self) -> None:
-        self._timer = self._call_later(self.settings.interval_ms / 1000, self._look)
+        self._timer = None
         now_ms = self._now_ms()
         long_ago = self._seen[0] if len(self._seen) == LOOKS_OF_PATIENCE else EARLIEST
         self._seen.append(self._topic.last_position)
-        oldest_ms = now_ms - self.settings.timeout_seconds * 1000
+        self._give_up(now_ms - self.settings.timeout_seconds * 1000)
+        if self._rounds or self._covered.has_messages(self._topic.last_position):
+            self._timer = self._call_later(self.settings.interval_ms / 1000, self._look)
+            self._begin_round(now_ms, long_ago)
+
+    def _give_up(self, oldest_ms: int) -> None:
+        """Wait no more for the answers to what began before a time of the monotonic clock."""
         late = [each.snapshot_id for each in self._rounds.values() if each.started_ms < oldest_ms]
         for snapshot_id in late:
             del self._rounds[snapshot_id]
             self._figures.pending -= 1
             self._figures.timed_out += 1
+
+    def _begin_round(self, now_ms: int, long_ago: Position) -> None:
         if self._rounds and not self._succeeded:
             return  # Perhaps nobody there answers such questions: one at a time is enough to find out.
         remotes = self._topic.connected_clusters

@@ -57,6 +57,11 @@ class ConnectedClusters(Protocol):
     """The replicators of a topic."""
 
     @property
+    def wanted(self) -> bool:
+        """Whether the topic is replicated to any cluster now."""
+        ...
+
+    @property
     def connected_clusters(self) -> frozenset[str] | None:
         """The clusters that the topic is replicated to; None while any of them is not connected."""
         ...
@@ -133,7 +138,7 @@ class FollowedSubscription:
 class ReplicatedSubscriptions:
     """Those of one topic that is replicated. It is what `SnapshotController` calls the topic."""
 
-    __slots__ = ("_closed", "_controller", "_followed", "_replicators", "_topic", "_world", "name")
+    __slots__ = ("_controller", "_followed", "_replicators", "_topic", "_world", "name")
 
     def __init__(
         self, topic: SubscribedTopic, replicators: ConnectedClusters, local: str, world: SnapshotWorld
@@ -143,10 +148,11 @@ class ReplicatedSubscriptions:
         self._replicators = replicators
         self._world = world
         self._followed: dict[str, FollowedSubscription] = {}
-        self._closed = False
-        self._controller = SnapshotController(
+        self._controller: SnapshotController | None = SnapshotController(
             self, local, world.settings, world.clock, world.call_later, world.spawn, world.new_id, world.figures
         )
+        """None: the topic is going."""
+        topic.ledger.appends.on_appended.append(self._controller.appended)
 
     # --- which subscriptions they are
 
@@ -162,7 +168,8 @@ class ReplicatedSubscriptions:
         self._pace()
 
     def _settle_one(self, name: str) -> None:
-        if self._closed:
+        controller = self._controller
+        if controller is None:
             return
         topic, followed = self._topic, self._followed.get(name)
         subscription = topic.subscriptions.get(name)
@@ -177,21 +184,26 @@ class ReplicatedSubscriptions:
                 return
             followed.let_go()
         kept = KeptSnapshots(self._world.settings.kept_max, topic.ledger.ledgers.entries_between)
-        self._followed[name] = FollowedSubscription(subscription, cursor, kept, self._controller.acknowledged)
+        self._followed[name] = FollowedSubscription(subscription, cursor, kept, controller.acknowledged)
         # What it has read before, it has read without the snapshots in it.
-        self._controller.cover_anew()
+        controller.cover_anew()
 
     def _pace(self) -> None:
         """Take snapshots while anybody goes by them."""
-        if self._followed and not self._closed:
+        if self._controller is None:
+            return
+        if self._followed and self._replicators.wanted:
             self._controller.start()
         else:
             self._controller.close()
 
     def close(self) -> None:
         """The topic is going: touch neither it nor its cursors any more."""
-        self._closed = True
-        self._controller.close()
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            controller.close()
+            if controller.appended in self._topic.ledger.appends.on_appended:
+                self._topic.ledger.appends.on_appended.remove(controller.appended)
         followed, self._followed = self._followed, {}
         for one in followed.values():
             one.let_go()
@@ -200,9 +212,14 @@ class ReplicatedSubscriptions:
 
     def marker_received(self, position: Position, data: bytes) -> None:
         """The replicator to the cluster that wrote a marker has come to it, which stands at this position."""
-        if not self._closed:
+        if self._controller is None:
+            return
+        try:
             metadata = skim(data)
-            self._controller.marker_received(position, metadata.marker_type, data[metadata.payload_start :])
+        except BadMetadata as error:
+            logger.warning("%s: passing over the marker at %d:%d: %s", self.name, *position, error)
+            return
+        self._controller.marker_received(position, metadata.marker_type, data[metadata.payload_start :])
 
     # --- for the controller
 
@@ -226,16 +243,16 @@ class ReplicatedSubscriptions:
 
     def _marker_stored(self, error: MagnetarError | None, ledger_id: int, first_entry_id: int, context: object) -> None:
         assert callable(context)
-        if self._closed:
+        if self._controller is None:
             return
         if error is not None and not isinstance(error, ManagedLedgerTerminated):
             self._topic.storing_failed(error)
         context(error, (ledger_id, first_entry_id))
 
     async def follow_subscription(self, name: str, position: Position) -> None:
-        """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. Raises
-        `MagnetarError`."""
-        if self._closed:
+        """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. A reader's,
+        which is not stored, stays where it is. Raises `MagnetarError`."""
+        if self._controller is None:
             return
         if name == COMPACTION_CURSOR:
             raise PeerError(f"{name} goes by what is compacted, and by no other cluster")
@@ -243,6 +260,6 @@ class ReplicatedSubscriptions:
         if subscription is None:
             subscription = await self._topic.create_subscription(name, EARLIEST, None, dict(MARKED))
             self.changed(name)
-        if position > subscription.cursor.mark_delete:
+        if subscription.durable and position > subscription.cursor.mark_delete:
             subscription.cursor.acknowledge_cumulative(position)
             subscription.acknowledged_by_broker()

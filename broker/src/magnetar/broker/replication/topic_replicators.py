@@ -116,6 +116,11 @@ class TopicReplicators:
         return any(one.backlog for one in self.running.values())
 
     @property
+    def wanted(self) -> bool:
+        """Whether the topic is replicated to any cluster now."""
+        return self._policies is not None and bool(self._policies.remote_clusters)
+
+    @property
     def connected_clusters(self) -> frozenset[str] | None:
         """The clusters that the topic is replicated to; None while any of them is not connected."""
         wanted = () if self._policies is None else self._policies.remote_clusters

@@ -161,6 +161,7 @@ class TopicBase:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)
         if self.closing and self.replicated_subscriptions is not None:
             self.replicated_subscriptions.close()
+            self.replicated_subscriptions = None  # Each refers to the other.
         if self.closing and self.replicators is not None:
             self.replicators.close()
 
