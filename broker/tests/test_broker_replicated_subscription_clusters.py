@@ -120,6 +120,9 @@ class Cluster:
         self.made = True
         self.mark_delete = max(self.mark_delete, position)
 
+    async def follow_single_entries(self, name: str, acknowledged: object) -> None:
+        raise AssertionError(f"nobody acknowledges single entries here: {name}, {acknowledged}")
+
     def store(self, entry: bytes | str, source: str) -> None:
         self.entries.append(entry)
         self.came_from.append(source)

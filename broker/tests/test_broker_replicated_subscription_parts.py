@@ -7,13 +7,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from magnetar.broker.replicated_subscriptions.entry_origins import NamedEntries, origin_of, stretches_of
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
 from magnetar.broker.replicated_subscriptions.snapshot_round import NextStep, SnapshotRound
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.testing.sessions import message
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
 from magnetar.wire.pulsar.subscription_markers import (
     CLUSTERS_MAX,
+    STRETCHES_MAX,
     ClusterSnapshot,
     SnapshotRequest,
     SnapshotResponse,
@@ -196,3 +201,44 @@ class TestKeptSnapshots:
                     told = found.position[1]
         found = kept.take((1, at))
         assert found is None or found.position[1] == at
+
+
+STRETCHES = {"east": [(3, 0, 4), (3, 6, 6), (5, 1, 9)], "west": [(8, 7, 7)]}
+
+
+def test_single_entries_are_told_beside_what_apaches_brokers_read() -> None:
+    update = SubscriptionUpdate("sub", CLUSTERS, STRETCHES)
+    assert read(subscription_update(update, 1)) == update
+
+
+def test_too_many_stretches_are_refused() -> None:
+    many = [(1, entry_id, entry_id) for entry_id in range(0, 2 * STRETCHES_MAX + 2, 2)]
+    with pytest.raises(BadMetadata, match="too many"):
+        read(subscription_update(SubscriptionUpdate("sub", {}, {"east": many}), 1))
+
+
+def test_an_entry_is_known_by_where_it_was_stored_first() -> None:
+    source = [pb.KeyValue(key=SOURCE_POSITION_PROPERTY, value="8:7")]
+    assert origin_of(message(), (1, 2), "east") == ("east", (1, 2))
+    assert origin_of(message(replicated_from="west", properties=source), (1, 2), "east") == ("west", (8, 7))
+
+
+@pytest.mark.parametrize("value", ["", "8", "8:x", "8:-1"])
+def test_an_entry_that_does_not_say_where_it_comes_from_is_nobodys(value: str) -> None:
+    properties = [pb.KeyValue(key=SOURCE_POSITION_PROPERTY, value=value)]
+    assert origin_of(message(replicated_from="west", properties=properties), (1, 2), "east") is None
+    assert origin_of(message(replicated_from="west"), (1, 2), "east") is None
+    assert origin_of(message(marker_type=12), (1, 2), "east") is None
+    assert origin_of(b"nothing", (1, 2), "east") is None
+
+
+ORIGINS = st.sets(st.tuples(st.sampled_from(["east", "west"]), st.tuples(st.integers(0, 2), st.integers(0, 9))))
+
+
+@given(ORIGINS)
+def test_stretches_name_these_entries_and_no_others(origins: set[tuple[str, Position]]) -> None:
+    named = NamedEntries(stretches_of(origins))
+    everything = {
+        (cluster, (ledger, entry)) for cluster in ("east", "west") for ledger in range(4) for entry in range(11)
+    }
+    assert {origin for origin in everything if origin in named} == origins

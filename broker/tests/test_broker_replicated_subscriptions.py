@@ -205,7 +205,7 @@ async def test_nothing_is_asked_for_once_the_last_one_is_deleted_or_replicated_n
         await asyncio.sleep(0.2)
         assert len(await stored(east[0])) == before
         assert figures(east[0]).pending == 0
-        assert topic.ledger.cursors[SUBSCRIPTION].on_advanced is None
+        assert topic.ledger.cursors[SUBSCRIPTION].on_acknowledged is None
 
 
 async def test_nothing_is_asked_or_answered_where_it_is_off() -> None:
@@ -292,3 +292,61 @@ async def test_nobody_looks_while_the_topic_is_not_replicated() -> None:
         await replicate(east[0], "east", "west")
         acknowledge(there, (await receive(there, 5, permits=100))[-1][1])
         await followed(west[0], 5)
+
+
+async def rest_of(at: MemoryBroker) -> list[int]:
+    """The numbers of the messages that the subscription has not acknowledged, ascending."""
+    topic = await topic_of(at)
+    subscription = topic.subscriptions.get(SUBSCRIPTION)
+    if subscription is None:
+        return [-1]
+    reader = topic.ledger.new_non_durable_cursor("look", (-1, -1))
+    entries: list[Any] = []
+    while read := await reader.read(1_000, 1 << 30):
+        entries += [one for one in read if not subscription.cursor.is_acknowledged(one.position)]
+    await reader.close()
+    found = [full_metadata(one.data) for one in entries]
+    return sorted(one.sequence_id for one in found if one.producer_name in ("p", "w"))
+
+
+async def left(at: MemoryBroker, numbers: list[int]) -> None:
+    """These messages are what is left of the subscription."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await rest_of(at) != numbers:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_acknowledged_beyond_a_hole_does_not_come_again_in_another_cluster() -> None:
+    async with linked_clusters(**FAST) as (east, west):
+        there = await subscribe(east[0], subType=1)
+        await publish(east[0], 0, 10)
+        # Those of the other cluster stand elsewhere here, and are acknowledged there all the same.
+        await publish(west[0], 100, 10, "w")
+        for cluster in (west, east):
+            await caught_up(cluster[0])
+        for number, position in await receive(there, 20, permits=1_000):
+            if number not in (3, 104):
+                acknowledge(there, position, cumulative=False)
+        await left(west[0], [3, 104])
+        await there.close()
+        here = await subscribe(west[0], replicated=None, subType=1)
+        assert {number for number, _ in await receive(here, 2, permits=10)} == {3, 104}
+        assert not [one for one in await here.round_trip() if one.name == "MESSAGE"]
+
+
+async def test_a_hole_that_is_told_is_told_once() -> None:
+    async with linked_clusters(**FAST) as (east, west):
+        there = await subscribe(east[0], subType=1)
+        await publish(east[0], 0, 10)
+        received = await receive(there, 10, permits=1_000)
+        for number, position in received:
+            if number != 0:
+                acknowledge(there, position, cumulative=False)
+        await left(west[0], [0])
+        await snapshot_taken(east[0])
+        await asyncio.sleep(0.2)
+        before = [len(await stored(cluster[0])) for cluster in (east, west)]
+        await asyncio.sleep(0.2)
+        assert [len(await stored(cluster[0])) for cluster in (east, west)] == before
+        acknowledge(there, received[0][1], cumulative=False)
+        await followed(west[0], 10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from magnetar.wire.pulsar.subscription_markers import (
     ClusterSnapshot,
     SnapshotRequest,
     SnapshotResponse,
+    Stretch,
     SubscriptionUpdate,
     read_marker,
     snapshot_entry,
@@ -76,6 +77,10 @@ class ReplicatedTopic(Protocol):
     async def follow_subscription(self, name: str, position: Position) -> None:
         """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. Raises
         `MagnetarError`."""
+        ...
+
+    async def follow_single_entries(self, name: str, acknowledged: Mapping[str, Sequence[Stretch]]) -> None:
+        """Acknowledge these entries; otherwise as `follow_subscription`."""
         ...
 
 
@@ -224,6 +229,11 @@ class SnapshotController:
         update = SubscriptionUpdate(subscription, snapshot.clusters)
         self._write(subscription_update(update, self._clock.now_ms()))
 
+    def acknowledged_singly(self, subscription: str, acknowledged: Mapping[str, Sequence[Stretch]]) -> None:
+        """A replicated subscription has acknowledged single entries: the others hear of it."""
+        update = SubscriptionUpdate(subscription, {}, acknowledged)
+        self._write(subscription_update(update, self._clock.now_ms()))
+
     # --- what other clusters ask and tell
 
     def marker_received(self, position: Position, marker_type: int, payload: bytes) -> None:
@@ -240,8 +250,8 @@ class SnapshotController:
             self._write(snapshot_response(marker, self._local_cluster, self._topic.last_position, now_ms))
         elif isinstance(marker, SnapshotResponse):
             self._responded(position, marker)
-        elif isinstance(marker, SubscriptionUpdate) and self._local_cluster in marker.clusters:
-            self._spawn(self._follow(marker.subscription, marker.clusters[self._local_cluster]))
+        elif isinstance(marker, SubscriptionUpdate):
+            self._spawn(self._follow(marker))
 
     def _responded(self, position: Position, response: SnapshotResponse) -> None:
         attempt = self._rounds.get(response.snapshot_id)
@@ -253,12 +263,16 @@ class SnapshotController:
         elif step is NextStep.STORE:
             self._store(attempt, position)
 
-    async def _follow(self, subscription: str, position: Position) -> None:
+    async def _follow(self, update: SubscriptionUpdate) -> None:
+        name, position = update.subscription, update.clusters.get(self._local_cluster)
         try:
-            await self._topic.follow_subscription(subscription, position)
+            if position is not None:
+                await self._topic.follow_subscription(name, position)
+            if update.acknowledged:
+                await self._topic.follow_single_entries(name, update.acknowledged)
         except MagnetarError as error:
             # The next update has a later position.
-            logger.warning("%s: subscription %s does not follow now: %s", self._topic.name, subscription, error)
+            logger.warning("%s: subscription %s does not follow now: %s", self._topic.name, name, error)
 
     # --- writing
 

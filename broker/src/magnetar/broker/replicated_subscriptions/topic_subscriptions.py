@@ -4,6 +4,7 @@ and what that hears of other clusters comes back to them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -12,23 +13,21 @@ from uuid import UUID
 
 from magnetar.broker.replicated_subscriptions.controller import SnapshotController, SnapshotSettings
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
+from magnetar.broker.replicated_subscriptions.followed_subscription import FollowedSubscription
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
 from magnetar.broker.replicated_subscriptions.marked import MARKED, is_marked
+from magnetar.broker.replicated_subscriptions.single_acknowledgements import Acknowledged, SingleAcknowledgements
 from magnetar.core.clock import CallLater, Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.managed.errors import ManagedLedgerTerminated
-from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import skim
-from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot, read_marker
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.core.topic_name import TopicName
-    from magnetar.managed.cursors.cursor import Cursor
-    from magnetar.managed.entry import Entry
     from magnetar.managed.managed_ledger import ManagedLedger
 
 logger: Final = logging.getLogger(__name__)
@@ -83,6 +82,8 @@ class SnapshotWorld:
         self.call_later = call_later
         self.spawn = spawn
         self.figures = SnapshotFigures()
+        self.one_at_a_time = asyncio.Semaphore(1)
+        """For whoever looks at many entries of a topic."""
         self._rng = rng
 
     def new_id(self) -> str:
@@ -90,55 +91,10 @@ class SnapshotWorld:
         return str(UUID(int=self._rng.getrandbits(128), version=4))
 
 
-class FollowedSubscription:
-    """Keeps the snapshots that a subscription reads, and tells when it has acknowledged all up to one of them."""
-
-    __slots__ = ("_kept", "_tell", "cursor", "subscription")
-
-    def __init__(
-        self,
-        subscription: Subscription,
-        cursor: Cursor,
-        kept: KeptSnapshots,
-        tell: Callable[[str, ClusterSnapshot], None],
-    ) -> None:
-        self.subscription = subscription
-        self.cursor = cursor
-        self._kept = kept
-        self._tell = tell
-        cursor.on_advanced = self.advanced
-        subscription.keep_snapshots(self)
-
-    def read(self, markers: list[Entry]) -> None:
-        """The subscription has come to these markers. Those of other clusters mean nothing here."""
-        for entry in markers:
-            metadata = entry.metadata()
-            if metadata.replicated_from:
-                continue
-            try:
-                snapshot = read_marker(SNAPSHOT_MARKER, entry.data[metadata.payload_start :])
-            except BadMetadata as error:
-                logger.warning("%s: passing over a snapshot: %s", self.subscription.topic_name, error)
-                continue
-            if isinstance(snapshot, ClusterSnapshot):
-                self._kept.add(snapshot)
-
-    def advanced(self, mark_delete: Position) -> None:
-        """Everything up to here is acknowledged."""
-        snapshot = self._kept.take(mark_delete)
-        if snapshot is not None:
-            self._tell(self.subscription.name, snapshot)
-
-    def let_go(self) -> None:
-        """Hear of nothing any more."""
-        self.cursor.on_advanced = None
-        self.subscription.keep_snapshots(None)
-
-
 class ReplicatedSubscriptions:
     """Those of one topic that is replicated. It is what `SnapshotController` calls the topic."""
 
-    __slots__ = ("_controller", "_followed", "_replicators", "_topic", "_world", "name")
+    __slots__ = ("_controller", "_followed", "_replicators", "_singles", "_topic", "_world", "name")
 
     def __init__(
         self, topic: SubscribedTopic, replicators: ConnectedClusters, local: str, world: SnapshotWorld
@@ -152,6 +108,16 @@ class ReplicatedSubscriptions:
             self, local, world.settings, world.clock, world.call_later, world.spawn, world.new_id, world.figures
         )
         """None: the topic is going."""
+        interval_seconds = world.settings.interval_ms / 1000
+        self._singles = SingleAcknowledgements(
+            topic.ledger,
+            local,
+            interval_seconds,
+            world.call_later,
+            world.spawn,
+            world.one_at_a_time,
+            self._controller.acknowledged_singly,
+        )
         topic.ledger.appends.on_appended.append(self._controller.appended)
 
     # --- which subscriptions they are
@@ -178,13 +144,16 @@ class ReplicatedSubscriptions:
             if followed is not None:
                 del self._followed[name]
                 followed.let_go()
+                self._singles.forget(name)
             return
         if followed is not None:
             if followed.subscription is subscription and followed.cursor is cursor:
                 return
             followed.let_go()
         kept = KeptSnapshots(self._world.settings.kept_max, topic.ledger.ledgers.entries_between)
-        self._followed[name] = FollowedSubscription(subscription, cursor, kept, controller.acknowledged)
+        self._followed[name] = FollowedSubscription(
+            subscription, cursor, kept, controller.acknowledged, self._singles.acknowledged
+        )
         # What it has read before, it has read without the snapshots in it.
         controller.cover_anew()
 
@@ -202,6 +171,7 @@ class ReplicatedSubscriptions:
         controller, self._controller = self._controller, None
         if controller is not None:
             controller.close()
+            self._singles.close()
             if controller.appended in self._topic.ledger.appends.on_appended:
                 self._topic.ledger.appends.on_appended.remove(controller.appended)
         followed, self._followed = self._followed, {}
@@ -252,14 +222,26 @@ class ReplicatedSubscriptions:
     async def follow_subscription(self, name: str, position: Position) -> None:
         """Acknowledge everything up to a position; make the subscription, replicated, if it is not there. A reader's,
         which is not stored, stays where it is. Raises `MagnetarError`."""
-        if self._controller is None:
+        subscription = await self._made(name)
+        if self._controller is None or subscription is None:
             return
+        if position > subscription.cursor.mark_delete:
+            subscription.cursor.acknowledge_cumulative(position)
+            subscription.acknowledged_by_broker()
+
+    async def follow_single_entries(self, name: str, acknowledged: Acknowledged) -> None:
+        """Acknowledge entries one by one, in the background. Otherwise as `follow_subscription`."""
+        await self._made(name)
+        followed = self._followed.get(name)
+        if followed is not None and self._controller is not None:
+            self._singles.told(followed, acknowledged)
+
+    async def _made(self, name: str) -> Subscription | None:
+        """The subscription; a new one, replicated, when it is not there. None for what is not stored."""
         if name == COMPACTION_CURSOR:
             raise PeerError(f"{name} goes by what is compacted, and by no other cluster")
         subscription = self._topic.subscriptions.get(name)
-        if subscription is None:
+        if subscription is None and self._controller is not None:
             subscription = await self._topic.create_subscription(name, EARLIEST, None, dict(MARKED))
             self.changed(name)
-        if subscription.durable and position > subscription.cursor.mark_delete:
-            subscription.cursor.acknowledge_cumulative(position)
-            subscription.acknowledged_by_broker()
+        return subscription if subscription is not None and subscription.durable else None

@@ -34,7 +34,7 @@ class Cursor:
         "closed",
         "cursor_properties",
         "name",
-        "on_advanced",
+        "on_acknowledged",
         "properties",
         "read_position",
     )
@@ -51,8 +51,8 @@ class Cursor:
         """Stored with each position (Pulsar: of the mark-delete, e.g. the deduplication snapshot)."""
         self.cursor_properties: dict[str, str] = storage.cursor_properties if storage is not None else {}
         self.read_position: Position = ledger.ledgers.next_position(acks.mark_delete)
-        self.on_advanced: Callable[[Position], None] | None = None
-        """Told the mark-delete position when an acknowledgement has moved it."""
+        self.on_acknowledged: Callable[[Position], None] | None = None
+        """Told the mark-delete position after each acknowledgement."""
 
     @property
     def durable(self) -> bool:
@@ -269,8 +269,8 @@ class Cursor:
                 self._ledger.trim_later()
         if self._storage is not None:
             self._storage.changed()
-        if mark != before and self.on_advanced is not None:
-            self.on_advanced(mark)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(mark)
 
     def _told_closed(self) -> None:
         self._ledger.cursor_closed(self)

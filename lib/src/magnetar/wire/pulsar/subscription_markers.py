@@ -6,8 +6,8 @@ A marker is an ordinary entry of the topic that consumers never see. Facts: geo-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
@@ -18,6 +18,8 @@ from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 from magnetar.wire.pulsar.generated.replicated_subscriptions_pb2 import (
     ClusterMessageId,
+    EntriesOfCluster,
+    EntryStretch,
     MarkersMessageIdData,
     ReplicatedSubscriptionsSnapshot,
     ReplicatedSubscriptionsSnapshotRequest,
@@ -30,6 +32,11 @@ MARKER_PRODUCER: Final = "pulsar.marker"
 SNAPSHOT_REQUEST_MARKER: Final = 10
 SNAPSHOT_RESPONSE_MARKER: Final = 11
 UPDATE_MARKER: Final = 13
+
+Stretch: TypeAlias = tuple[int, int, int]
+
+STRETCHES_MAX: Final = 10_000
+"""Of one marker: some 200 KB, and more than any of ours has."""
 
 CLUSTERS_MAX: Final = 1_000
 """Clusters that one marker may name: far more than replicate to each other. A marker comes from another cluster."""
@@ -63,10 +70,14 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUpdate:
-    """A subscription has acknowledged everything up to these positions, each of the cluster's own topic."""
+    """A subscription has acknowledged everything up to these positions, each of the cluster's own topic.
+
+    `acknowledged` are single entries beyond, by the cluster that stored them first, and where: stretches of one ledger
+    each, ascending, as (ledger, first entry, last entry). Apache's brokers neither write nor read it."""
 
     subscription: str
     clusters: Mapping[str, Position]
+    acknowledged: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
 
 
 SubscriptionMarker: TypeAlias = SnapshotRequest | SnapshotResponse | ClusterSnapshot | SubscriptionUpdate
@@ -100,7 +111,9 @@ def snapshot_entry(snapshot: ClusterSnapshot, local_cluster: str, publish_time_m
 def subscription_update(update: SubscriptionUpdate, publish_time_ms: int) -> bytes:
     """The entry by which all others hear how far a subscription is."""
     payload = ReplicatedSubscriptionsUpdate(
-        subscription_name=update.subscription, clusters=[_of_cluster(*each) for each in sorted(update.clusters.items())]
+        subscription_name=update.subscription,
+        clusters=[_of_cluster(*each) for each in sorted(update.clusters.items())],
+        acknowledged=[_entries(*each) for each in sorted(update.acknowledged.items())],
     ).SerializeToString()
     return _marker(UPDATE_MARKER, payload, publish_time_ms)
 
@@ -126,7 +139,8 @@ def read_marker(marker_type: int, payload: bytes) -> SubscriptionMarker | None:
             case 13:
                 update = ReplicatedSubscriptionsUpdate.FromString(payload)
                 _check(update, "subscription_name")
-                return SubscriptionUpdate(update.subscription_name, _positions(list(update.clusters)))
+                acknowledged = _stretches(list(update.acknowledged))
+                return SubscriptionUpdate(update.subscription_name, _positions(list(update.clusters)), acknowledged)
             case _:
                 return None
     except DecodeError as error:
@@ -164,3 +178,23 @@ def _positions(clusters: list[ClusterMessageId]) -> dict[str, Position]:
     if len(clusters) > CLUSTERS_MAX:
         raise BadMetadata(f"a marker that names {len(clusters)} clusters, more than {CLUSTERS_MAX}")
     return {each.cluster: _position(each.message_id) for each in clusters}
+
+
+def _entries(cluster: str, stretches: Sequence[Stretch]) -> EntriesOfCluster:
+    return EntriesOfCluster(
+        cluster=cluster,
+        stretches=[
+            EntryStretch(ledger_id=ledger_id, first_entry_id=first, last_entry_id=last)
+            for ledger_id, first, last in stretches
+        ],
+    )
+
+
+def _stretches(clusters: list[EntriesOfCluster]) -> dict[str, list[Stretch]]:
+    count = sum([len(each.stretches) for each in clusters])
+    if len(clusters) > CLUSTERS_MAX or count > STRETCHES_MAX:
+        raise BadMetadata(f"a marker that names {count} stretches of {len(clusters)} clusters, which are too many")
+    return {
+        each.cluster: sorted((one.ledger_id, one.first_entry_id, one.last_entry_id) for one in each.stretches)
+        for each in clusters
+    }

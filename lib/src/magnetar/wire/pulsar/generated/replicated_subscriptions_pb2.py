@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n=magnetar/wire/pulsar/generated/replicated_subscriptions.proto\x12!magnetar.replicated_subscriptions\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"p\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12K\n\nmessage_id\x18\x02 \x02(\x0b\x32\x37.magnetar.replicated_subscriptions.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"\x84\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x07\x63luster\x18\x02 \x01(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId\"\xd0\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12Q\n\x10local_message_id\x18\x02 \x01(\x0b\x32\x37.magnetar.replicated_subscriptions.MarkersMessageIdData\x12\x45\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId\"\x81\x01\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x45\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n=magnetar/wire/pulsar/generated/replicated_subscriptions.proto\x12!magnetar.replicated_subscriptions\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"p\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12K\n\nmessage_id\x18\x02 \x02(\x0b\x32\x37.magnetar.replicated_subscriptions.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"\x84\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x07\x63luster\x18\x02 \x01(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId\"\xd0\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12Q\n\x10local_message_id\x18\x02 \x01(\x0b\x32\x37.magnetar.replicated_subscriptions.MarkersMessageIdData\x12\x45\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId\"\xcd\x01\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x45\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\x33.magnetar.replicated_subscriptions.ClusterMessageId\x12J\n\x0c\x61\x63knowledged\x18\xe8\x07 \x03(\x0b\x32\x33.magnetar.replicated_subscriptions.EntriesOfCluster\"g\n\x10\x45ntriesOfCluster\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12\x42\n\tstretches\x18\x02 \x03(\x0b\x32/.magnetar.replicated_subscriptions.EntryStretch\"P\n\x0c\x45ntryStretch\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x16\n\x0e\x66irst_entry_id\x18\x02 \x02(\x04\x12\x15\n\rlast_entry_id\x18\x03 \x02(\x04')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,5 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_start=498
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_end=706
   _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=709
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=838
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=914
+  _globals['_ENTRIESOFCLUSTER']._serialized_start=916
+  _globals['_ENTRIESOFCLUSTER']._serialized_end=1019
+  _globals['_ENTRYSTRETCH']._serialized_start=1021
+  _globals['_ENTRYSTRETCH']._serialized_end=1101
 # @@protoc_insertion_point(module_scope)

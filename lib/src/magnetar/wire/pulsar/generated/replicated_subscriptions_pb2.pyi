@@ -50,9 +50,29 @@ class ReplicatedSubscriptionsSnapshot(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters")
+    __slots__ = ("subscription_name", "clusters", "acknowledged")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
+    acknowledged: _containers.RepeatedCompositeFieldContainer[EntriesOfCluster]
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., acknowledged: _Optional[_Iterable[_Union[EntriesOfCluster, _Mapping]]] = ...) -> None: ...
+
+class EntriesOfCluster(_message.Message):
+    __slots__ = ("cluster", "stretches")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    STRETCHES_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    stretches: _containers.RepeatedCompositeFieldContainer[EntryStretch]
+    def __init__(self, cluster: _Optional[str] = ..., stretches: _Optional[_Iterable[_Union[EntryStretch, _Mapping]]] = ...) -> None: ...
+
+class EntryStretch(_message.Message):
+    __slots__ = ("ledger_id", "first_entry_id", "last_entry_id")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ...) -> None: ...
