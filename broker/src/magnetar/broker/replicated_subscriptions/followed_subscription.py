@@ -33,10 +33,11 @@ class FollowedSubscription:
         kept: KeptSnapshots,
         tell: Callable[[str, ClusterSnapshot], None],
         changed: Callable[[FollowedSubscription], None],
+        told_until: Position,
     ) -> None:
         self.subscription = subscription
         self.cursor = cursor
-        self.told_until = cursor.mark_delete
+        self.told_until = told_until
         """Up to here others know what is acknowledged, or are about to be told by the next snapshot."""
         self._kept = kept
         self._tell = tell

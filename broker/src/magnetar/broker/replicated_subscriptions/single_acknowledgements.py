@@ -21,6 +21,7 @@ from magnetar.wire.pulsar.subscription_markers import Stretch
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position
+    from magnetar.managed.ledger_list import LedgerList
     from magnetar.managed.managed_ledger import ManagedLedger
 
 logger: Final = logging.getLogger(__name__)
@@ -37,6 +38,14 @@ SUBSCRIPTIONS_MAX: Final = 1_000
 acknowledgement they tell all of it again."""
 
 Acknowledged: TypeAlias = Mapping[str, Sequence[Stretch]]
+
+
+def some_before(ledgers: LedgerList, mark_delete: Position) -> Position:
+    """Where to begin to look while nobody knows which snapshot was told last: half of what is looked at may stand
+    before the mark."""
+    first = ledgers.previous_position(ledgers.first_position())
+    index = ledgers.entries_between(first, mark_delete) - ENTRIES_MAX // 2
+    return first if index <= 0 else ledgers.entry_at(index)
 
 
 class SingleAcknowledgements:

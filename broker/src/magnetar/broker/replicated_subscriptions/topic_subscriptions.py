@@ -16,7 +16,11 @@ from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.followed_subscription import FollowedSubscription
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
 from magnetar.broker.replicated_subscriptions.marked import MARKED, is_marked
-from magnetar.broker.replicated_subscriptions.single_acknowledgements import Acknowledged, SingleAcknowledgements
+from magnetar.broker.replicated_subscriptions.single_acknowledgements import (
+    Acknowledged,
+    SingleAcknowledgements,
+    some_before,
+)
 from magnetar.core.clock import CallLater, Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.ids import EARLIEST, Position
@@ -151,9 +155,16 @@ class ReplicatedSubscriptions:
                 return
             followed.let_go()
         kept = KeptSnapshots(self._world.settings.kept_max, topic.ledger.ledgers.entries_between)
-        self._followed[name] = FollowedSubscription(
-            subscription, cursor, kept, controller.acknowledged, self._singles.acknowledged
+        self._followed[name] = new = FollowedSubscription(
+            subscription,
+            cursor,
+            kept,
+            controller.acknowledged,
+            self._singles.acknowledged,
+            some_before(topic.ledger.ledgers, cursor.mark_delete),
         )
+        # The topic's former owner may not have told all.
+        self._singles.acknowledged(new)
         # What it has read before, it has read without the snapshots in it.
         controller.cover_anew()
 
