@@ -383,3 +383,15 @@ async def test_nothing_is_passed_over_there_that_is_not_acknowledged_here(seed: 
         number, position = (await receive(there, 6, permits=1_000))[-1]
         acknowledge(there, position, cumulative=False)
         await left(west[0], sorted(set(numbers) - acknowledged - {number}))
+
+
+async def test_what_another_cluster_tells_is_stored_at_once() -> None:
+    async with linked_clusters(**FAST) as (_, west):
+        await publish(west[0], 0, 20)
+        topic = await topic_of(west[0])
+        marks = topic.replicated_subscriptions
+        assert marks is not None
+        first = topic.ledger.ledgers.first_position()
+        await marks.follow_subscription(SUBSCRIPTION, (first[0], 9))
+        await west[0].service.abandon([topic])
+        assert await rest_of(west[0]) == list(range(10, 20))

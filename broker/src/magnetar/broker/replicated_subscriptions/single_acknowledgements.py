@@ -17,6 +17,7 @@ from magnetar.broker.slices import TimeSlice
 from magnetar.core.clock import CallLater, TimerHandle
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
+from magnetar.managed.cursors.reading import durable
 from magnetar.wire.pulsar.subscription_markers import Stretch
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class SingleAcknowledgements:
         if positions and self._tell is not None and not cursor.closed:
             cursor.acknowledge(positions)
             followed.subscription.acknowledged_by_broker()
+            await durable(cursor.storage, None)
 
     async def _look(
         self, after: Position, last: Position, wanted: Callable[[Position], bool]

@@ -25,6 +25,7 @@ from magnetar.core.clock import CallLater, Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.cursors.reading import durable
 from magnetar.managed.errors import ManagedLedgerTerminated
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import skim
@@ -239,6 +240,10 @@ class ReplicatedSubscriptions:
         if position > subscription.cursor.mark_delete:
             subscription.cursor.acknowledge_cumulative(position)
             subscription.acknowledged_by_broker()
+            cursor = self._topic.ledger.cursors.get(name)
+            if cursor is not None:
+                # At once: the marker is behind the replicator, and nobody tells this again after a crash.
+                await durable(cursor.storage, None)
 
     async def follow_single_entries(self, name: str, acknowledged: Acknowledged) -> None:
         """Acknowledge entries one by one, in the background. Otherwise as `follow_subscription`."""
