@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.policies.system_topics import belongs_to_brokers
+from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
@@ -214,6 +215,19 @@ async def test_a_subscription_that_nobody_uses_is_deleted() -> None:
         await it.check("idle subscriptions")
         assert set(it.topic.subscriptions) == {"used"}
         assert "idle" not in it.topic.ledger.cursors
+
+
+async def test_a_replicated_subscription_that_nobody_uses_here_stays() -> None:
+    async with world(subscription_expiration_minutes=2) as it:
+        await it.client.producer(TOPIC)
+        await it.subscription("elsewhere")
+        await mark(it.topic, it.topic.ledger.cursors["elsewhere"], replicated=True)
+        it.clock.advance(121)
+        await it.check("idle subscriptions")
+        assert set(it.topic.subscriptions) == {"elsewhere"}
+        await mark(it.topic, it.topic.ledger.cursors["elsewhere"], replicated=False)
+        await it.check("idle subscriptions")
+        assert not it.topic.subscriptions
 
 
 # --- inactivity

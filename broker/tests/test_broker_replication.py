@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
 from magnetar.broker.replication.topic_replicators import TopicReplicators
-from magnetar.broker.resources import Resources
 from magnetar.broker.schema.wire import version_bytes
-from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.settings.policies import PolicySettings
-from magnetar.broker.testing.clusters import MemoryCluster, until
-from magnetar.broker.testing.sessions import MemoryBroker, message
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.testing.clusters import until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
-from magnetar.wire.pulsar.metadata import full_metadata
 
-TOPIC = "persistent://public/default/t"
+from broker.tests.two_clusters import (
+    TOPIC,
+    caught_up,
+    name_cluster,
+    numbers,
+    publish,
+    replicate,
+    stored,
+    topic_of,
+    two_clusters,
+)
+
 COUNT = 300
-
-
-@asynccontextmanager
-async def two_clusters(start_at: str = "earliest") -> AsyncIterator[tuple[MemoryCluster, MemoryCluster]]:
-    policies = PolicySettings(replication_start_at=start_at)
-    east, west = (MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies)) for name in ("east", "west"))
-    async with east, west:
-        yield east, west
-
-
-async def name_cluster(at: MemoryBroker, name: str, url: str) -> None:
-    resources = Resources(at.store)
-    path = resources.cluster_path(name)
-    if await resources.documents.get(path) is None:
-        await resources.documents.create(path, {"brokerServiceUrl": url})
-    else:
-        await resources.documents.update(path, lambda document: {**document, "brokerServiceUrl": url})
-
-
-async def replicate(at: MemoryBroker, *clusters: str) -> None:
-    service = at.running.context.service
-    path = service.resources.namespace_path("public/default")  # type: ignore[arg-type]
-    await service.resources.documents.update(
-        path, lambda document: {**document, "replication_clusters": list(clusters)}
-    )
-    await service.policies_changed(TopicName.parse(TOPIC).namespace_name)
-
-
-async def topic_of(at: MemoryBroker) -> PersistentTopic:
-    topic = await at.running.context.service.topic(TopicName.parse(TOPIC), create=True)
-    assert isinstance(topic, PersistentTopic)
-    return topic
 
 
 def record_schema(field: str) -> pb.Schema:
@@ -70,38 +42,6 @@ async def register(at: MemoryBroker, schema: pb.Schema) -> bytes:
     answer: Any = await client.request(pb.BaseCommand.GET_OR_CREATE_SCHEMA, topic=TOPIC, schema=schema)
     version: bytes = answer.body.schema_version
     return version
-
-
-async def publish(at: MemoryBroker, first: int, count: int, name: str = "p", **fields: Any) -> None:
-    client = await at.connect()
-    await client.request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=False)
-    await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, producer_name=name)
-    for number in range(first, first + count):
-        payload = message(b"%d" % number, producer_name=name, sequence_id=number, **fields)
-        client.send(pb.BaseCommand.SEND, payload, producer_id=1, sequence_id=number)
-    for _ in range(count):
-        await client.expect(pb.BaseCommand.SEND_RECEIPT)
-    await client.request(pb.BaseCommand.CLOSE_PRODUCER, producer_id=1)
-
-
-async def stored(at: MemoryBroker) -> list[Any]:
-    """The metadata of all entries of the topic."""
-    topic = await topic_of(at)
-    cursor = topic.ledger.new_non_durable_cursor("look", (-1, -1))
-    entries: list[Any] = []
-    while read := await cursor.read(1000, 1 << 30):
-        entries += [full_metadata(entry.data) for entry in read]
-    await cursor.close()
-    return entries
-
-
-def numbers(entries: list[Any], name: str = "p") -> list[int]:
-    return [entry.sequence_id for entry in entries if entry.producer_name == name]
-
-
-async def caught_up(at: MemoryBroker) -> None:
-    topic = await topic_of(at)
-    await until(lambda: topic.replicators is not None and topic.replicators.running and not topic.replicators.behind)
 
 
 async def test_all_arrives_in_order_and_says_where_it_comes_from() -> None:

@@ -58,6 +58,16 @@ def test_what_stays_here_has_its_reason() -> None:
     assert decide(message(publish_time=1_000), ttl_seconds=8) is Skipped.EXPIRED
 
 
+def test_markers_of_the_remote_are_told_apart_by_type_and_by_cluster() -> None:
+    for marker_type in (10, 11, 13):
+        assert decide(message(marker_type=marker_type, replicated_from="west")) is Skipped.REMOTE_MARKER
+        assert decide(message(marker_type=marker_type, replicated_from="north")) is Skipped.REPLICATED
+        assert isinstance(decide(message(marker_type=marker_type)), EntryToSend)
+    # A snapshot is of its own cluster alone, and is not sent; one that came all the same means nothing here.
+    assert decide(message(marker_type=12, replicated_from="west")) is Skipped.REPLICATED
+    assert decide(message(marker_type=12, replicate_to=["east"])) is Skipped.ADDRESSED
+
+
 def test_what_is_for_the_remote_is_sent() -> None:
     for data in (
         message(replicate_to=["north", "west"]),

@@ -26,7 +26,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-from broker.tests.test_broker_replication import name_cluster, replicate, two_clusters
+from broker.tests.two_clusters import name_cluster, replicate, two_clusters
 
 NAME = TopicName.parse("persistent://public/default/parts")
 PATH = "/admin/v2/persistent/public/default/parts"

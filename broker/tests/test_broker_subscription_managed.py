@@ -12,6 +12,7 @@ from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import ManagedWorld, append
@@ -129,3 +130,47 @@ async def test_reset_is_where_the_next_consumer_begins(world: ManagedWorld) -> N
     second = scene.join("b", SubscriptionType.SHARED)
     assert await scene.received(second, 2) == scene.positions[4:]
     scene.subscription.close()
+
+
+class Snapshots:
+    """Those that were handed over: the entry, and where the mark was."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.read_at: list[tuple[Position, Position]] = []
+
+    def read(self, markers: list[Entry]) -> None:
+        self.read_at += [(one.position, self.scene.subscription.cursor.mark_delete) for one in markers]
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES)
+async def test_snapshots_are_handed_over_before_the_mark_passes_them(
+    world: ManagedWorld, kind: SubscriptionType
+) -> None:
+    scene = Scene(await world.factory().open(NAME))
+    await scene.subscribe()
+    snapshots = Snapshots(scene)
+    consumer = scene.join("a", kind)
+
+    async def publish_around(marker_type: int) -> Position:
+        await scene.publish(1)
+        at = await append(scene.ledger, [stored_message(marker_type=marker_type)])
+        await scene.publish(1)
+        assert await scene.received(consumer, 2) == scene.positions[-2:]
+        scene.acknowledge(consumer, scene.positions[-2:])
+        return at
+
+    await publish_around(12)
+    scene.subscription.keep_snapshots(snapshots)
+    await publish_around(10)
+    wanted = await publish_around(12)
+    ((position, mark),) = snapshots.read_at
+    assert mark < wanted == position
+    scene.subscription.remove_consumer(consumer)
+    consumer = scene.join("b", kind)
+    await publish_around(12)
+    assert len(snapshots.read_at) == 2
+    scene.subscription.keep_snapshots(None)
+    await publish_around(12)
+    assert len(snapshots.read_at) == 2
+    assert scene.subscription.backlog == 0

@@ -20,6 +20,10 @@ from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import ABSENT, CHECKSUM_MAGIC, metadata_bounds
 from magnetar.wire.pulsar.varint import read_length, read_tag, read_varint, signed32, skip_value, varint
 
+TOLD_BY_MARKERS: Final = (10, 11, 13)
+"""The types of markers by which clusters ask for snapshots, answer, and tell of subscriptions
+(`PulsarMarkers.proto`)."""
+
 _HEAD: Final = Struct(">HI")
 _U32: Final = Struct(">I")
 
@@ -42,6 +46,8 @@ class Skipped(enum.Enum):
     ABORTED = "aborted"
     REPLICATED = "replicated"
     """It came from another cluster, which sends it to the others itself."""
+    REMOTE_MARKER = "marker of the remote cluster"
+    """The remote cluster asks or tells something about replicated subscriptions."""
     ADDRESSED = "addressed to others"
     EXPIRED = "expired"
 
@@ -76,7 +82,8 @@ class EntryLook:
         self.marker_type: int = ABSENT
         self.num_messages: int = 1
         self.publish_time_ms: int = ABSENT
-        self.replicated = False
+        self.replicated = 0, 0
+        """Where the name of the cluster begins and ends that it comes from; the end is 0 for one of this cluster."""
         self.replicate_to: list[bytes] = []
         self.schema_version: bytes | None = None
         self.sequence_id: int = ABSENT
@@ -139,7 +146,7 @@ def _take_number(look: EntryLook, tag: int, value: int, start: int, end: int) ->
 
 def _take_bytes(look: EntryLook, tag: int, field: int, start: int, end: int) -> None:
     if tag == _REPLICATED_FROM:
-        look.replicated = True
+        look.replicated = start, end
     elif tag == _REPLICATE_TO:
         look.replicate_to.append(look.data[start:end])
     elif tag == _SCHEMA_VERSION:
@@ -158,8 +165,10 @@ def reason_to_skip(
         return Skipped.TRANSACTION_MARKER
     if look.txnid_most_bits >= 0 and (look.txnid_most_bits, look.txnid_least_bits) in aborted:
         return Skipped.ABORTED
-    if look.replicated:
-        return Skipped.REPLICATED
+    if look.replicated[1]:
+        source_start, source_end = look.replicated
+        told = look.marker_type in TOLD_BY_MARKERS and look.data[source_start:source_end] == remote
+        return Skipped.REMOTE_MARKER if told else Skipped.REPLICATED
     if look.replicate_to and remote not in look.replicate_to:
         return Skipped.ADDRESSED
     if ttl_seconds > 0 and now_ms > look.publish_time_ms + ttl_seconds * 1000:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
+from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
@@ -64,28 +65,6 @@ class Remote(Protocol):
         ...
 
 
-class Counters:
-    """What one replicator has sent, in total and per second."""
-
-    __slots__ = ("_before", "bytes_out", "expired", "messages_out", "rates", "watchdog_restarts")
-
-    def __init__(self) -> None:
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.expired = 0
-        self.watchdog_restarts = 0
-        self.rates = (0.0, 0.0, 0.0)
-        """Messages, bytes and expired messages per second."""
-        self._before = (0, 0, 0)
-
-    def update_rates(self, seconds: float) -> None:
-        """Turn what was added since the last call into rates."""
-        now = (self.messages_out, self.bytes_out, self.expired)
-        was = self._before
-        self.rates = ((now[0] - was[0]) / seconds, (now[1] - was[1]) / seconds, (now[2] - was[2]) / seconds)
-        self._before = now
-
-
 class Replicator:
     """Sends to one remote cluster until it is terminated."""
 
@@ -108,6 +87,8 @@ class Replicator:
         self.counters = Counters()
         self.ttl_seconds = 0
         self.connected_since_ms = 0
+        self.on_marker: Callable[[Position, bytes], None] | None = None
+        """Told of the markers by which the remote cluster asks or tells something, as stored; None: nobody is."""
         self._outgoing = outgoing
         self._remote = remote
         self._runtime = runtime
@@ -336,6 +317,8 @@ class Replicator:
             elif isinstance(found, Skipped):
                 skipped.append(position)
                 self.counters.expired += found is Skipped.EXPIRED
+                if found is Skipped.REMOTE_MARKER and self.on_marker is not None:
+                    self.on_marker(position, entry.data)
             else:
                 self._register(found, position)
                 break

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.client.relay import RelayProducer, RelayReceiver
     from magnetar.core.clock import TimerHandle
+    from magnetar.core.ids import Position
     from magnetar.core.topic_name import TopicName
     from magnetar.managed.managed_ledger import ManagedLedger
     from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
@@ -109,12 +110,32 @@ class TopicReplicators:
         self._changed = False
         self._closed = False
         self._retry_timer: TimerHandle | None = None
+        self._on_marker: Callable[[Position, bytes], None] | None = None
         ledger.appends.on_appended.append(self._wake)
 
     @property
     def behind(self) -> bool:
         """Whether another cluster lacks something."""
         return any(one.backlog for one in self.running.values())
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the topic is replicated to any cluster now."""
+        return self._policies is not None and bool(self._policies.remote_clusters)
+
+    @property
+    def connected_clusters(self) -> frozenset[str] | None:
+        """The clusters that the topic is replicated to; None while any of them is not connected."""
+        wanted = () if self._policies is None else self._policies.remote_clusters
+        if not wanted or any(cluster not in self.running or not self.running[cluster].connected for cluster in wanted):
+            return None
+        return frozenset(wanted)
+
+    def tell_markers(self, on_marker: Callable[[Position, bytes], None]) -> None:
+        """Who hears when a replicator comes to a marker that its remote cluster wrote, and where it stands."""
+        self._on_marker = on_marker
+        for one in self.running.values():
+            one.on_marker = on_marker
 
     async def begin(self, policies: EffectivePolicies, group_limiters: tuple[RateLimiter, ...]) -> None:
         """While the topic is loaded: make and delete cursors before anybody publishes. Raises what the ledger
@@ -147,7 +168,9 @@ class TopicReplicators:
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
+        self._on_marker = None
         for one in self.running.values():
+            one.on_marker = None
             one.terminate()
 
     def stats(self) -> dict[str, Any]:
@@ -221,6 +244,7 @@ class TopicReplicators:
             self._visibility,
             lambda: self._world.settings().policies.replication_queue_entries,
         )
+        replicator.on_marker = self._on_marker
         self._follow_one(cluster)
         replicator.start()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
+from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
@@ -175,6 +176,8 @@ class ConsumerCommands:
         properties = {pair.key: pair.value for pair in request.subscription_properties}
         await self._free_exclusive(topic, request)
         subscription = await topic.subscribe(consumer, request.subscription, start, properties)
+        if request.replicate_subscription_state and isinstance(topic, PersistentTopic):
+            await self._have_replicated(topic, consumer, subscription.name)
         if self._opening.get(request.consumer_id) is not opening:
             topic.remove_consumer(consumer, request.subscription)
             return
@@ -183,6 +186,18 @@ class ConsumerCommands:
         self._reservations[request.consumer_id] = opening
         self._session.write(messages.success(request.request_id))
         subscription.consumer_ready(consumer)
+
+    async def _have_replicated(self, topic: PersistentTopic, consumer: Consumer, subscription: str) -> None:
+        """The subscription is one whose position other clusters know, before its client hears of it. Where the broker
+        has that switched off, or the subscription is not durable, nothing happens, as at Apache's."""
+        cursor = topic.ledger.cursors.get(subscription)
+        if cursor is None or not self._session.context.settings.policies.replicated_subscriptions:
+            return
+        try:
+            await mark(topic, cursor, replicated=True)
+        except BaseException:
+            topic.remove_consumer(consumer, subscription)
+            raise
 
     async def _free_exclusive(self, topic: Topic, request: CommandSubscribe) -> None:
         """A second Exclusive consumer may be the first one's client, back before its old connection was found dead."""

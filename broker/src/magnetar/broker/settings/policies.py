@@ -132,6 +132,14 @@ class PolicySettings:
     """Partitioned topics that are replicated are made, and enlarged, in the other clusters."""
     replication_queue_entries: int = setting("replicationProducerQueueSize", 1_000, low=1, dynamic="broker")
     """Entries that one replicator has sent and that have no receipt."""
+    replicated_subscriptions: bool = setting("enableReplicatedSubscriptions", True)
+    """Whether other clusters are told how far subscriptions are, and what they tell is done."""
+    snapshot_interval_ms: int = setting("replicatedSubscriptionsSnapshotFrequencyMillis", 1_000, low=1)
+    """Between two snapshots of one topic across its clusters."""
+    snapshot_timeout_seconds: int = setting("replicatedSubscriptionsSnapshotTimeoutSeconds", 30, low=1)
+    """After so long without the answers of all clusters a snapshot is given up."""
+    snapshots_kept_max: int = setting("replicatedSubscriptionsSnapshotMaxCachedPerSubscription", 30, low=1)
+    """Snapshots that a subscription has read and not acknowledged; 3 are kept at least."""
 
     dispatch_relative_to_publish_rate: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate", False, dynamic="broker"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.subscriptions.filtering import unacknowledged
+from magnetar.broker.subscriptions.filtering import FilteredEntries, unacknowledged
 from magnetar.managed.entry_bitmap import value_of, words_of
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
     from magnetar.broker.dispatch.entry_batch import Dispatcher
-    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.cursor import SnapshotReceiver, SubscriptionCursor
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
 
@@ -24,6 +24,7 @@ class Acknowledger:
     __slots__ = (
         "_cursor",
         "hidden",
+        "snapshots",
         "unacked_messages",
     )
 
@@ -32,6 +33,15 @@ class Acknowledger:
         self.unacked_messages = 0
         self.hidden: dict[Position, int] | None = None
         """What open transactions hold: of that consumers have nothing to acknowledge."""
+        self.snapshots: SnapshotReceiver | None = None
+        """Who wants the snapshots that are met; None: the subscription is not replicated."""
+
+    def markers(self, filtered: FilteredEntries) -> None:
+        """Entries that are of no concern to clients."""
+        if filtered.snapshots is not None and self.snapshots is not None:
+            # Before the mark passes them.
+            self.snapshots.read(filtered.snapshots)
+        self._cursor.acknowledge(filtered.markers)
 
     def cumulative(self, consumer: Consumer, ack: Ack) -> None:
         """Everything up to a position; an ack set leaves a part of that position's batch."""

@@ -1,4 +1,5 @@
-"""What dispatch needs of a cursor: the `Cursor` of managed ledgers has it, and so has the tests' cursor in memory.
+"""What dispatch needs of a cursor, and of what goes by it: the `Cursor` of managed ledgers has it, and so has the
+tests' cursor in memory.
 
 A Protocol and not that class, because compiled code takes a class at its word. It is called per batch, so that calls
 that the compiler cannot bind cost nothing that could be measured.
@@ -12,6 +13,14 @@ from typing import Protocol
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.managed.entry import Entry
+
+
+class SnapshotReceiver(Protocol):
+    """What keeps the snapshots of a replicated subscription."""
+
+    def read(self, markers: list[Entry]) -> None:
+        """The subscription has come to these markers."""
+        ...
 
 
 class SubscriptionCursor(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.core.hashing import murmur3_32
+from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import MessageMetadataView, sticky_key
 
@@ -41,17 +42,26 @@ class BatchesLeft(Protocol):
 class FilteredEntries:
     """`batch` can go out now. `markers` are of no concern to clients. `delayed` are (time in ms, position, Murmur3
     hash of the key).
-    `ack_sets` has what is left of those batches of which a part is acknowledged. `unreadable` are among the markers."""
+    `ack_sets` has what is left of those batches of which a part is acknowledged. `snapshots` and `unreadable` are among
+    the markers."""
 
-    __slots__ = ("ack_sets", "batch", "delayed", "markers", "size_bytes", "unreadable")
+    __slots__ = ("ack_sets", "batch", "delayed", "markers", "size_bytes", "snapshots", "unreadable")
 
     def __init__(self) -> None:
         self.batch = EntryBatch()
         self.markers: list[Position] = []
         self.delayed: list[tuple[int, Position, int]] = []
         self.ack_sets: dict[Position, list[int]] = {}
+        self.snapshots: list[Entry] | None = None
+        """The markers that keep snapshots; None: there are none, as mostly."""
         self.unreadable: list[tuple[Position, BadMetadata]] = []
         self.size_bytes = 0
+
+    def add_marker(self, entry: Entry, marker_type: int) -> None:
+        """An entry that is of no concern to clients; the type is below 0 for what is no marker."""
+        self.markers.append((entry.ledger_id, entry.entry_id))
+        if marker_type == SNAPSHOT_MARKER:
+            self.snapshots = [*(self.snapshots or ()), entry]
 
 
 def filter_entries(
@@ -77,7 +87,7 @@ def filter_entries(
             filtered.markers.append((entry.ledger_id, entry.entry_id))
             continue
         if metadata.marker_type >= 0 or (metadata.txnid_most_bits >= 0 and _is_aborted(metadata, aborted)):
-            filtered.markers.append((entry.ledger_id, entry.entry_id))
+            filtered.add_marker(entry, metadata.marker_type)
             continue
         if metadata.deliver_at_ms > now_ms >= 0:
             deliver_at_ms = metadata.deliver_at_ms

@@ -371,7 +371,7 @@ class Pump:
         for (ledger_id, entry_id), error in filtered.unreadable:
             logger.warning("skipping entry %d:%d: %s", ledger_id, entry_id, error)
         if filtered.markers:
-            self._cursor.acknowledge(filtered.markers)
+            self.acknowledger.markers(filtered)
         if filtered.delayed:
             for deliver_at_ms, position, key_hash in filtered.delayed:
                 self.delayed.add(deliver_at_ms, position, key_hash)

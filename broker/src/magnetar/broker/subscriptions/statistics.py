@@ -78,14 +78,19 @@ def consumer_statistics(consumer: Consumer, key_shared: KeySharedDispatcher | No
 
 
 def stored_statistics(
-    cursor: SubscriptionCursor, key_shared: KeySharedDispatcher | None, active: Consumer | None
+    cursor: SubscriptionCursor, key_shared: KeySharedDispatcher | None, active: Consumer | None, delayed: int
 ) -> dict[str, Any]:
-    """What a subscription has that is stored, and what only one of its types has; `active` is who receives."""
+    """What a subscription has that is stored, and what only one of its types has; `active` is who receives, `delayed`
+    are the entries that wait for their time."""
+    backlog = cursor.backlog_entries
     failover = active is not None and active.identity.subscription_type is SubscriptionType.FAILOVER
     sticky = key_shared is not None and key_shared.sticky
     return {
         "activeConsumerName": active.name if active is not None and failover else None,
         "isDurable": cursor.durable,
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": max(0, backlog - delayed),
+        "msgDelayed": delayed,
         "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
         "keySharedMode": ("STICKY" if sticky else "AUTO_SPLIT") if key_shared is not None else None,
         "nonContiguousDeletedMessagesRanges": cursor.individual_ranges,
@@ -128,7 +133,7 @@ def dispatch_statistics(
         "lastConsumedFlowTimestamp": max([totals.last_flow_ms, *(one.last_flow_ms for one in consumers)]),
         "lastConsumedTimestamp": max([totals.last_consumed_ms, *(one.last_consumed_ms for one in consumers)]),
         "lastAckedTimestamp": max([totals.last_acknowledged_ms, *(one.last_acknowledged_ms for one in consumers)]),
-        "lastMarkDeleteAdvancedTimestamp": 0,
+        "lastMarkDeleteAdvancedTimestamp": totals.last_mark_delete_advanced_ms,
         "consumers": shown if with_consumers else [],
         "isDurable": False,
         "isReplicated": False,

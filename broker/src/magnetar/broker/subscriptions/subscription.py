@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.limiter import RateLimiter
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.settings.broker import DispatchSettings
-    from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.cursor import SnapshotReceiver, SubscriptionCursor
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.errors import MagnetarError
     from magnetar.core.ids import Position
@@ -54,6 +54,7 @@ class Subscription:
         "hidden",
         "last_active_seconds",
         "name",
+        "snapshots",
         "state",
         "terminated",
         "topic_name",
@@ -85,6 +86,7 @@ class Subscription:
         """What the topic's transactions hide; set before the first consumer. None: nothing."""
         self.hidden: dict[Position, int] | None = None
         """The messages that open transactions have acknowledged, as bits of each entry; -1 is all of it."""
+        self.snapshots: SnapshotReceiver | None = None
         self._runtime = runtime
         self._settings = settings
         self._limiter: RateLimiter | None = None
@@ -201,8 +203,7 @@ class Subscription:
                 self._pump = None
                 pump.let_go()
             return
-        held, _ = pump.acknowledger.take_back(consumer, None)
-        dispatcher.redeliver(held)
+        dispatcher.redeliver(pump.acknowledger.take_back(consumer, None)[0])
         pump.unblock()
         if dispatcher.active is not before:
             self._active_changed(dispatcher, before, None)
@@ -246,8 +247,7 @@ class Subscription:
                 raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Transactions are not enabled.")
             return
         dispatcher, pump = self._dispatcher, self._made_pump()
-        now_ms = self._runtime.clock.now_ms()
-        consumer.last_acknowledged_ms = now_ms
+        consumer.last_acknowledged_ms = now_ms = self._runtime.clock.now_ms()
         mark_delete = self.cursor.mark_delete
         freed = False
         if not consumer.identity.subscription_type.acknowledges_individually:
@@ -303,6 +303,12 @@ class Subscription:
         self.hidden = held
         if self._pump is not None:
             self._pump.hide(held)
+
+    def keep_snapshots(self, snapshots: SnapshotReceiver | None) -> None:
+        """Hand over the snapshots that are met from now on; None: nobody wants them."""
+        self.snapshots = snapshots
+        if self._pump is not None:
+            self._pump.acknowledger.snapshots = snapshots
 
     def acknowledged_in_transaction(self, mark_delete: Position) -> None:
         """A transaction was committed; `mark_delete` is where the mark was before."""
@@ -446,20 +452,15 @@ class Subscription:
 
     def statistics(self, *, backlog_bytes: int = 0, with_consumers: bool = True) -> dict[str, Any]:
         """A snapshot under the admin API's names; `backlog_bytes` is the managed ledger's estimate."""
-        statistics = dispatch_statistics(self.consumers, self.totals, self.key_shared, with_consumers=with_consumers)
-        statistics |= {
-            **stored_statistics(self.cursor, self.key_shared, self.active_consumer),
+        return {
+            **dispatch_statistics(self.consumers, self.totals, self.key_shared, with_consumers=with_consumers),
+            **stored_statistics(self.cursor, self.key_shared, self.active_consumer, self.delayed_entries),
             "type": self.type.display_name if self.type is not None else "None",
-            "msgBacklog": self.backlog,
             "backlogSize": backlog_bytes,
-            "msgBacklogNoDelayed": max(0, self.backlog - self.delayed_entries),
             "blockedSubscriptionOnUnackedMsgs": self.blocked,
-            "msgDelayed": self.delayed_entries,
             "msgInReplay": self.waiting_entries,
             "unackedMessages": self.unacked_messages,
-            "lastMarkDeleteAdvancedTimestamp": self.totals.last_mark_delete_advanced_ms,
         }
-        return statistics
 
     def _made_pump(self) -> Pump:
         """The pump; a new one under the policies that hold when there is none."""
@@ -473,6 +474,7 @@ class Subscription:
             pump.hide(self.hidden)
             pump.stopped = self.state is not SubscriptionState.OPEN
             pump.visibility = self.visibility
+            pump.acknowledger.snapshots = self.snapshots
         return pump
 
     def _become(self, state: SubscriptionState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.replicated_subscriptions.marked import is_marked
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.backlog import ExpirySearch
 from magnetar.managed.compaction import COMPACTION_CURSOR
@@ -81,8 +82,11 @@ def check_subscriptions(topic: PersistentTopic) -> Work | None:
 
 
 def _unused(topic: PersistentTopic, name: str, subscription: Subscription, minutes: int) -> bool:
+    """One that is replicated may have its consumers in another cluster (Pulsar `PersistentTopic`)."""
     idle_seconds = topic.clock.monotonic_seconds() - subscription.last_active_seconds
-    return subscription.durable and subscription.is_idle and name != COMPACTION_CURSOR and idle_seconds > minutes * 60
+    if name == COMPACTION_CURSOR or is_marked(topic.ledger.cursors.get(name)):
+        return False
+    return subscription.durable and subscription.is_idle and idle_seconds > minutes * 60
 
 
 async def _delete_unused(topic: PersistentTopic, names: list[str]) -> None:

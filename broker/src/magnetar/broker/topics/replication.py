@@ -15,7 +15,9 @@ from magnetar.core.topic_name import PERSISTENT, TopicName
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
-    from magnetar.broker.replication.topic_replicators import ReplicationWorld
+    from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
+    from magnetar.broker.replicated_subscriptions.topic_subscriptions import SnapshotWorld
+    from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators
     from magnetar.broker.resources import Resources
     from magnetar.broker.schema.registry import SchemaRegistry
     from magnetar.broker.settings.broker import BrokerSettings
@@ -50,6 +52,7 @@ class Replication:
         self._call_later = call_later
         self._rng = rng if rng is not None else Random()  # noqa: S311 - Pauses, no secrets.
         self._world: ReplicationWorld | None = None
+        self._snapshots: SnapshotWorld | None = None
         self._told: dict[str, None] = {}
 
     async def prepare(self, topic: PersistentTopic) -> None:
@@ -58,6 +61,8 @@ class Replication:
         self._equip(topic, topic.policies)
         if topic.replicators is not None:
             await topic.replicators.begin(topic.policies, topic.dispatch_limiters)
+        if topic.replicated_subscriptions is not None:
+            topic.replicated_subscriptions.settle()
 
     def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
         """These policies hold for a topic from now on."""
@@ -68,6 +73,13 @@ class Replication:
         self._equip(topic, policies)
         if topic.replicators is not None and not topic.closing:
             topic.replicators.follow(policies, topic.dispatch_limiters)
+            if topic.replicated_subscriptions is not None:
+                topic.replicated_subscriptions.settle()
+
+    @property
+    def snapshots(self) -> SnapshotFigures | None:
+        """What is counted of snapshots for replicated subscriptions; None: no topic has to do with them."""
+        return None if self._snapshots is None else self._snapshots.figures
 
     def _equip(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
         if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
@@ -82,6 +94,23 @@ class Replication:
                 return None if topic.buffer is None else topic.buffer.visibility
 
             topic.replicators = TopicReplicators(self._opened(), topic.name, topic.ledger, visibility)
+            if self._service.settings.policies.replicated_subscriptions:
+                self._equip_subscriptions(topic, topic.replicators)
+
+    def _equip_subscriptions(self, topic: PersistentTopic, replicators: TopicReplicators) -> None:
+        from magnetar.broker.replicated_subscriptions.controller import SnapshotSettings
+        from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions, SnapshotWorld
+
+        service = self._service
+        if self._snapshots is None:
+            policies = service.settings.policies
+            settings = SnapshotSettings(
+                policies.snapshot_interval_ms, policies.snapshot_timeout_seconds, policies.snapshots_kept_max
+            )
+            self._snapshots = SnapshotWorld(settings, service.clock, self._call_later, service.spawn, self._rng)
+        cluster = service.settings.cluster_name
+        topic.replicated_subscriptions = one = ReplicatedSubscriptions(topic, replicators, cluster, self._snapshots)
+        replicators.tell_markers(one.marker_received)
 
     def _opened(self) -> ReplicationWorld:
         """What replicators share; made for the first one."""

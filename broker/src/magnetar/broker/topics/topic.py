@@ -153,8 +153,7 @@ class PersistentTopic(TopicBase):
             self.messages_in += context.message_count
             self.bytes_in += context.size_bytes
             if self.deduplication is not None:
-                last_entry_id = first_entry_id + len(context.payloads) - 1
-                self.deduplication.batch_stored(context, (ledger_id, last_entry_id))
+                self.deduplication.batch_stored(context, (ledger_id, first_entry_id + len(context.payloads) - 1))
             if self.buffer is not None:
                 if context.transactions is None:
                     self.buffer.published()
@@ -174,9 +173,10 @@ class PersistentTopic(TopicBase):
             # Not SEND_ERROR: Go's client forgets its producer at that. Whoever comes back hears why it was closed.
             self.disconnect_producers()
             return
-        self._storing_failed(error)
+        self.storing_failed(error)
 
-    def _storing_failed(self, error: MagnetarError) -> None:
+    def storing_failed(self, error: MagnetarError) -> None:
+        """The ledger takes nothing: producers reconnect, or the topic is given up."""
         if self.closing:
             return
         if isinstance(error, ManagedLedgerFenced):
@@ -193,8 +193,8 @@ class PersistentTopic(TopicBase):
     def use_buffer(self, buffer: TransactionBuffer) -> None:
         """Transactions may write to it; before `prepare`."""
         self.buffer = buffer
-        self._held = HeldAppends(buffer, self._spawn, self._append_now, self._append_failed, self._storing_failed)
-        buffer.on_failure = self._storing_failed
+        self._held = HeldAppends(buffer, self._spawn, self._append_now, self._append_failed, self.storing_failed)
+        buffer.on_failure = self.storing_failed
         for subscription in self.subscriptions.values():
             subscription.visibility = buffer.visibility
 
@@ -243,9 +243,9 @@ class PersistentTopic(TopicBase):
             self.deduplication.producer_removed(producer.name)
 
     async def create_subscription(
-        self, name: str, start: Position, properties: dict[str, str] | None = None
+        self, name: str, start: Position, properties: dict[str, str] | None = None, marks: dict[str, int] | None = None
     ) -> Subscription:
-        """A durable subscription; the existing one when there is one."""
+        """A durable subscription; the existing one when there is one. `marks` are those of a new cursor's position."""
         check_durable_subscription(name)
         self._refuse_when_closing()
         self._subscribing = self._subscribing or asyncio.Lock()
@@ -254,7 +254,7 @@ class PersistentTopic(TopicBase):
             if subscription is None:
                 if name != COMPACTION_CURSOR:
                     self._check_new_subscription(name, len(self.subscriptions))
-                cursor = await self.ledger.open_cursor(name, start, cursor_properties=properties)
+                cursor = await self.ledger.open_cursor(name, start, marks, properties)
                 self._refuse_when_closing()
                 subscription = self.subscriptions[name] = self._subscription(name, cursor)
             return subscription
@@ -335,9 +335,9 @@ class PersistentTopic(TopicBase):
         if subscription is not None:
             if subscription.consumers and not force:
                 raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription has active connected consumers")
-            subscription.disconnect_all()
             subscription.close()
             self.subscriptions.pop(name, None)
+            self.replicated_changed(name)
             if not subscription.cursor.durable:
                 await subscription.cursor.close()
                 return

@@ -21,6 +21,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
+    from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
     from magnetar.broker.replication.topic_replicators import TopicReplicators
 
 
@@ -44,6 +45,7 @@ class TopicBase:
         "policies",
         "publish_limiter",
         "publish_limiters",
+        "replicated_subscriptions",
         "replicators",
         "state",
     )
@@ -73,6 +75,8 @@ class TopicBase:
         self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self.replicators: TopicReplicators | None = None
         """What brings its messages to other clusters; None: nothing does."""
+        self.replicated_subscriptions: ReplicatedSubscriptions | None = None
+        """Those whose positions other clusters know; None: the topic is not replicated, or positions are not."""
         self._runtime = runtime
         self._clock = clock
 
@@ -139,6 +143,11 @@ class TopicBase:
                 producer.disconnect()
                 self.remove_producer(producer)
 
+    def replicated_changed(self, subscription: str) -> None:
+        """A subscription is made, gone, replicated since now or not any more."""
+        if self.replicated_subscriptions is not None:
+            self.replicated_subscriptions.changed(subscription)
+
     def _check_limits(self, producer: Producer) -> None:
         if not self.of_broker:
             present = self.producers.by_name.values()
@@ -150,6 +159,9 @@ class TopicBase:
 
     def _become(self, state: LoadedTopicState) -> None:
         self.state = TOPIC_TRANSITIONS.step(self.state, state)
+        if self.closing and self.replicated_subscriptions is not None:
+            self.replicated_subscriptions.close()
+            self.replicated_subscriptions = None  # Each refers to the other.
         if self.closing and self.replicators is not None:
             self.replicators.close()
 

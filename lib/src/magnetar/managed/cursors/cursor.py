@@ -34,6 +34,7 @@ class Cursor:
         "closed",
         "cursor_properties",
         "name",
+        "on_acknowledged",
         "properties",
         "read_position",
     )
@@ -50,6 +51,8 @@ class Cursor:
         """Stored with each position (Pulsar: of the mark-delete, e.g. the deduplication snapshot)."""
         self.cursor_properties: dict[str, str] = storage.cursor_properties if storage is not None else {}
         self.read_position: Position = ledger.ledgers.next_position(acks.mark_delete)
+        self.on_acknowledged: Callable[[Position], None] | None = None
+        """Told the mark-delete position after each acknowledgement."""
 
     @property
     def durable(self) -> bool:
@@ -266,6 +269,8 @@ class Cursor:
                 self._ledger.trim_later()
         if self._storage is not None:
             self._storage.changed()
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(mark)
 
     def _told_closed(self) -> None:
         self._ledger.cursor_closed(self)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+SNAPSHOT_MARKER: Final = 12
+"""The type of the marker that keeps a snapshot for replicated subscriptions (`PulsarMarkers.proto`)."""
+
 
 class SubscriptionType(enum.IntEnum):
     """How a subscription shares its entries, by the numbers of `CommandSubscribe.SubType`."""

@@ -13,6 +13,7 @@ from magnetar.broker.admin.brokers.group_metrics import group_metrics
 from magnetar.broker.admin.brokers.load_metrics import load_metrics
 from magnetar.broker.admin.brokers.metric_rows import GatheredRows
 from magnetar.broker.admin.brokers.metric_text import escape, labelled, metric
+from magnetar.broker.admin.brokers.replication_metrics import snapshot_metrics
 from magnetar.broker.admin.brokers.storage_metrics import cache_metrics
 from magnetar.broker.admin.brokers.transaction_metrics import transaction_metrics
 from magnetar.broker.context import BrokerContext
@@ -216,6 +217,7 @@ def broker_lines(context: BrokerContext) -> list[str]:
     lines += load_metrics(context, metric, escape)
     lines += group_metrics(context, metric, escape)
     lines += transaction_metrics(context)
+    lines += snapshot_metrics(cluster, context.service.upkeep.replication.snapshots)
     return lines
 
 

@@ -1,10 +1,13 @@
-"""Metrics of replicators, by Apache's names (`ReplicatorStats`, `NamespaceStatsAggregator`)."""
+"""Metrics of replicators and of snapshots across clusters, by Apache's names (`ReplicatorStats`,
+`NamespaceStatsAggregator`, `ReplicatedSubscriptionsController`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from magnetar.broker.admin.brokers.metric_text import labelled, metric
+from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.topics.topic import PersistentTopic
 
 REPLICATION_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -40,3 +43,20 @@ def replication_values(topic: PersistentTopic) -> Iterator[tuple[str, list[float
                 one.delay_seconds(),
             ],
         )
+
+
+def snapshot_metrics(cluster: str, figures: SnapshotFigures | None) -> list[str]:
+    """Lines of the snapshots for replicated subscriptions; none before a topic of this broker has to do with them."""
+    if figures is None:
+        return []
+    labels, name = labelled(cluster=cluster), "pulsar_replicated_subscriptions"
+    lines: list[str] = []
+    for word, text, value in (
+        ("pending", "Snapshots that are not complete.", figures.pending),
+        ("timedout", "Snapshots that were given up.", figures.timed_out),
+    ):
+        lines += metric(f"{name}_{word}_snapshots", "gauge", text, [(labels, value)])
+    lines += metric(f"{name}_snapshot_ms", "summary", "How long snapshots took, in ms.", [])
+    lines.append(f"{name}_snapshot_ms_count{labels} {figures.finished}")
+    lines.append(f"{name}_snapshot_ms_sum{labels} {figures.finished_ms}")
+    return lines

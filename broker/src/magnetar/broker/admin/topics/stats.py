@@ -11,6 +11,7 @@ from aiohttp import web
 from magnetar.broker.admin.topics.inbound_replication import NOT_REPLICATED, inbound_figures
 from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.replicated_subscriptions.marked import is_marked
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic, Topic
@@ -21,9 +22,6 @@ from magnetar.wire.pulsar.errors import BadMetadata
 
 ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 """The names of producers' access modes, by the numbers of `ProducerAccessMode`."""
-
-REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
-"""Of a cursor: 1 when the subscription's position goes to other clusters too (Pulsar `PersistentSubscription`)."""
 
 STATS_QUERY: Final = (
     "authoritative",
@@ -221,7 +219,7 @@ async def _stored_subscription(topic: PersistentTopic, name: str, options: Stats
     mark_delete = subscription.cursor.mark_delete
     size = topic.ledger.ledgers.size_bytes_after(mark_delete) if options.backlog_sizes else -1
     one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
-    one["isReplicated"] = is_replicated(topic, name)
+    one["isReplicated"] = is_marked(topic.ledger.cursors.get(name))
     if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
         one["activeConsumerName"] = active.name
     if options.earliest_times:
@@ -236,12 +234,6 @@ def consumer_document(consumer: dict[str, Any], subscription_type: str) -> dict[
     for key in ("lastAckedTime", "lastConsumedTime"):
         document[key] = document[key] or NEVER_TEXT
     return document
-
-
-def is_replicated(topic: PersistentTopic, subscription: str) -> bool:
-    """Whether a subscription's position is to be known in other clusters."""
-    cursor = topic.ledger.cursors.get(subscription)
-    return cursor is not None and cursor.properties.get(REPLICATED_PROPERTY) == 1
 
 
 async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> int:

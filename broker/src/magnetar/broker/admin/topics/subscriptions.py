@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from aiohttp import web
 from magnetar.broker.admin.topics.access import HandlersOfTopics, raise_first
-from magnetar.broker.admin.topics.stats import REPLICATED_PROPERTY, is_replicated
 from magnetar.broker.admin.topics.subscription_positions import (
     ONE_SUBSCRIPTION,
     position_in,
@@ -34,6 +33,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import map_of, text
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.replicated_subscriptions.marked import is_marked, mark
 from magnetar.broker.session.command_limits import PROPERTIES_CHARACTERS_MAX
 from magnetar.broker.topics.limits import refusal_of_name
 from magnetar.broker.topics.topic import PersistentTopic, Topic
@@ -97,7 +97,7 @@ class SubscriptionHandlers(HandlersOfTopics):
         start = start_within(topic, position_in(body, default=LATEST))
         await topic.create_subscription(subscription, start, properties)
         if flag(request, "replicated"):
-            await self._mark_replicated(topic, subscription, replicated=True)
+            await mark(topic, durable_cursor(topic, subscription), replicated=True)
         return no_content()
 
     @takes("force", "authoritative")
@@ -144,7 +144,7 @@ class SubscriptionHandlers(HandlersOfTopics):
             return json(merged)
         topic = await self._access.persistent(request, name)
         check_subscribed(topic, subscription_name(request))
-        return json({str(name): is_replicated(topic, subscription_name(request))})
+        return json({str(name): is_marked(topic.ledger.cursors.get(subscription_name(request)))})
 
     @takes("authoritative", body="true or false")
     async def set_replicated(self, request: web.Request) -> web.Response:
@@ -154,18 +154,10 @@ class SubscriptionHandlers(HandlersOfTopics):
             raise AdminError(BAD_REQUEST, "The body must be true or false")
         subscription = subscription_name(request)
 
-        async def mark(topic: PersistentTopic) -> None:
-            check_subscribed(topic, subscription)
-            await self._mark_replicated(topic, subscription, replicated=wanted)
+        async def mark_here(topic: PersistentTopic) -> None:
+            await mark(topic, durable_cursor(topic, subscription), replicated=wanted)
 
-        return await self._access.on_each(request, mark)
-
-    async def _mark_replicated(self, topic: PersistentTopic, subscription: str, *, replicated: bool) -> None:
-        cursor = durable_cursor(topic, subscription)
-        properties = {key: value for key, value in cursor.properties.items() if key != REPLICATED_PROPERTY}
-        if replicated:
-            properties[REPLICATED_PROPERTY] = 1
-        await cursor.set_properties(properties)
+        return await self._access.on_each(request, mark_here)
 
     async def _topic_to_subscribe(self, name: TopicName) -> PersistentTopic:
         if not await self._access.exists(name) and not await self._service.may_create(name):

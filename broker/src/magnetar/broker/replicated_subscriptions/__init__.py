@@ -1,0 +1,1 @@
+"""Subscriptions whose position is the same in several clusters."""

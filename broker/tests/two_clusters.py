@@ -1,0 +1,98 @@
+"""Two clusters with a configuration store each, and one topic in both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+from magnetar.broker.resources import Resources
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, message
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.metadata import full_metadata
+
+TOPIC: Final = "persistent://public/default/t"
+
+Pair: TypeAlias = tuple[MemoryCluster, MemoryCluster]
+
+
+@asynccontextmanager
+async def two_clusters(start_at: str = "earliest", **settings: Any) -> AsyncIterator[Pair]:
+    """`east` and `west`, with a broker each; `settings` are those of policies."""
+    policies = PolicySettings(replication_start_at=start_at, **settings)
+    east, west = (MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies)) for name in ("east", "west"))
+    async with east, west:
+        yield east, west
+
+
+async def name_cluster(at: MemoryBroker, name: str, url: str) -> None:
+    resources = Resources(at.store)
+    path = resources.cluster_path(name)
+    if await resources.documents.get(path) is None:
+        await resources.documents.create(path, {"brokerServiceUrl": url})
+    else:
+        await resources.documents.update(path, lambda document: {**document, "brokerServiceUrl": url})
+
+
+async def replicate(at: MemoryBroker, *clusters: str) -> None:
+    service = at.running.context.service
+    path = service.resources.namespace_path("public/default")  # type: ignore[arg-type]
+    await service.resources.documents.update(
+        path, lambda document: {**document, "replication_clusters": list(clusters)}
+    )
+    await service.policies_changed(TopicName.parse(TOPIC).namespace_name)
+
+
+async def topic_of(at: MemoryBroker) -> PersistentTopic:
+    topic = await at.running.context.service.topic(TopicName.parse(TOPIC), create=True)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+async def publish(at: MemoryBroker, first: int, count: int, name: str = "p", **fields: Any) -> None:
+    client = await at.connect()
+    await client.request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=False)
+    await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, producer_name=name)
+    for number in range(first, first + count):
+        payload = message(b"%d" % number, producer_name=name, sequence_id=number, **fields)
+        client.send(pb.BaseCommand.SEND, payload, producer_id=1, sequence_id=number)
+    for _ in range(count):
+        await client.expect(pb.BaseCommand.SEND_RECEIPT)
+    await client.request(pb.BaseCommand.CLOSE_PRODUCER, producer_id=1)
+
+
+async def stored(at: MemoryBroker) -> list[Any]:
+    """The metadata of all entries of the topic."""
+    topic = await topic_of(at)
+    cursor = topic.ledger.new_non_durable_cursor("look", (-1, -1))
+    entries: list[Any] = []
+    while read := await cursor.read(1000, 1 << 30):
+        entries += [full_metadata(entry.data) for entry in read]
+    await cursor.close()
+    return entries
+
+
+def numbers(entries: list[Any], name: str = "p") -> list[int]:
+    return [entry.sequence_id for entry in entries if entry.producer_name == name]
+
+
+async def caught_up(at: MemoryBroker) -> None:
+    topic = await topic_of(at)
+    await until(lambda: topic.replicators is not None and topic.replicators.running and not topic.replicators.behind)
+
+
+@asynccontextmanager
+async def linked_clusters(**settings: Any) -> AsyncIterator[Pair]:
+    """The topic is replicated both ways."""
+    async with two_clusters(**settings) as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        await name_cluster(west[0], "east", east[0].running.settings.service_url)
+        for cluster in (east, west):
+            await topic_of(cluster[0])
+            await replicate(cluster[0], "east", "west")
+        yield east, west
