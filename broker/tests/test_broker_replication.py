@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ async def test_all_arrives_in_order_and_says_where_it_comes_from() -> None:
         stats = topic.replicators.stats()["west"]
         assert (stats["connected"], stats["state"], stats["reason"]) == (True, "Started", "")
         assert (stats["msgOutCount"], stats["replicationBacklog"]) == (COUNT, 0)
+        assert stats["outboundConnection"] == west[0].running.settings.service_url.removeprefix("pulsar://")
+        since = datetime.fromisoformat(stats["outboundConnectedSince"])
+        assert abs(datetime.now(UTC) - since) < timedelta(minutes=10)
         ((cluster, values),) = replication_values(topic)
         told = dict(zip([name for name, _, _ in REPLICATION_METRICS], values, strict=True))
         assert (cluster, told["pulsar_replication_connected_count"], told["pulsar_replication_backlog"]) == (

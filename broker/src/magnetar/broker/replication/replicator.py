@@ -16,6 +16,7 @@ from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
+from magnetar.broker.subscriptions.statistics import iso_time
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
@@ -457,6 +458,10 @@ class Replicator:
 
     # --- statistics
 
+    def _outbound(self) -> dict[str, Any]:
+        since = iso_time(self.connected_since_ms)
+        return {"outboundConnection": self.address, "outboundConnectedSince": since}
+
     def stats(self) -> dict[str, Any]:
         """Pulsar `ReplicatorStats`, with `state`, `reason` and `reasonDetail` of our own."""
         counters = self.counters
@@ -475,7 +480,7 @@ class Replicator:
             "replicationBacklog": self.backlog,
             "connected": self.connected,
             "replicationDelayInSeconds": int(self.delay_seconds()),
-            **({"outboundConnection": self.address} if self.connected else {}),
+            **(self._outbound() if self.connected else {}),
             "state": self.state.value,
             "reason": self.reason.value,
             "reasonDetail": self.detail,
