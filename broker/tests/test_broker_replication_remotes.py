@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.policies.model import EffectivePolicies
+from magnetar.broker.replication import replicator as module
 from magnetar.broker.replication.remote_clusters import RemoteClusters, service_url_of, shown_to
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.replication.topic_replicators import TopicReplicators
@@ -104,3 +105,12 @@ def test_policies_are_followed_by_one_at_a_time() -> None:
         replicators.follow(policies(*clusters), ())
     assert len(spawned) == 1
     spawned[0].close()
+
+
+def test_versions_of_schemas_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SCHEMAS_MAX", 2)
+    anything: Any = SimpleNamespace(call_later=None, clock=None, spawn=None)
+    replicator = module.Replicator("r", anything, anything, anything, anything, lambda: None, lambda: 1)
+    for number in (b"1", b"2", b"3"):
+        replicator._remember_schema(number, b"there " + number)
+    assert replicator._schemas == {b"2": b"there 2", b"3": b"there 3"}
