@@ -2,7 +2,7 @@
 
 Transactions are those of Apache's `pulsar-perf transaction`, each of which publishes one message to two topics.
 Compaction is asked for by REST and timed until its status says SUCCESS; so are offloads to files, which are then read
-back by a reader. Apache's distribution of servers brings no offloaders: that column stays empty.
+back by a reader. Delayed messages are a million (`delays.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import pulsar
 
+from bench.delays import delays
 from bench.generators import HERE, Broken
 from bench.report import Metric
 from e2e import processes
@@ -32,7 +33,7 @@ _SILENT: Final = logging.getLogger("bench.features")
 _SILENT.setLevel(logging.CRITICAL + 1)
 Say = Callable[[str], None]
 
-NAMES: Final = ("transactions", "compaction", "offload")
+NAMES: Final = ("transactions", "compaction", "offload", "delays")
 TRANSACTIONS: Final = {"transactionCoordinatorEnabled": "true"}
 THREADS: Final = 16
 JVM_START_S: Final = 6.0
@@ -42,6 +43,8 @@ KEYS: Final = 1000
 MB: Final = 1_000_000
 ENTRIES_PER_LEDGER: Final = 2_000
 """Of ten messages each, so that most ledgers are full and go."""
+DELAYED_PER_MB: Final = 2_000
+"""A million for the 500 MB of a whole run."""
 DONE_SECONDS_MAX: Final = 300.0
 LINE: Final = re.compile(
     r"Throughput transaction:.*?---\s*(?P<rate>[\d.]+) transaction/s.*?send Latency:.*?med:\s*(?P<p50>[\d.]+)"
@@ -69,21 +72,27 @@ def metrics() -> list[Metric]:
         Metric("compaction.mb_per_s", "compaction of 1 KiB messages of 1000 keys", "MB/s", more_is_better=True),
         Metric("offload.mb_per_s", "offload to files", "MB/s", more_is_better=True),
         Metric("offload.read_mb_per_s", "reading what is offloaded", "MB/s", more_is_better=True),
+        Metric("delays.published_per_s", "delayed messages: published", "/s", more_is_better=True),
+        Metric("delays.mb_held", "… memory when ten subscriptions wait for all of them", "MB"),
+        Metric("delays.delivered_per_s", "… delivered when all fall due", "/s", more_is_better=True),
+        Metric("delays.cpu_us_each", "… server CPU each", "µs"),
+        Metric("delays.other_p99_ms", "… another topic's end to end p99 meanwhile", "ms"),
     ]
 
 
-def new_server(name: str, feature: str, data: Path) -> StandaloneProcess | None:
-    """The server with the feature on; None when it does not have it."""
+def new_server(name: str, feature: str, data: Path) -> StandaloneProcess:
+    """The server with the feature on."""
     settings = dict(TRANSACTIONS) if feature == "transactions" else {}
     if feature == "offload":
-        if name != "magnetar":
-            return None
         settings = {
             "managedLedgerOffloadDriver": "filesystem",
             "fileSystemURI": f"file://{data.parent / 'store'}",
             "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
             "managedLedgerMinLedgerRolloverTimeMinutes": "0",
         }
+        if name != "magnetar":
+            profile = str(distribution.home() / "conf" / "filesystem_offload_core_site.xml")
+            settings |= {"offloadersDirectory": str(distribution.offloaders()), "fileSystemProfilePath": profile}
     if name == "magnetar":
         return MagnetarStandalone(data, settings=settings)
     return ApacheStandalone(
@@ -98,6 +107,8 @@ def run(server: StandaloneProcess, feature: str, window_s: float, megabytes: int
             found = transactions(server, window_s)
         elif feature == "compaction":
             found = compaction(server, megabytes)
+        elif feature == "delays":
+            found = delays(server, megabytes * DELAYED_PER_MB, window_s)
         else:
             found = offload(server, megabytes)
     except (urllib.error.URLError, pulsar.PulsarException) as error:

@@ -214,12 +214,10 @@ def one_round(plan: Plan, index: int, console: Console) -> Results:
 
 
 def one_feature(name: str, feature: str, plan: Plan, console: Console) -> dict[str, float]:
-    """The figures of a feature at a new server that has it on; none where it is not there or breaks."""
+    """The figures of a feature at a new server that has it on; none where it breaks."""
     folder = Path(tempfile.mkdtemp(prefix=f"magnetar-bench-{name}-"))
     server = features.new_server(name, feature, folder / "data")
     try:
-        if server is None:
-            return {}
         console.print(f"[bold]{name}[/] {feature}")
         server.start()
         return features.run(
@@ -229,8 +227,7 @@ def one_feature(name: str, feature: str, plan: Plan, console: Console) -> dict[s
         console.print(f"  {feature}: [red]FAILED[/], {failure}", highlight=False)
         return {}
     finally:
-        if server is not None:
-            server.stop()
+        server.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
 from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
+from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.broker.subscriptions.statistics import iso_time
 from magnetar.core.backoff import Backoff
@@ -44,8 +45,8 @@ READ_BYTES_MAX: Final = 5 * MIB
 WINDOW_BYTES_MAX: Final = 16 * MIB
 """Sent and without a receipt, of one replicator; the entries of one read may come on top."""
 
-TURN_ENTRIES_MAX: Final = 500
-"""Entries that are looked at before the event loop has its turn: some milliseconds."""
+COSTS_AS_ENTRIES: Final = 3
+"""What an entry counts for in a turn, beside one that is dispatched: its metadata is rewritten, in plain Python."""
 
 WATCHDOG_SECONDS: Final = 30.0
 """Without any progress for this long, though there is a backlog and nothing says why, it begins again."""
@@ -102,7 +103,7 @@ class Replicator:
         self._registering = False
         self._stored: list[Position] = []
         self._flush_timer: TimerHandle | None = None
-        self._turn_timer: TimerHandle | None = None
+        self._waits_for_turn = False
         self._retry_timer: TimerHandle | None = None
         self._watchdog_timer: TimerHandle | None = None
         self._pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
@@ -167,10 +168,11 @@ class Replicator:
             return
         self._flush()
         self._become(ReplicatorState.TERMINATING)
-        for timer in (self._flush_timer, self._turn_timer, self._retry_timer, self._watchdog_timer):
+        self._runtime.turns.leave(self)
+        for timer in (self._flush_timer, self._retry_timer, self._watchdog_timer):
             if timer is not None:
                 timer.cancel()
-        self._flush_timer = self._turn_timer = self._retry_timer = self._watchdog_timer = None
+        self._flush_timer = self._retry_timer = self._watchdog_timer = None
         for limiter in self._limiters:
             limiter.forget(self._pump)
         self._limiters = NO_LIMITERS
@@ -248,8 +250,13 @@ class Replicator:
 
     def _pump(self) -> None:
         """Read and send until the window is full, the backlog is empty, or the event loop has to have its turn."""
-        looked_at = 0
-        while self._may_read():
+        turns = self._runtime.turns
+        spent_bytes = 0
+        while not self._waits_for_turn and self._may_read():
+            if turns.left_bytes <= 0 or (spent_bytes >= SLICE_BYTES and turns.waited_for):
+                self._waits_for_turn = True
+                turns.wait(self)
+                return
             count, size_bytes = self._allowance()
             if count <= 0:
                 return
@@ -260,15 +267,12 @@ class Replicator:
             if not entries:
                 self._clear_reason()
                 return
-            looked_at += len(entries)
             self._send(entries)
-            if looked_at >= TURN_ENTRIES_MAX:
-                if self._turn_timer is None:
-                    self._turn_timer = self._runtime.call_later(0.0, self._next_turn)
-                return
+            spent_bytes += turns.take(sum([len(one.data) for one in entries]), COSTS_AS_ENTRIES * len(entries))
 
-    def _next_turn(self) -> None:
-        self._turn_timer = None
+    def turn(self) -> None:
+        """DispatchTurns: it is this replicator's turn."""
+        self._waits_for_turn = False
         self._pump()
 
     def _may_read(self) -> bool:
