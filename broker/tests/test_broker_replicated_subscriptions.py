@@ -360,6 +360,10 @@ async def test_nothing_is_passed_over_there_that_is_not_acknowledged_here(seed: 
     numbers = list(range(60))
     async with linked_clusters(**FAST) as clusters:
         east, west = clusters
+        # Without any subscription the other cluster deletes what it has when its topic is unloaded.
+        keeper = await west[0].connect()
+        await keeper.request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=False)
+        await keeper.consumer(TOPIC, "keeper", initialPosition=1)
         await subscribe(east[0], subType=1)
         await publish(east[0], 0, len(numbers))
         acknowledged: set[int] = set()
