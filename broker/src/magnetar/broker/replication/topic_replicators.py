@@ -63,7 +63,7 @@ class ReplicationWorld:
         self.schemas = schemas
         self.runtime = runtime
         self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
-        self.partitions = RemotePartitions(resources, settings, self.remotes, rng)
+        self.partitions = RemotePartitions(resources, settings, self.remotes, rng, runtime.clock)
 
 
 class _TopicRemote:
