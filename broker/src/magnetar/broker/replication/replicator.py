@@ -18,7 +18,7 @@ from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, R
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
-from magnetar.core.limits import MIB
+from magnetar.core.limits import KIB, MIB
 from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ WINDOW_BYTES_MAX: Final = 16 * MIB
 
 TURN_ENTRIES_MAX: Final = 500
 """Entries that are looked at before the event loop has its turn: some milliseconds."""
+
+TURN_MARKERS_BYTES_MAX: Final = 64 * KIB
+"""Markers of the remote cluster that are read in one turn, and one more: reading these costs some 10 ms."""
+
+MARKER_BYTES: Final = 256
+"""What each marker counts for beside its size."""
 
 WATCHDOG_SECONDS: Final = 30.0
 """Without any progress for this long, though there is a backlog and nothing says why, it begins again."""
@@ -99,6 +105,7 @@ class Replicator:
         self._reader = EntryReader(cursor, runtime, self, label)
         self._schemas: dict[bytes, bytes] = {}
         self._registering = False
+        self._markers_bytes = 0
         self._stored: list[Position] = []
         self._flush_timer: TimerHandle | None = None
         self._turn_timer: TimerHandle | None = None
@@ -262,17 +269,22 @@ class Replicator:
             looked_at += len(entries)
             self._send(entries)
             if looked_at >= TURN_ENTRIES_MAX:
-                if self._turn_timer is None:
-                    self._turn_timer = self._runtime.call_later(0.0, self._next_turn)
+                self._wait_for_turn()
                 return
+
+    def _wait_for_turn(self) -> None:
+        if self._turn_timer is None:
+            self._turn_timer = self._runtime.call_later(0.0, self._next_turn)
 
     def _next_turn(self) -> None:
         self._turn_timer = None
+        self._markers_bytes = 0
         self._pump()
 
     def _may_read(self) -> bool:
         producer = self._producer
-        if self.state is not ReplicatorState.STARTED or producer is None or self._registering:
+        waits = self._registering or self._markers_bytes > TURN_MARKERS_BYTES_MAX
+        if self.state is not ReplicatorState.STARTED or producer is None or waits:
             return False
         if self._reader.state is not ReadState.IDLE or self._reader.read_backoff.pausing:
             return False
@@ -319,6 +331,11 @@ class Replicator:
                 self.counters.expired += found is Skipped.EXPIRED
                 if found is Skipped.REMOTE_MARKER and self.on_marker is not None:
                     self.on_marker(position, entry.data)
+                    self._markers_bytes += MARKER_BYTES + len(entry.data)
+                    if self._markers_bytes > TURN_MARKERS_BYTES_MAX:
+                        self.cursor.skip_to((position[0], position[1] + 1))
+                        self._wait_for_turn()
+                        break
             else:
                 self._register(found, position)
                 break
