@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 from typing import Any, Final
 
 import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
+from magnetar.broker.replicated_subscriptions.followed_subscription import FollowedSubscription
 from magnetar.broker.replicated_subscriptions.marked import REPLICATED_PROPERTY, is_marked, mark
+from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
+from magnetar.broker.replication.replicator import Replicator
+from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
@@ -451,3 +457,28 @@ async def test_a_deletion_that_failed_under_way_may_be_repeated() -> None:
         assert SUBSCRIPTION not in topic.ledger.cursors
         with pytest.raises(PulsarError, match="Subscription not found"):
             await topic.delete_subscription(SUBSCRIPTION)
+
+
+def kept() -> list[object]:
+    kinds = (PersistentTopic, TopicReplicators, Replicator, ReplicatedSubscriptions, FollowedSubscription)
+    return [one for one in gc.get_objects() if isinstance(one, kinds)]
+
+
+async def test_a_topic_that_is_unloaded_is_gone_without_the_collector() -> None:
+    async with linked_clusters(**FAST) as (east, west):
+        there = await subscribe(east[0], subType=1)
+        await publish(east[0], 0, 10)
+        for number, position in await receive(there, 10, permits=1_000):
+            if number != 0:
+                acknowledge(there, position, cumulative=False)
+        await left(west[0], [0])
+        await there.close()
+        gc.collect()
+        gc.disable()
+        try:
+            assert kept()
+            for cluster in (east, west):
+                await cluster[0].service.unload(TopicName.parse(TOPIC))
+            await until(lambda: not kept())
+        finally:
+            gc.enable()

@@ -88,6 +88,21 @@ class _TopicRemote:
         return to_wire(stored.schema, name)
 
 
+class _Visible:
+    """What the topic's transactions hide, until the topic goes: it would else be kept by its own replicators."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[], Visibility | None]) -> None:
+        self._ask: Callable[[], Visibility | None] | None = ask
+
+    def __call__(self) -> Visibility | None:
+        return None if self._ask is None else self._ask()
+
+    def let_go(self) -> None:
+        self._ask = None
+
+
 class TopicReplicators:
     """The replicators of one loaded topic."""
 
@@ -102,7 +117,7 @@ class TopicReplicators:
         self._world = world
         self._name = name
         self._ledger = ledger
-        self._visibility = visibility
+        self._visibility = _Visible(visibility)
         self._policies: EffectivePolicies | None = None
         self._group_limiters: tuple[RateLimiter, ...] = ()
         self._limiters: dict[str, RateLimiter | None] = {}
@@ -172,6 +187,7 @@ class TopicReplicators:
         for one in self.running.values():
             one.on_marker = None
             one.terminate()
+        self._visibility.let_go()
 
     def stats(self) -> dict[str, Any]:
         """`replication` of the topic's statistics."""
@@ -224,7 +240,8 @@ class TopicReplicators:
         logger.info("%s is not replicated to %s any more: its cursor is deleted", self._name, cluster)
 
     async def _add(self, cluster: str) -> None:
-        local = self._world.settings().cluster_name
+        world = self._world
+        local = world.settings().cluster_name
         try:
             cursor_name, producer_name = names.cursor_name(cluster), names.producer_name(local, cluster)
         except Misuse as error:
@@ -242,7 +259,7 @@ class TopicReplicators:
             _TopicRemote(self._world, self._name, cluster, producer_name),
             self._world.runtime,
             self._visibility,
-            lambda: self._world.settings().policies.replication_queue_entries,
+            lambda: world.settings().policies.replication_queue_entries,
         )
         replicator.on_marker = self._on_marker
         self._follow_one(cluster)
