@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DelayedEntries
-from magnetar.broker.subscriptions.delayed_index import BUCKET_MS, FORGOTTEN_AT_ONCE_MAX, TopicDelays
+from magnetar.broker.subscriptions.delayed_index import (
+    BUCKET_MS,
+    DELAYED_ENTRIES_MAX,
+    FORGOTTEN_AT_ONCE_MAX,
+    TopicDelays,
+)
 from magnetar.broker.subscriptions.position_set import SPAN_ENTRIES_MAX, PositionSet
 from magnetar.core.ids import Position
 
@@ -47,6 +52,32 @@ def test_delayed_entries_have_one_timer_for_the_first() -> None:
     timers.advance(10_000)
     assert delayed.take_due(timers.now_ms()) == [((1, 5), 7)]
     assert timers.pending == 0
+
+
+def test_what_is_due_and_cannot_be_taken_yet_is_not_looked_at_in_every_turn() -> None:
+    timers, delays = Timers(), TopicDelays()
+    fired: list[int] = []
+    delayed = DelayedEntries(timers, timers.call_later, lambda: fired.append(timers.now_ms()), delays)
+    delayed.add(timers.now_ms() + 1_000, (1, 1), 7)
+    delayed.arm(timers.now_ms())
+    timers.advance(1_000)
+    assert len(fired) == 1
+    assert delays.index is not None
+    delays.index.count += DELAYED_ENTRIES_MAX
+    for _ in range(3):
+        # Whoever sends has 10 000 others that wait, and asks whether more may be read.
+        assert delayed.must_wait()
+        assert not timers.due()
+    timers.advance(10_000)
+    assert len(fired) == 2
+    assert delayed.must_wait()
+    # Once it is taken, the timer stands where it is needed.
+    delays.index.count -= DELAYED_ENTRIES_MAX
+    delayed.add(timers.now_ms() + 2_000, (1, 2), 7)
+    assert delayed.take_due(timers.now_ms()) == [((1, 1), 7)]
+    delayed.arm(timers.now_ms())
+    timers.advance(2_000)
+    assert len(fired) == 3
 
 
 class JumpingClock:

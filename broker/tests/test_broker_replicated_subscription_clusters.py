@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 import pytest
+from magnetar.broker.replicated_subscriptions import controller as controllers
 from magnetar.broker.replicated_subscriptions.controller import LOOKS_OF_PATIENCE, SnapshotController, SnapshotSettings
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
 from magnetar.broker.replicated_subscriptions.kept_snapshots import KeptSnapshots
@@ -16,7 +18,12 @@ from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
-from magnetar.wire.pulsar.subscription_markers import ClusterSnapshot, read_marker
+from magnetar.wire.pulsar.subscription_markers import (
+    ClusterSnapshot,
+    SubscriptionUpdate,
+    read_marker,
+    subscription_update,
+)
 
 LEDGER: Final = 5
 SUBSCRIPTION: Final = "sub"
@@ -302,3 +309,71 @@ def test_whatever_happens_no_cluster_passes_over_a_message_and_all_follow_to_the
         east.consume()
     for cluster in world.clusters.values():
         assert cluster.acknowledged_messages == {entry for entry in cluster.entries if isinstance(entry, str)}
+
+
+class Slow:
+    """A topic whose subscriptions follow as soon as they are let."""
+
+    name = "t"
+    last_position = (LEDGER, -1)
+    connected_clusters = None
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.followed: list[tuple[str, Any]] = []
+
+    def write_marker(self, entry: bytes, stored: object) -> None:
+        raise AssertionError("nothing is asked or answered here")
+
+    async def follow_subscription(self, name: str, position: Position) -> None:
+        await self.goes_on.wait()
+        self.followed.append((name, position))
+
+    async def follow_single_entries(self, name: str, acknowledged: object) -> None:
+        self.followed.append((name, acknowledged))
+
+
+def tell(controller: SnapshotController, name: str, entry_id: int, singles: int | None = None) -> None:
+    acknowledged = {} if singles is None else {"west": [(9, singles, singles)]}
+    entry = subscription_update(SubscriptionUpdate(name, {"east": (LEDGER, entry_id)}, acknowledged), 1)
+    controller.marker_received((LEDGER, 0), 13, entry[metadata_bounds(entry)[1] :])
+
+
+def slow() -> tuple[Slow, SnapshotController, list[Coroutine[Any, Any, None]]]:
+    world, topic, work = World(), Slow(), list[Coroutine[Any, Any, None]]()
+    figures, settings = SnapshotFigures(), SnapshotSettings()
+    return (
+        topic,
+        SnapshotController(topic, "east", settings, world, world.call_later, work.append, world.new_id, figures),
+        work,
+    )
+
+
+async def test_what_is_told_faster_than_it_can_be_done_is_done_once_with_the_furthest_position() -> None:
+    topic, controller, work = slow()
+    tell(controller, "a", 1)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work.pop())
+        await asyncio.sleep(0)
+        for entry_id, single in [(2, 20), (7, 21), (5, 22), (6, None)]:
+            tell(controller, "a", entry_id, single)
+        assert not work
+        topic.goes_on.set()
+    assert topic.followed == [("a", (LEDGER, 1)), ("a", (LEDGER, 7)), ("a", {"west": [(9, 22, 22)]})]
+    tell(controller, "a", 8)
+    assert len(work) == 1
+    work.pop().close()
+
+
+async def test_no_more_subscriptions_wait_than_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controllers, "UPDATES_MAX", 2)
+    monkeypatch.setattr(controllers, "SINGLES_MAX", 1)
+    topic, controller, work = slow()
+    topic.goes_on.set()
+    for name in ("a", "b", "c"):
+        tell(controller, name, 1, 5)
+    assert "subscription c does not follow" in caplog.text
+    await asyncio.gather(*work)
+    assert topic.followed == [("a", (LEDGER, 1)), ("a", {"west": [(9, 5, 5)]}), ("b", (LEDGER, 1))]

@@ -18,6 +18,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata, metadata_bounds
 from magnetar.wire.pulsar.subscription_markers import (
     CLUSTERS_MAX,
+    MARKER_BYTES_MAX,
     STRETCHES_MAX,
     ClusterSnapshot,
     SnapshotRequest,
@@ -110,6 +111,12 @@ def test_a_marker_that_names_too_many_clusters_is_refused() -> None:
     many = {f"cluster-{index}": (1, index) for index in range(CLUSTERS_MAX + 1)}
     with pytest.raises(BadMetadata, match="1001 clusters"):
         read(subscription_update(SubscriptionUpdate("sub", many), 1))
+
+
+@pytest.mark.parametrize("empty", [b"\x12\x00", b"\xc2\x3e\x00"], ids=["clusters", "single entries"])
+def test_a_marker_of_many_empty_fields_is_refused_before_it_is_looked_into(empty: bytes) -> None:
+    with pytest.raises(BadMetadata, match="bytes, more than 262144"):
+        read_marker(13, b"\x0a\x01s" + empty * (MARKER_BYTES_MAX // len(empty)))
 
 
 class TestSnapshotRound:

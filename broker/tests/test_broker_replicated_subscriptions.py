@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 from typing import Any, Final
 
 import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
+from magnetar.broker.replicated_subscriptions.followed_subscription import FollowedSubscription
 from magnetar.broker.replicated_subscriptions.marked import REPLICATED_PROPERTY, is_marked, mark
+from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
+from magnetar.broker.replication.replicator import Replicator
+from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
-from magnetar.core.errors import MagnetarError
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.testing import MemoryBookies
@@ -20,6 +26,7 @@ from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
+from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata
 
@@ -360,6 +367,10 @@ async def test_nothing_is_passed_over_there_that_is_not_acknowledged_here(seed: 
     numbers = list(range(60))
     async with linked_clusters(**FAST) as clusters:
         east, west = clusters
+        # Without any subscription the other cluster deletes what it has when its topic is unloaded.
+        keeper = await west[0].connect()
+        await keeper.request(pb.BaseCommand.LOOKUP, topic=TOPIC, authoritative=False)
+        await keeper.consumer(TOPIC, "keeper", initialPosition=1)
         await subscribe(east[0], subType=1)
         await publish(east[0], 0, len(numbers))
         acknowledged: set[int] = set()
@@ -395,3 +406,79 @@ async def test_what_another_cluster_tells_is_stored_at_once() -> None:
         await marks.follow_subscription(SUBSCRIPTION, (first[0], 9))
         await west[0].service.abandon([topic])
         assert await rest_of(west[0]) == list(range(10, 20))
+
+
+class Deleting:
+    """Pending acknowledgements whose deletion lasts until it is let go, and fails as often as told."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.goes_on = asyncio.Event()
+
+    async def delete(self, name: str) -> None:
+        assert name == SUBSCRIPTION
+        await self.goes_on.wait()
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the metadata store does not answer")
+
+
+async def test_what_is_told_of_a_subscription_that_is_being_deleted_makes_a_new_one() -> None:
+    async with linked_clusters(**FAST) as (_, west):
+        await publish(west[0], 0, 20)
+        topic: Any = await topic_of(west[0])
+        first = topic.ledger.ledgers.first_position()
+        marks = topic.replicated_subscriptions
+        await marks.follow_subscription(SUBSCRIPTION, (first[0], 4))
+        before, topic.pending_acks = topic.pending_acks, Deleting(0)
+        async with asyncio.TaskGroup() as under_way:
+            under_way.create_task(topic.delete_subscription(SUBSCRIPTION))
+            await until(lambda: SUBSCRIPTION not in topic.subscriptions)
+            under_way.create_task(marks.follow_subscription(SUBSCRIPTION, (first[0], 9)))
+            await asyncio.sleep(0)
+            topic.pending_acks.goes_on.set()
+        topic.pending_acks = before
+        cursor = topic.subscriptions[SUBSCRIPTION].cursor
+        assert not cursor.closed
+        assert cursor is topic.ledger.cursors[SUBSCRIPTION]
+        assert await rest_of(west[0]) == list(range(10, 20))
+
+
+async def test_a_deletion_that_failed_under_way_may_be_repeated() -> None:
+    async with linked_clusters(**FAST) as (_, west):
+        topic: Any = await topic_of(west[0])
+        await topic.replicated_subscriptions.follow_subscription(SUBSCRIPTION, (0, 0))
+        before, topic.pending_acks = topic.pending_acks, Deleting(1)
+        topic.pending_acks.goes_on.set()
+        with pytest.raises(Unavailable):
+            await topic.delete_subscription(SUBSCRIPTION)
+        await topic.delete_subscription(SUBSCRIPTION)
+        topic.pending_acks = before
+        assert SUBSCRIPTION not in topic.ledger.cursors
+        with pytest.raises(PulsarError, match="Subscription not found"):
+            await topic.delete_subscription(SUBSCRIPTION)
+
+
+def kept() -> list[object]:
+    kinds = (PersistentTopic, TopicReplicators, Replicator, ReplicatedSubscriptions, FollowedSubscription)
+    return [one for one in gc.get_objects() if isinstance(one, kinds)]
+
+
+async def test_a_topic_that_is_unloaded_is_gone_without_the_collector() -> None:
+    async with linked_clusters(**FAST) as (east, west):
+        there = await subscribe(east[0], subType=1)
+        await publish(east[0], 0, 10)
+        for number, position in await receive(there, 10, permits=1_000):
+            if number != 0:
+                acknowledge(there, position, cumulative=False)
+        await left(west[0], [0])
+        await there.close()
+        gc.collect()
+        gc.disable()
+        try:
+            assert kept()
+            for cluster in (east, west):
+                await cluster[0].service.unload(TopicName.parse(TOPIC))
+            await until(lambda: not kept())
+        finally:
+            gc.enable()

@@ -15,7 +15,7 @@ from magnetar.admin_client.client import AdminAnswer, AdminClient
 from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.broker.replication import remote_partitions
 from magnetar.broker.replication.remote_clusters import RemoteAdmin, admin_url_of
-from magnetar.broker.replication.remote_partitions import RemotePartitions
+from magnetar.broker.replication.remote_partitions import KNOWN_SECONDS, RemotePartitions
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings.broker import BrokerSettings
@@ -26,6 +26,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+from broker.tests.subscription_stage import Timers
 from broker.tests.two_clusters import name_cluster, replicate, two_clusters
 
 NAME = TopicName.parse("persistent://public/default/parts")
@@ -120,11 +121,12 @@ class Remotes:
         assert cluster == "west"
         return WEST
 
-    async def topics(self, topic: TopicName) -> list[TopicName]:
+    async def partitions(self, topic: TopicName) -> int:
+        assert topic == NAME
         self.looked += 1
         if isinstance(self.found, PulsarError):
             raise self.found
-        return [topic.partition(index) for index in range(self.found)] or [topic]
+        return self.found
 
 
 class Admin(AdminClient):
@@ -157,7 +159,10 @@ class Staged:
         self.admin: type[Admin] = StagedAdmin
         settings = BrokerSettings(policies=PolicySettings(remote_topics_created=enabled))
         remotes: Any = self.remotes
-        self.partitions = RemotePartitions(self.resources, lambda: settings, remotes, Random(0), self.admin)
+        self.timers = Timers()
+        self.partitions = RemotePartitions(
+            self.resources, lambda: settings, remotes, Random(0), self.timers, self.admin
+        )
 
     async def record(self, count: int) -> None:
         path = self.resources.partitioned_topic_path(NAME)
@@ -191,6 +196,47 @@ async def test_what_was_seen_to_be_there_is_not_asked_for_again() -> None:
     assert staged.remotes.looked == 1
     await staged.partitions.ensure(NAME, "west")
     assert staged.remotes.looked == 1
+
+
+async def test_what_was_seen_to_be_there_is_asked_for_again_after_a_while() -> None:
+    staged = Staged(4, DONE)
+    await staged.record(4)
+    await staged.partitions.ensure(NAME.partition(0), "west")
+    staged.timers.advance(1_000 * KNOWN_SECONDS + 1)
+    staged.remotes.found = 0  # Somebody has deleted it there.
+    await staged.partitions.ensure(NAME.partition(1), "west")
+    assert len(staged.admin.asked) == 1
+
+
+async def test_a_cluster_that_tells_of_billions_of_partitions_takes_no_memory() -> None:
+    staged = Staged((1 << 32) - 1)
+    await staged.partitions.bring(NAME, 4, "west")
+    assert staged.admin.asked == []
+
+
+async def test_nobody_waits_for_another_cluster_when_the_broker_stops() -> None:
+    staged = Staged(0, AdminUnreachable("no connection"))
+    trying = asyncio.create_task(staged.partitions.bring_to(NAME, 4, ["west"]))
+    await until(lambda: staged.admin.asked)
+    staged.partitions.stop()
+    await asyncio.wait([trying])
+    assert trying.cancelled()
+    await staged.partitions.bring_to(NAME, 4, ["west"])
+    assert len(staged.admin.asked) == 1
+
+
+async def test_a_broker_that_stops_ends_what_it_tries_at_other_clusters() -> None:
+    async with east_to_west() as (east, _):
+        await replicate(east[0], "east", "west")
+        resources, replication = Resources(east[0].store), east[0].service.upkeep.replication
+        nowhere = {"serviceUrl": "http://127.0.0.1:1"}
+        await resources.documents.update(resources.cluster_path("west"), lambda record: {**record, **nowhere})
+        assert await rest(east[0], "PUT", f"{PATH}/partitions", 3) == 204
+        await until(lambda: replication._world.partitions._under_way)
+        (trying,) = replication._world.partitions._under_way
+        replication.stop()
+        await asyncio.wait([trying])
+        assert trying.cancelled()
 
 
 async def test_a_setting_leaves_other_clusters_alone() -> None:

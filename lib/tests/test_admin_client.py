@@ -22,10 +22,9 @@ async def answering(response: web.Response) -> tuple[web.ServerRunner, str]:
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-async def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 1000)
+async def test_an_answer_without_an_end_is_given_up() -> None:
     runner, url = await answering(web.Response(text="x" * 1001))
-    client = AdminClient(LIMITS)
+    client = AdminClient(AdminLimits(connections_max=2, answer_bytes_max=1000))
     try:
         with pytest.raises(AdminUnreachable, match="more than 1000 bytes") as raised:
             await client.call("GET", f"{url}/")

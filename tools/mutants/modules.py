@@ -345,6 +345,7 @@ PARTS: Final = (
             "broker/tests",
             *("broker_source_position", "broker_replication_outgoing", "broker_replication_remotes"),
             *("broker_replication_partitions", "broker_replication", "broker_replicated_messages"),
+            "broker_replicator_markers",
         ),
     ),
     Part(

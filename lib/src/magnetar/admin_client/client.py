@@ -70,6 +70,7 @@ class AdminLimits:
     connect_seconds: float | None = None
     read_seconds: float | None = None
     """Without a byte of the answer."""
+    answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
 class AdminAnswer:
@@ -171,7 +172,9 @@ class AdminClient:
                     ssl=True if self._tls is None else self._tls.context,
                 ) as answer:
                     if answer.status not in REDIRECTS:
-                        return AdminAnswer(answer.status, await _body(answer), answer.reason or "")
+                        return AdminAnswer(
+                            answer.status, await _body(answer, self._limits.answer_bytes_max), answer.reason or ""
+                        )
                     return _target(answer.url, answer.headers.get("Location", ""))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 raise AdminUnreachable(
@@ -236,12 +239,12 @@ def _target(asked: URL, location: str) -> str:
     return str(asked.join(URL(location, encoded=True))) if location else ""
 
 
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
+async def _body(answer: aiohttp.ClientResponse, size_bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while part := await answer.content.read(MIB):
         size_bytes += len(part)
-        if size_bytes > ANSWER_BYTES_MAX:
-            raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        if size_bytes > size_bytes_max:
+            raise ValueError(f"an answer of more than {size_bytes_max} bytes")
         parts.append(part)
     return b"".join(parts)

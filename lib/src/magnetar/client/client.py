@@ -82,8 +82,12 @@ class PulsarClient:
 
     async def topics(self, topic: TopicName, *, create: bool = False) -> list[TopicName]:
         """The partitions of a topic, or the topic itself when it has none."""
-        count = await self.lookup.partitions_of(topic, create=create)
+        count = await self.partitions(topic, create=create)
         return [topic.partition(index) for index in range(count)] if count else [topic]
+
+    async def partitions(self, topic: TopicName, *, create: bool = False) -> int:
+        """How many partitions a topic has; 0 when it has none."""
+        return await self.lookup.partitions_of(topic, create=create)
 
     async def schema(self, topic: TopicName, version: bytes | None = None) -> Schema:
         """A topic's schema: the newest, or that of one version. `PulsarError` when there is none."""

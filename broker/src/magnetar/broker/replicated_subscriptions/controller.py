@@ -42,6 +42,13 @@ may be here before the question and arrive there after the answer; Apache's brok
 there stay behind until somebody publishes."""
 
 
+UPDATES_MAX: Final = 100_000
+"""Subscriptions of one topic of which was told something that is not done yet: some 50 MB. Others do not follow."""
+
+SINGLES_MAX: Final = 1_000
+"""Those of which single entries were told: beyond, these are dropped, and told with the next acknowledgement again."""
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
     """How often snapshots are taken, how long one may take, and how many a subscription keeps."""
@@ -101,6 +108,7 @@ class SnapshotController:
         "_succeeded",
         "_timer",
         "_topic",
+        "_updates",
         "settings",
     )
 
@@ -133,6 +141,8 @@ class SnapshotController:
         self._succeeded = False
         self._timer: TimerHandle | None = None
         """Until the next look; None while there is nothing to look at, so that an idle topic costs nothing."""
+        self._updates: dict[str, SubscriptionUpdate | None] = {}
+        """What was told of each subscription and comes next; None: nothing after what is being done."""
 
     def start(self) -> None:
         """Begin to take snapshots, the first one at once."""
@@ -251,7 +261,7 @@ class SnapshotController:
         elif isinstance(marker, SnapshotResponse):
             self._responded(position, marker)
         elif isinstance(marker, SubscriptionUpdate):
-            self._spawn(self._follow(marker))
+            self._updated(marker)
 
     def _responded(self, position: Position, response: SnapshotResponse) -> None:
         attempt = self._rounds.get(response.snapshot_id)
@@ -262,6 +272,29 @@ class SnapshotController:
             self._ask(attempt)
         elif step is NextStep.STORE:
             self._store(attempt, position)
+
+    def _updated(self, update: SubscriptionUpdate) -> None:
+        """What is told while something of the subscription is being done waits: the furthest of it is enough."""
+        name, local, before = update.subscription, self._local_cluster, self._updates.get(update.subscription)
+        told = [each.clusters[local] for each in (before, update) if each is not None and local in each.clusters]
+        newest = update.acknowledged or (before.acknowledged if before is not None else {})
+        singles = newest if len(self._updates) < SINGLES_MAX else {}
+        waiting = SubscriptionUpdate(name, {local: max(told)} if told else {}, singles)
+        if name in self._updates:
+            self._updates[name] = waiting
+        elif len(self._updates) < UPDATES_MAX:
+            self._updates[name] = waiting
+            self._spawn(self._follow_all(name))
+        else:
+            logger.warning("%s: subscription %s does not follow, too many do already", self._topic.name, name)
+
+    async def _follow_all(self, name: str) -> None:
+        try:
+            while (update := self._updates[name]) is not None:
+                self._updates[name] = None
+                await self._follow(update)
+        finally:
+            del self._updates[name]
 
     async def _follow(self, update: SubscriptionUpdate) -> None:
         name, position = update.subscription, update.clusters.get(self._local_cluster)

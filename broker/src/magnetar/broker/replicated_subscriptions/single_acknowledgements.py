@@ -31,6 +31,10 @@ ENTRIES_MAX: Final = 2_000
 """Entries behind the last snapshot that are looked at, some 20 ms of work in turns: what is acknowledged beyond comes
 again in another cluster."""
 
+LOOK_BYTES_MAX: Final = 32 * MIB
+"""What these entries may weigh: of large messages fewer are looked at, as each look reads them, at worst from bookies.
+Single acknowledgements behind them come again in another cluster."""
+
 READ_ENTRIES_MAX: Final = 100
 READ_BYTES_MAX: Final = MIB
 
@@ -39,6 +43,10 @@ SUBSCRIPTIONS_MAX: Final = 1_000
 acknowledgement they tell all of it again."""
 
 Acknowledged: TypeAlias = Mapping[str, Sequence[Stretch]]
+
+
+def _known(acknowledged: Acknowledged) -> int:
+    return hash(tuple([(cluster, tuple(stretches)) for cluster, stretches in sorted(acknowledged.items())]))
 
 
 def some_before(ledgers: LedgerList, mark_delete: Position) -> Position:
@@ -62,6 +70,7 @@ class SingleAcknowledgements:
         "_one_at_a_time",
         "_spawn",
         "_tell",
+        "_telling",
         "_timer",
         "_told",
     )
@@ -87,8 +96,10 @@ class SingleAcknowledgements:
         self._tell: Callable[[str, Acknowledged], None] | None = tell
         """None: the topic is going."""
         self._changed: dict[str, FollowedSubscription] = {}
-        self._told: dict[str, Acknowledged] = {}
-        """What all clusters know of each subscription."""
+        self._telling = False
+        """What is told is looked for: looks may take longer than the interval, and must not pile up."""
+        self._told: dict[str, int] = {}
+        """What all clusters know of each subscription: a hash, as two thousand stretches of each would weigh 300 KB."""
         self._named: dict[str, tuple[FollowedSubscription, Acknowledged]] = {}
         """What other clusters told last of each subscription, and is not done yet."""
         self._timer: TimerHandle | None = None
@@ -99,8 +110,11 @@ class SingleAcknowledgements:
         self._told.pop(name, None)
 
     def close(self) -> None:
-        """The topic is going: tell and acknowledge nothing more."""
+        """The topic is going: tell and acknowledge nothing more. What waits refers to this object, and would else wait
+        for the collector of cycles."""
         self._tell = None
+        self._changed = {}
+        self._named = {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -111,16 +125,27 @@ class SingleAcknowledgements:
         """The others hear of it after the interval, with all that comes until then."""
         if followed.cursor.acks.individual_count and self._tell is not None:
             self._changed[followed.subscription.name] = followed
-            if self._timer is None:
-                self._timer = self._call_later(self._interval_seconds, self._due)
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._changed and not self._telling:
+            self._timer = self._call_later(self._interval_seconds, self._due)
 
     def _due(self) -> None:
         self._timer = None
         changed, self._changed = self._changed, {}
         if changed:
+            self._telling = True
             self._spawn(self._tell_all(list(changed.values())))
 
     async def _tell_all(self, changed: list[FollowedSubscription]) -> None:
+        try:
+            await self._tell_each(changed)
+        finally:
+            self._telling = False
+            self._arm()
+
+    async def _tell_each(self, changed: list[FollowedSubscription]) -> None:
         for followed in changed:
             name, cursor = followed.subscription.name, followed.cursor
             ranges = cursor.acks.ranges(ENTRIES_MAX)
@@ -133,8 +158,9 @@ class SingleAcknowledgements:
                 logger.warning("%s: what %s has acknowledged is not told now: %s", self._ledger.name, name, error)
                 continue
             acknowledged = stretches_of([origin for _, origin in found])
-            if self._tell is not None and acknowledged and acknowledged != self._told.get(name):
-                self._told[name] = acknowledged
+            known = _known(acknowledged)
+            if self._tell is not None and not cursor.closed and acknowledged and known != self._told.get(name):
+                self._told[name] = known
                 self._tell(name, acknowledged)
 
     # --- what other clusters tell
@@ -155,9 +181,9 @@ class SingleAcknowledgements:
                 await self._follow(followed, NamedEntries(acknowledged))
             except MagnetarError as error:
                 logger.warning("%s: %s does not follow single entries now: %s", self._ledger.name, name, error)
-            if self._named[name][1] is acknowledged:
+            if name in self._named and self._named[name][1] is acknowledged:
                 del self._named[name]
-                self._told[name] = acknowledged
+                self._told[name] = _known(acknowledged)
 
     async def _follow(self, followed: FollowedSubscription, named: NamedEntries) -> None:
         cursor = followed.cursor
@@ -174,17 +200,18 @@ class SingleAcknowledgements:
     ) -> list[tuple[Position, tuple[str, Position]]]:
         """Entries behind a position, up to `last`, each with where it was stored first."""
         found: list[tuple[Position, tuple[str, Position]]] = []
-        ledger, looked_at = self._ledger, 0
+        ledger, looked_at, size_bytes = self._ledger, 0, 0
         async with self._one_at_a_time:
             start = ledger.ledgers.next_position(after)
             reader = ledger.new_non_durable_cursor("single acknowledgements", start)
             try:
                 turn = TimeSlice()
-                while looked_at < ENTRIES_MAX and reader.read_position <= last and self._tell is not None:
-                    entries = await reader.read(READ_ENTRIES_MAX, READ_BYTES_MAX)
+                while looked_at < ENTRIES_MAX and size_bytes < LOOK_BYTES_MAX and reader.read_position <= last:
+                    entries = [] if self._tell is None else await reader.read(READ_ENTRIES_MAX, READ_BYTES_MAX)
                     if not entries:
                         break
                     looked_at += len(entries)
+                    size_bytes += sum([len(entry.data) for entry in entries])
                     for entry in entries:
                         position = entry.position
                         if position <= last and wanted(position):

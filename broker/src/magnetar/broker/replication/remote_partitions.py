@@ -23,6 +23,7 @@ from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.replication.states import NoRemote
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
+from magnetar.core.limits import MIB
 from magnetar.core.topic_name import java_url_encode
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from magnetar.broker.replication.remote_clusters import RemoteAdmin, RemoteClusters
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.core.clock import Clock
     from magnetar.core.topic_name import TopicName
 
 logger: Final = logging.getLogger(__name__)
@@ -40,6 +42,9 @@ CALL_SECONDS_MAX: Final = 30.0
 """Of a request: a thousand partitions take some seconds."""
 
 CONNECTIONS_MAX: Final = 2
+
+ANSWER_BYTES_MAX: Final = MIB
+"""Of another cluster, which is not trusted with memory: it answers with nothing, or with why it refuses."""
 
 ATTEMPTS_MAX: Final = 10
 """Of a topic that was just made or enlarged, over some minutes. Its replicators try for ever, once it is in use."""
@@ -56,6 +61,9 @@ WAITING_MAX: Final = 10_000
 KNOWN_MAX: Final = 100_000
 """Topics that are remembered as being there; each that is not costs a request when a replicator connects."""
 
+KNOWN_SECONDS: Final = 60.0
+"""Then it is asked again when a replicator connects: the topic may be deleted there, or the cluster be another one."""
+
 CONFLICT: Final = 409
 
 
@@ -68,6 +76,7 @@ class RemotePartitions:
         settings: Callable[[], BrokerSettings],
         remotes: RemoteClusters,
         rng: Random,
+        clock: Clock,
         make_client: Callable[..., AdminClient] = AdminClient,
     ) -> None:
         """`make_client` takes what `AdminClient` takes."""
@@ -76,10 +85,19 @@ class RemotePartitions:
         self._remotes = remotes
         self._rng = rng
         self._make_client = make_client
-        self._known: dict[tuple[str, str], int] = {}
-        """Partitions that a cluster was seen to have of a topic."""
+        self._clock = clock
+        self._known: dict[tuple[str, str], tuple[int, float]] = {}
+        """Partitions that a cluster was seen to have of a topic, and until when that counts."""
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
         self._waiting = 0
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The broker is stopping: nothing more is tried, or its pauses would hold that up for minutes."""
+        self._stopped = True
+        for task in list(self._under_way):
+            task.cancel()
 
     @property
     def enabled(self) -> bool:
@@ -94,20 +112,28 @@ class RemotePartitions:
             return
         topic = partition.partitioned_name()
         count = await self._resources.partitions(topic)
-        if count and self._known.get((cluster, str(topic)), 0) < count:
+        known, until_seconds = self._known.get((cluster, str(topic)), (0, 0.0))
+        if count and (known < count or until_seconds < self._clock.monotonic_seconds()):
             await self.bring(topic, count, cluster)
 
     async def bring_to(self, topic: TopicName, partitions: int, clusters: Iterable[str]) -> None:
-        """A topic was made or enlarged: have the others do so too. Tells the log what they have not done."""
-        for cluster in clusters:
-            if not self.enabled or self._waiting >= WAITING_MAX:
-                return
-            self._waiting += 1
-            try:
-                async with self._places:
-                    await self._try(topic, partitions, cluster)
-            finally:
-                self._waiting -= 1
+        """A topic was made or enlarged: have the others do so too. Tells the log what they have not done. Run as a
+        task, which `stop` ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            for cluster in clusters:
+                if not self.enabled or self._stopped or self._waiting >= WAITING_MAX:
+                    return
+                self._waiting += 1
+                try:
+                    async with self._places:
+                        await self._try(topic, partitions, cluster)
+                finally:
+                    self._waiting -= 1
+        finally:
+            self._under_way.discard(task)
 
     async def _try(self, topic: TopicName, partitions: int, cluster: str) -> None:
         pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX, rng=self._rng)
@@ -132,7 +158,9 @@ class RemotePartitions:
         if found < partitions:
             remote = await self._remotes.admin(cluster)
             client = self._make_client(
-                AdminLimits(connections_max=CONNECTIONS_MAX, call_seconds=CALL_SECONDS_MAX),
+                AdminLimits(
+                    connections_max=CONNECTIONS_MAX, call_seconds=CALL_SECONDS_MAX, answer_bytes_max=ANSWER_BYTES_MAX
+                ),
                 remote.credentials,
                 remote.tls,
                 _within_cluster,
@@ -144,7 +172,8 @@ class RemotePartitions:
             logger.info("cluster %s has %s with %d partitions now", cluster, topic, partitions)
         elif found > partitions:
             logger.warning("cluster %s has %d partitions of %s: here it has %d", cluster, found, topic, partitions)
-        self._known[cluster, str(topic)] = max(found, partitions)
+        until_seconds = self._clock.monotonic_seconds() + KNOWN_SECONDS
+        self._known[cluster, str(topic)] = max(found, partitions), until_seconds
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
@@ -152,12 +181,11 @@ class RemotePartitions:
         """How many partitions a cluster has; 0 when the topic is not partitioned, or not there."""
         client = await self._remotes.client(cluster)
         try:
-            found = await client.topics(topic)
+            return await client.partitions(topic)
         except PulsarError as error:
             if error.code == ServerError.TOPIC_NOT_FOUND:
                 return 0
             raise
-        return 0 if found[0] == topic else len(found)
 
 
 async def _change(client: AdminClient, remote: RemoteAdmin, topic: TopicName, found: int, partitions: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
 from magnetar.broker.replication.counters import Counters
@@ -17,10 +17,9 @@ from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
 from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
-from magnetar.broker.subscriptions.statistics import iso_time
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
-from magnetar.core.limits import MIB
+from magnetar.core.limits import KIB, MIB
 from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
@@ -47,6 +46,12 @@ WINDOW_BYTES_MAX: Final = 16 * MIB
 
 COSTS_AS_ENTRIES: Final = 3
 """What an entry counts for in a turn, beside one that is dispatched: its metadata is rewritten, in plain Python."""
+
+TURN_MARKERS_BYTES_MAX: Final = 64 * KIB
+"""Markers of the remote cluster that are read in one turn, and one more: reading these costs some 10 ms."""
+
+MARKER_BYTES: Final = 256
+"""What each marker counts for beside its size."""
 
 WATCHDOG_SECONDS: Final = 30.0
 """Without any progress for this long, though there is a backlog and nothing says why, it begins again."""
@@ -101,6 +106,7 @@ class Replicator:
         self._reader = EntryReader(cursor, runtime, self, label)
         self._schemas: dict[bytes, bytes] = {}
         self._registering = False
+        self._markers_bytes = 0
         self._stored: list[Position] = []
         self._flush_timer: TimerHandle | None = None
         self._waits_for_turn = False
@@ -270,14 +276,22 @@ class Replicator:
             self._send(entries)
             spent_bytes += turns.take(sum([len(one.data) for one in entries]), COSTS_AS_ENTRIES * len(entries))
 
+    def _wait_for_turn(self) -> None:
+        """The next turn of the loop, not of dispatch alone: markers are slow to read."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._runtime.call_later(0.0, self.turn)
+
     def turn(self) -> None:
         """DispatchTurns: it is this replicator's turn."""
         self._waits_for_turn = False
+        self._markers_bytes = 0
         self._pump()
 
     def _may_read(self) -> bool:
         producer = self._producer
-        if self.state is not ReplicatorState.STARTED or producer is None or self._registering:
+        waits = self._registering or self._markers_bytes > TURN_MARKERS_BYTES_MAX
+        if self.state is not ReplicatorState.STARTED or producer is None or waits:
             return False
         if self._reader.state is not ReadState.IDLE or self._reader.read_backoff.pausing:
             return False
@@ -324,6 +338,11 @@ class Replicator:
                 self.counters.expired += found is Skipped.EXPIRED
                 if found is Skipped.REMOTE_MARKER and self.on_marker is not None:
                     self.on_marker(position, entry.data)
+                    self._markers_bytes += MARKER_BYTES + len(entry.data)
+                    if self._markers_bytes > TURN_MARKERS_BYTES_MAX:
+                        self.cursor.skip_to((position[0], position[1] + 1))
+                        self._wait_for_turn()
+                        break
             else:
                 self._register(found, position)
                 break
@@ -459,34 +478,3 @@ class Replicator:
 
     def _become(self, state: ReplicatorState) -> None:
         self.state = REPLICATOR_TRANSITIONS.step(self.state, state)
-
-    # --- statistics
-
-    def _outbound(self) -> dict[str, Any]:
-        since = iso_time(self.connected_since_ms)
-        return {"outboundConnection": self.address, "outboundConnectedSince": since}
-
-    def stats(self) -> dict[str, Any]:
-        """Pulsar `ReplicatorStats`, with `state`, `reason` and `reasonDetail` of our own."""
-        counters = self.counters
-        messages, size_bytes, expired = counters.rates
-        return {
-            "msgRateIn": 0.0,
-            "msgInCount": 0,
-            "msgThroughputIn": 0.0,
-            "bytesInCount": 0,
-            "msgRateOut": messages,
-            "msgOutCount": counters.messages_out,
-            "msgThroughputOut": size_bytes,
-            "bytesOutCount": counters.bytes_out,
-            "msgRateExpired": expired,
-            "msgExpiredCount": counters.expired,
-            "replicationBacklog": self.backlog,
-            "connected": self.connected,
-            "replicationDelayInSeconds": int(self.delay_seconds()),
-            **(self._outbound() if self.connected else {}),
-            "state": self.state.value,
-            "reason": self.reason.value,
-            "reasonDetail": self.detail,
-            "watchdogRestarts": counters.watchdog_restarts,
-        }

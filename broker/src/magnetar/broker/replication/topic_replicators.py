@@ -14,6 +14,7 @@ from magnetar.broker.replication.remote_clusters import RemoteClusters
 from magnetar.broker.replication.remote_partitions import RemotePartitions
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.states import SchemaUnknown
+from magnetar.broker.replication.statistics import replicator_statistics
 from magnetar.broker.schema.wire import to_wire, version_from_bytes
 from magnetar.core.errors import MagnetarError, Misuse
 from magnetar.core.ids import EARLIEST, LATEST
@@ -63,7 +64,7 @@ class ReplicationWorld:
         self.schemas = schemas
         self.runtime = runtime
         self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
-        self.partitions = RemotePartitions(resources, settings, self.remotes, rng)
+        self.partitions = RemotePartitions(resources, settings, self.remotes, rng, runtime.clock)
 
 
 class _TopicRemote:
@@ -88,6 +89,21 @@ class _TopicRemote:
         return to_wire(stored.schema, name)
 
 
+class _Visible:
+    """What the topic's transactions hide, until the topic goes: it would else be kept by its own replicators."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[], Visibility | None]) -> None:
+        self._ask: Callable[[], Visibility | None] | None = ask
+
+    def __call__(self) -> Visibility | None:
+        return None if self._ask is None else self._ask()
+
+    def let_go(self) -> None:
+        self._ask = None
+
+
 class TopicReplicators:
     """The replicators of one loaded topic."""
 
@@ -102,7 +118,7 @@ class TopicReplicators:
         self._world = world
         self._name = name
         self._ledger = ledger
-        self._visibility = visibility
+        self._visibility = _Visible(visibility)
         self._policies: EffectivePolicies | None = None
         self._group_limiters: tuple[RateLimiter, ...] = ()
         self._limiters: dict[str, RateLimiter | None] = {}
@@ -172,10 +188,11 @@ class TopicReplicators:
         for one in self.running.values():
             one.on_marker = None
             one.terminate()
+        self._visibility.let_go()
 
     def stats(self) -> dict[str, Any]:
         """`replication` of the topic's statistics."""
-        return {cluster: one.stats() for cluster, one in self.running.items()}
+        return {cluster: replicator_statistics(one) for cluster, one in self.running.items()}
 
     def _wake(self) -> None:
         for one in self.running.values():
@@ -224,7 +241,8 @@ class TopicReplicators:
         logger.info("%s is not replicated to %s any more: its cursor is deleted", self._name, cluster)
 
     async def _add(self, cluster: str) -> None:
-        local = self._world.settings().cluster_name
+        world = self._world
+        local = world.settings().cluster_name
         try:
             cursor_name, producer_name = names.cursor_name(cluster), names.producer_name(local, cluster)
         except Misuse as error:
@@ -242,7 +260,7 @@ class TopicReplicators:
             _TopicRemote(self._world, self._name, cluster, producer_name),
             self._world.runtime,
             self._visibility,
-            lambda: self._world.settings().policies.replication_queue_entries,
+            lambda: world.settings().policies.replication_queue_entries,
         )
         replicator.on_marker = self._on_marker
         self._follow_one(cluster)

@@ -76,7 +76,9 @@ class DelayedEntries:
         subscriptions of the topic make room, and tell nobody."""
         self._held_back = self._is_full()
         if self._held_back and self._timer is None:
-            self.arm(self._clock.now_ms())
+            # Not `arm`: what is due may wait as well until others are sent, and would be looked at in every turn.
+            self._timer_ms = FAR_FUTURE_MS
+            self._timer = self._call_later(DELAY_SECONDS_MAX, self._fired)
         return self._held_back
 
     def _is_full(self) -> bool:

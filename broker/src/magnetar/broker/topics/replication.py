@@ -133,6 +133,7 @@ class Replication:
     def stop(self) -> None:
         """Close the connections to other clusters."""
         if self._world is not None:
+            self._world.partitions.stop()
             self._service.spawn(self._world.remotes.close())
 
     def _tell(self, topic: Topic, policies: EffectivePolicies) -> None:

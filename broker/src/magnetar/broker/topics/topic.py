@@ -57,7 +57,6 @@ logger: Final = logging.getLogger(__name__)
 
 BITS_PER_WORD: Final = 64
 """Bits in one word of an ack set."""
-
 _OPEN: Final = LoadedTopicState.OPEN
 
 
@@ -341,19 +340,20 @@ class PersistentTopic(TopicBase):
             if not subscription.cursor.durable:
                 await subscription.cursor.close()
                 return
-        try:
-            if self.pending_acks is not None:
-                await self.ledger.check_owner()
-                await self.pending_acks.delete(name)
-            await self.ledger.delete_cursor(name)
-        except ManagedLedgerFenced as error:
-            self._on_lost(self, error)
-            raise
+        self._subscribing = self._subscribing or asyncio.Lock()
+        async with self._subscribing:  # Whoever comes meanwhile has a cursor of its own, and not the one that goes.
+            try:
+                if self.pending_acks is not None:
+                    await self.ledger.check_owner()
+                    await self.pending_acks.delete(name)
+                await self.ledger.delete_cursor(name)
+            except ManagedLedgerFenced as error:
+                self._on_lost(self, error)
+                raise
 
     def _deletion_begun(self, name: str) -> bool:
         """Whether a deletion of this subscription had no answer, so that its cursor may still be stored."""
-        cursor = self.ledger.cursors.get(name)
-        return cursor is not None and cursor.closed
+        return name in self.ledger.cursors and not name.startswith(RESERVED_SUBSCRIPTIONS)
 
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None

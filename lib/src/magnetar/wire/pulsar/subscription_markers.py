@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 from magnetar.core.ids import Position, signed64, unsigned64
+from magnetar.core.limits import KIB
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.enums import SNAPSHOT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -34,6 +35,10 @@ SNAPSHOT_RESPONSE_MARKER: Final = 11
 UPDATE_MARKER: Final = 13
 
 Stretch: TypeAlias = tuple[int, int, int]
+
+MARKER_BYTES_MAX: Final = 256 * KIB
+"""What one marker may say, which is read in one turn of the event loop: some 20 ms. None of ours has half of it. Any
+producer may write one, and millions of empty fields fit into an entry."""
 
 STRETCHES_MAX: Final = 10_000
 """Of one marker: some 200 KB, and more than any of ours has."""
@@ -120,6 +125,8 @@ def subscription_update(update: SubscriptionUpdate, publish_time_ms: int) -> byt
 
 def read_marker(marker_type: int, payload: bytes) -> SubscriptionMarker | None:
     """What a marker of this type says; None when it is of another kind. Raises `BadMetadata`."""
+    if len(payload) > MARKER_BYTES_MAX:
+        raise BadMetadata(f"a marker of {len(payload)} bytes, more than {MARKER_BYTES_MAX}")
     try:
         match marker_type:
             case 10:
@@ -134,13 +141,13 @@ def read_marker(marker_type: int, payload: bytes) -> SubscriptionMarker | None:
             case 12:
                 snapshot = ReplicatedSubscriptionsSnapshot.FromString(payload)
                 _check(snapshot, "local_message_id")
-                clusters = _positions(list(snapshot.clusters))
+                clusters = _positions(snapshot.clusters)
                 return ClusterSnapshot(snapshot.snapshot_id, _position(snapshot.local_message_id), clusters)
             case 13:
                 update = ReplicatedSubscriptionsUpdate.FromString(payload)
                 _check(update, "subscription_name")
-                acknowledged = _stretches(list(update.acknowledged))
-                return SubscriptionUpdate(update.subscription_name, _positions(list(update.clusters)), acknowledged)
+                acknowledged = _stretches(update.acknowledged)
+                return SubscriptionUpdate(update.subscription_name, _positions(update.clusters), acknowledged)
             case _:
                 return None
     except DecodeError as error:
@@ -174,7 +181,7 @@ def _position(message_id: MarkersMessageIdData) -> Position:
     return signed64(message_id.ledger_id), signed64(message_id.entry_id)
 
 
-def _positions(clusters: list[ClusterMessageId]) -> dict[str, Position]:
+def _positions(clusters: Sequence[ClusterMessageId]) -> dict[str, Position]:
     if len(clusters) > CLUSTERS_MAX:
         raise BadMetadata(f"a marker that names {len(clusters)} clusters, more than {CLUSTERS_MAX}")
     return {each.cluster: _position(each.message_id) for each in clusters}
@@ -190,8 +197,8 @@ def _entries(cluster: str, stretches: Sequence[Stretch]) -> EntriesOfCluster:
     )
 
 
-def _stretches(clusters: list[EntriesOfCluster]) -> dict[str, list[Stretch]]:
-    count = sum([len(each.stretches) for each in clusters])
+def _stretches(clusters: Sequence[EntriesOfCluster]) -> dict[str, list[Stretch]]:
+    count = sum([len(each.stretches) for each in clusters[:CLUSTERS_MAX]])
     if len(clusters) > CLUSTERS_MAX or count > STRETCHES_MAX:
         raise BadMetadata(f"a marker that names {count} stretches of {len(clusters)} clusters, which are too many")
     return {
