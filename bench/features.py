@@ -74,7 +74,7 @@ def metrics() -> list[Metric]:
         Metric("offload.read_mb_per_s", "reading what is offloaded", "MB/s", more_is_better=True),
         Metric("delays.published_per_s", "delayed messages: published", "/s", more_is_better=True),
         Metric("delays.mb_held", "… memory when ten subscriptions wait for all of them", "MB"),
-        Metric("delays.delivered_per_s", "… delivered when all fall due", "/s", more_is_better=True),
+        Metric("delays.delivered_per_s", "… taken by consumers in Python when due", "/s", more_is_better=True),
         Metric("delays.cpu_us_each", "… server CPU each", "µs"),
         Metric("delays.other_p99_ms", "… another topic's end to end p99 meanwhile", "ms"),
     ]
