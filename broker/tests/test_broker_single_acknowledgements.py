@@ -181,3 +181,20 @@ async def test_a_topic_may_go_while_it_follows() -> None:
         stage.singles.close()
     await following
     assert stage.ledger.read == 0
+
+
+async def test_an_unexpected_error_keeps_nobody_from_what_is_told_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    followed = stage.follow()
+
+    def broken(name: str, start: Position) -> Any:
+        raise RuntimeError(f"staged: {name} at {start}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.ledger, "new_non_durable_cursor", broken)
+        stage.singles.told(followed, {"west": [(1, 0, 0)]})
+        with pytest.raises(RuntimeError, match="staged"):
+            await stage.work.pop()
+    stage.singles.told(followed, {"west": [(1, 0, 0)]})
+    await stage.work.pop()
+    assert stage.ledger.read == ENTRIES

@@ -181,6 +181,9 @@ class SingleAcknowledgements:
                 await self._follow(followed, NamedEntries(acknowledged))
             except MagnetarError as error:
                 logger.warning("%s: %s does not follow single entries now: %s", self._ledger.name, name, error)
+            except BaseException:
+                self._named.clear()  # Whoever is told of next begins anew; all is told again with what is acknowledged.
+                raise
             if name in self._named and self._named[name][1] is acknowledged:
                 del self._named[name]
                 self._told[name] = _known(acknowledged)
