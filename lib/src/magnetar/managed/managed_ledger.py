@@ -17,6 +17,7 @@ from magnetar.managed.cursors.cursor import Cursor, start_mark
 from magnetar.managed.cursors.opening import CursorOpening
 from magnetar.managed.cursors.recovery import recover_cursor
 from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.cursors.store import CursorStore
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerClosed, ManagedLedgerFenced
@@ -132,7 +133,7 @@ class ManagedLedger:
                 return cursor
             self._check_usable()
             closed = cursor.storage if cursor is not None else None
-            storage = await self._opening.open_again(closed) if closed is not None else None
+            storage = await self._opening.open_again(closed) if isinstance(closed, CursorStorage) else None
             if storage is None:
                 self.cursors.pop(name, None)
                 mark = start_mark(self, initial)
@@ -365,7 +366,7 @@ class ManagedLedger:
         if self.cursors:
             await self._check_owner()
 
-    def _add_cursor(self, name: str, storage: CursorStorage) -> Cursor:
+    def _add_cursor(self, name: str, storage: CursorStore) -> Cursor:
         cursor = self.cursors[name] = Cursor(self, name, storage.acks, storage)
         self.appends.cache_wanted = True
         return cursor

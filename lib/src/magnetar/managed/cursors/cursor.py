@@ -16,7 +16,7 @@ from magnetar.core.ids import EARLIEST, LATEST, NO_ENTRY, Position
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors.reading import CursorLedger, closed, durable, nothing, read_next, read_positions
-from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.cursors.store import CursorStore
 from magnetar.managed.entry import Entry
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.stats import CursorStats
@@ -39,11 +39,11 @@ class Cursor:
         "read_position",
     )
 
-    def __init__(self, ledger: CursorLedger, name: str, acks: AckState, storage: CursorStorage | None = None) -> None:
+    def __init__(self, ledger: CursorLedger, name: str, acks: AckState, storage: CursorStore | None = None) -> None:
         self._ledger: CursorLedger = ledger
         self._ledgers: LedgerList = ledger.ledgers
         self._appends: AppendPath = ledger.appends
-        self._storage: CursorStorage | None = storage
+        self._storage: CursorStore | None = storage
         self.name: str = name
         self.acks: AckState = acks
         self.closed: bool = False
@@ -60,7 +60,7 @@ class Cursor:
         return self._storage is not None
 
     @property
-    def storage(self) -> CursorStorage | None:
+    def storage(self) -> CursorStore | None:
         """Where a durable one is kept."""
         return self._storage
 

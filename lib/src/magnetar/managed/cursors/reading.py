@@ -9,7 +9,7 @@ from magnetar.core.ids import Position
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.cursors.store import CursorStore
 from magnetar.managed.entry import Entry
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.ledger_list import LedgerList
@@ -111,7 +111,7 @@ async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequen
     return found
 
 
-async def durable(storage: CursorStorage | None, then: Callable[[], None] | None) -> None:
+async def durable(storage: CursorStore | None, then: Callable[[], None] | None) -> None:
     """Until what changed is stored, if anything of the cursor is; `then` follows."""
     if storage is not None:
         await storage.flush()
@@ -119,7 +119,7 @@ async def durable(storage: CursorStorage | None, then: Callable[[], None] | None
         then()
 
 
-async def closed(storage: CursorStorage | None, then: Callable[[], None]) -> None:
+async def closed(storage: CursorStore | None, then: Callable[[], None]) -> None:
     """Until the state is written and let go of; `then` follows."""
     if storage is not None:
         await storage.close()
