@@ -8,7 +8,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerParts
 from magnetar.broker.resources import Resources, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import SystemClock

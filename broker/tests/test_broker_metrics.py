@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from magnetar.broker.admin.brokers import metrics
 from magnetar.broker.admin.brokers.metrics import PAGES_MAX, CollectedMetrics
-from magnetar.broker.app import BrokerEnvironment
+from magnetar.broker.broker_parts import BrokerEnvironment
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.model import BacklogQuota
 from magnetar.broker.settings.admin import AdminSettings

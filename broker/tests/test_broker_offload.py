@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pytest
-from magnetar.broker.app import BrokerEnvironment
+from magnetar.broker.broker_parts import BrokerEnvironment
 from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.offload import offload_policy
 from magnetar.broker.process import broker_process_settings

@@ -76,7 +76,7 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
 
 
 async def test_redirects_that_lead_nowhere(server: tuple[Server, str]) -> None:
-    client = PeerClient(server[1])
+    client = PeerClient(lambda: server[1])
     for path in ("/nowhere", "/strange", "/loop"):
         with pytest.raises(AdminUnreachable, match=path):
             await client.call("GET", path)
@@ -93,7 +93,7 @@ async def test_redirects_are_followed_to_brokers_of_the_cluster_only(server: tup
     await listening.setup()
     await web.TCPSite(listening, "127.0.0.1", 0).start()
     asked.leads_to = f"http://127.0.0.1:{listening.addresses[0][1]}"
-    client = PeerClient(url)
+    client = PeerClient(lambda: url)
     listed: list[BrokerAddresses] = []
     new: list[BrokerAddresses] = []
 
@@ -119,7 +119,7 @@ async def test_redirects_are_followed_to_brokers_of_the_cluster_only(server: tup
 
 
 async def test_a_path_is_sent_as_it_is(server: tuple[Server, str]) -> None:
-    client = PeerClient(server[1])
+    client = PeerClient(lambda: server[1])
     path = "/admin/v2/persistent/t/n/topic-partition-0/subscription/%2E%2E/a%2Fb/../%25"
     await client.call("GET", path, query={"a": "b/../c"})
     await client.close()
@@ -130,8 +130,11 @@ def test_with_tls_brokers_are_called_over_tls_only() -> None:
     shown = PeerAccess(PeerSettings(plugin="token", parameters="token:own", tls_enabled=True))
     plain = addresses("http://b:8080")
     both = replace(plain, web_service_url_tls="https://b:8443")
-    assert [PeerClient("https://a:1", shown).url_of(broker) for broker in (plain, both)] == [None, "https://b:8443"]
-    assert PeerClient("http://a:1").url_of(both) == "http://b:8080"
+    assert [PeerClient(lambda: "https://a:1", shown).url_of(broker) for broker in (plain, both)] == [
+        None,
+        "https://b:8443",
+    ]
+    assert PeerClient(lambda: "http://a:1").url_of(both) == "http://b:8080"
 
 
 def test_without_tls_the_protocols_connections_are_plain() -> None:
@@ -140,7 +143,7 @@ def test_without_tls_the_protocols_connections_are_plain() -> None:
 
 
 async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) -> None:
-    client = PeerClient(server[1])
+    client = PeerClient(lambda: server[1])
     under_way = asyncio.create_task(client.call("GET", "/slow"))
     await asyncio.sleep(0.1)
     await client.close()
@@ -148,7 +151,7 @@ async def test_a_client_that_is_closed_calls_nobody(server: tuple[Server, str]) 
         await under_way
     with pytest.raises(AdminUnreachable, match="closed"):
         await client.call("GET", "/")
-    never_used = PeerClient(server[1])
+    never_used = PeerClient(lambda: server[1])
     await never_used.close()
     with pytest.raises(AdminUnreachable, match="closed"):
         await never_used.call("GET", "/")
@@ -161,7 +164,7 @@ async def test_waiting_for_a_place_is_not_the_peers_time(
     """However many are asked for at once, each has all of its time: together they take longer than one may."""
     for call_seconds in (2.0, 10.0, 50.0):  # A busy machine needs more for a single one, too.
         monkeypatch.setattr("magnetar.broker.peers.peer_client.CALL_SECONDS_MAX", call_seconds)
-        client = PeerClient(server[1])
+        client = PeerClient(lambda: server[1])
         server[0].slow_seconds = 0.15 * call_seconds
         calls = (client.call("GET", "/slow") for _ in range(8 * CONNECTIONS_MAX))
         answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from magnetar.broker.admin import application
-from magnetar.broker.app import BrokerParts, start_broker
+from magnetar.broker.app import start_broker
+from magnetar.broker.broker_parts import BrokerParts
 from magnetar.broker.settings.access import AccessSettings, PeerSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from magnetar.balance.settings import BalanceSettings
-from magnetar.broker.app import BrokerEnvironment, BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerEnvironment, BrokerParts
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
 from magnetar.broker.settings.load import LoadSettings

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import uvloop
-from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerParts
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.clock import Clock, SystemClock

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.balance.settings import BalanceSettings
-from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerParts
 from magnetar.broker.resources import Resources
 from magnetar.broker.setting_checks import check_broker, tell_load_manager
 from magnetar.broker.settings.broker import BrokerSettings

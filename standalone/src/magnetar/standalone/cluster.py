@@ -11,7 +11,8 @@ from magnetar.bookie.app import RunningBookie, start_bookie
 from magnetar.bookie.gc.collectors import Collectors
 from magnetar.bookie.local import LocalBookies
 from magnetar.bookie.settings import BookieSettings, standalone_settings
-from magnetar.broker.app import BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerParts
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings

@@ -139,6 +139,10 @@ def make_runner(context: BrokerContext, connections: HttpConnections) -> web.App
         from magnetar.broker.admin.web.access import access_middleware
 
         middlewares.append(access_middleware(context.access, context.settings.broker_id))
+    if context.settings.read_only.enabled:
+        from magnetar.broker.admin.web.read_only import refuse_changes
+
+        middlewares.append(refuse_changes)
     application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     for resource in RESOURCES:
         application.add_routes(resource.routes(context))

@@ -33,16 +33,17 @@ class CloseNotices:
             notice(*self._urls)
 
     def send(self, destination: BrokerAddresses | None = None) -> None:
-        """Tell everybody: go there, or look it up. Only the first call counts.
-
-        A broker with advertised listeners has several addresses, and only a lookup tells which one a client can reach.
-        """
+        """Tell everybody: go there, or look it up. Only the first call counts."""
         if self._urls is not None:
             return
-        urls = "", ""
-        if destination is not None and not destination.listeners:
-            urls = destination.service_url or "", destination.service_url_tls or ""
-        self._urls = urls
+        self._urls = urls = ("", "") if destination is None else urls_of(destination)
         notices, self._notices = self._notices, []
         for notice in notices:
             notice(*urls)
+
+
+def urls_of(broker: BrokerAddresses) -> tuple[str, str]:
+    """What a close notice says of where to go: a URL and one for TLS, empty for who has to look it up.
+
+    A broker with advertised listeners has several addresses, and only a lookup tells which one a client can reach."""
+    return ("", "") if broker.listeners else (broker.service_url or "", broker.service_url_tls or "")

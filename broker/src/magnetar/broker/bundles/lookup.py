@@ -92,6 +92,10 @@ class Lookup:
                 continue
         raise PulsarError(ServerError.SERVICE_NOT_READY, f"The bundle of {topic} keeps changing, look it up again")
 
+    async def find_for_client(self, topic: TopicName, *, authoritative: bool = False, decide: bool = False) -> Answer:
+        """Where a client is to go: to who serves the topic, as `find` says."""
+        return await self.find(topic, authoritative=authoritative, decide=decide)
+
     async def find_bundle(self, bundle: BundleName, *, authoritative: bool = False, decide: bool = False) -> Answer:
         """Who serves a bundle of a namespace that this cluster is known to serve; takes it when this broker is to
         (`authoritative` and `decide` mean what they mean to `find`). `BundleNotFound`, `PulsarError`,

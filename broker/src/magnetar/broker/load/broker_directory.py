@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.broker.load.broker_report import BrokerReport
-from magnetar.broker.load.registration import BROKERS_PATH, broker_path
+from magnetar.broker.load.registration import BROKERS_PATH
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent, StoreClosed
@@ -22,8 +22,11 @@ RETRY_SECONDS: Final = 0.5
 class BrokerDirectory:
     """What was read last stays known while the store is away."""
 
-    def __init__(self, store: MetadataStore, on_change: Callable[[], None], clock: Clock) -> None:
-        """`on_change` is called after each change of what is known."""
+    def __init__(
+        self, store: MetadataStore, on_change: Callable[[], None], clock: Clock, *, folder: str = BROKERS_PATH
+    ) -> None:
+        """`on_change` is called after each change of what is known; `folder` has a node for each broker."""
+        self._folder = folder
         self._store = store
         self._clock = clock
         self._on_change = on_change
@@ -78,9 +81,9 @@ class BrokerDirectory:
         # What is read is what it was then, or something newer.
         began_seconds = self._clock.monotonic_seconds()
         try:
-            alive = await self._store.children(BROKERS_PATH)
+            alive = await self._store.children(self._folder)
             wanted = [broker_id for broker_id in alive if broker_id in stale or broker_id not in self._reports]
-            nodes = await asyncio.gather(*(self._store.get(broker_path(broker_id)) for broker_id in wanted))
+            nodes = await asyncio.gather(*(self._store.get(f"{self._folder}/{broker_id}") for broker_id in wanted))
         except BaseException:
             self._stale |= stale
             raise
@@ -106,10 +109,10 @@ class BrokerDirectory:
 
     def _take_notification(self, notification: Notification) -> None:
         path = notification.path
-        if path == BROKERS_PATH:
+        if path == self._folder:
             self._wake_up.set()
-        elif path.startswith(BROKERS_PATH + "/"):
-            self._stale.add(path[len(BROKERS_PATH) + 1 :])
+        elif path.startswith(self._folder + "/"):
+            self._stale.add(path[len(self._folder) + 1 :])
             self._wake_up.set()
 
     def _take_session_event(self, event: SessionEvent) -> None:

@@ -54,6 +54,8 @@ class BrokerReport:
         self.seen_seconds: float | None = None
         """When this broker saw it first, by its own clock that never goes back: clocks of brokers differ, and jump."""
         self.draining = False
+        self.lag_seconds = 0.0
+        """By how much the topics of a broker that only reads are behind, at most; 0 of others."""
         self.ours = False
         """Whether a Magnetar broker wrote it."""
 
@@ -107,7 +109,7 @@ class BrokerReport:
             "startTimestamp": self.started_ms,
             "maxResourceUsage": max(self.host.percents()) / 100,
             "loadReportType": "LocalBrokerData",
-            "magnetar": {"draining": self.draining},
+            "magnetar": {"draining": self.draining} | ({"lagSeconds": self.lag_seconds} if self.lag_seconds else {}),
         }
         return {name: value for name, value in document.items() if value is not None}
 
@@ -172,4 +174,5 @@ def _from_document(broker_id: str, document: Mapping[str, Any]) -> BrokerReport:
     own = document.get("magnetar")
     report.ours = isinstance(own, dict)
     report.draining = isinstance(own, dict) and bool(own.get("draining"))
+    report.lag_seconds = float(own.get("lagSeconds") or 0) if isinstance(own, dict) else 0.0
     return report

@@ -136,6 +136,10 @@ class ModularLoadManager:
         """The brokers that are alive, by id; this one among them once it is registered."""
         return {broker_id: report.addresses for broker_id, report in self.directory.reports.items()}
 
+    def owner_to_ask(self) -> BrokerAddresses | None:
+        """Whom this broker asks about what it does not own, and for the topics of brokers. None: itself."""
+        return None
+
     async def brokers_now(self) -> list[BrokerAddresses]:
         """Those that are alive or drain, read at once. `StoreUnavailable`."""
         await self.directory.refresh()
@@ -348,9 +352,8 @@ class ModularLoadManager:
 
     async def _report_on(self) -> None:
         while True:
-            pause = self.settings.report_interval_ms_min / 1000 if self.several else ALONE_SECONDS
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(self._pause_seconds):
                     await self._report_wanted.wait()
             except TimeoutError:
                 pass
@@ -361,6 +364,11 @@ class ModularLoadManager:
                 logger.info("the load report is not renewed now: %s", error)
             except Exception:
                 logger.exception("the load report is not renewed now")
+
+    @property
+    def _pause_seconds(self) -> float:
+        """Between two looks at whether the report is to be renewed."""
+        return self.settings.report_interval_ms_min / 1000 if self.several else ALONE_SECONDS
 
     async def _renew_if_due(self) -> None:
         leaving = self._membership is MembershipState.LEAVING

@@ -1,7 +1,7 @@
 """Calls brokers of the cluster by the admin API, as Apache's brokers call each other.
 
-A request goes to this broker's own port unless an address is given, and follows redirects to whoever is responsible:
-to brokers of this cluster only, as its credentials go with it.
+A request goes to this broker's own port, or to whom it asks, unless an address is given. It follows redirects to
+whoever is responsible: to brokers of this cluster only, as its credentials go with it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class PeerClient:
 
     def __init__(
         self,
-        own_web_service_url: str,
+        web_service_url: Callable[[], str],
         access: PeerAccess | None = None,
         make_client: Callable[..., AdminClient] = AdminClient,
     ) -> None:
-        """`access`: what is shown to brokers that want to know who asks; with its TLS they are reached by HTTPS.
+        """`web_service_url` says who is asked, each time. `access`: what is shown to brokers that want to know who
+        asks; with its TLS they are reached by HTTPS.
         `make_client` takes what `AdminClient` takes."""
-        self._own_url = own_web_service_url
+        self._web_service_url = web_service_url
         self._tls = None if access is None else access.tls
         self.admin: Final = make_client(
             AdminLimits(connections_max=CONNECTIONS_MAX, call_seconds=CALL_SECONDS_MAX),
@@ -53,7 +54,7 @@ class PeerClient:
     ) -> AdminAnswer:
         """One request to a path that is encoded; `body` is sent as JSON unless None. `AdminRefused`,
         `AdminUnreachable`."""
-        return await self.admin.call(method, (base_url or self._own_url) + path, query=query, body=body)
+        return await self.admin.call(method, (base_url or self._web_service_url()) + path, query=query, body=body)
 
     def url_of(self, broker: BrokerAddresses) -> str | None:
         """Where a broker's admin API is, for `base_url`; None when it has none, or none with TLS where that is meant:

@@ -9,6 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
+from magnetar.broker.bundles.close_notices import urls_of
+from magnetar.broker.bundles.served_elsewhere import ServedElsewhere
 from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.replicated_subscriptions.marked import mark
@@ -145,10 +147,13 @@ class ConsumerCommands:
     async def _open_guarded(self, request: CommandSubscribe, opening: MemoryReservation) -> None:
         try:
             await self._open_consumer(request, opening)
-        except PulsarError:
+        except PulsarError as error:
             # The client that closed what it was opening has had its answer.
-            if self._opening.get(request.consumer_id) is opening:
+            if self._opening.get(request.consumer_id) is not opening:
+                return
+            if not isinstance(error, ServedElsewhere) or request.subType == CommandSubscribe.Exclusive:
                 raise
+            self._send_elsewhere(request, error)
         finally:
             if self._opening.get(request.consumer_id) is opening:
                 del self._opening[request.consumer_id]
@@ -214,6 +219,14 @@ class ConsumerCommands:
         """Whether the client still answers. When not, its connection is closed."""
         return await self._session.alive()
 
+    def _send_elsewhere(self, request: CommandSubscribe, error: ServedElsewhere) -> None:
+        """No answer of SUBSCRIBE says where to go; a close notice does, to clients that know it (PIP-307). The others
+        look the topic up again, and are sent to another broker each time."""
+        del self._opening[request.consumer_id]
+        self._session.write(messages.success(request.request_id))
+        opened_seconds = self._session.context.clock.monotonic_seconds()
+        self._send_close_notice(request.consumer_id, opened_seconds, *urls_of(error.broker))
+
     def _check_request(self, request: CommandSubscribe) -> None:
         limit = self._session.context.settings.consumer_metadata_bytes_max
         size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in request.metadata)
@@ -262,6 +275,7 @@ class ConsumerCommands:
         earliest = request.initialPosition == CommandSubscribe.Earliest
         if not isinstance(topic, PersistentTopic):
             return LATEST
+        await topic.learn_end()
         if request.start_message_rollback_duration_sec:
             now_ms = self._session.context.clock.now_ms()
             since_ms = now_ms - 1_000 * request.start_message_rollback_duration_sec
@@ -309,6 +323,7 @@ class ConsumerCommands:
         attachment.opened_seconds = KNOWN
         topic, subscription = attachment.topic, attachment.subscription
         if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
+            await topic.learn_end()
             if request.HasField("message_id"):
                 position, ack_set = position_of_seek(topic, request.message_id)
             else:
@@ -354,6 +369,7 @@ class ConsumerCommands:
 
     async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
         topic = persistent(attachment.topic)
+        await topic.learn_end()
         position, batch_index = await last_message_id(topic, compacted=attachment.consumer.identity.read_compacted)
         assert isinstance(attachment.subscription, Subscription)
         mark_delete = attachment.subscription.cursor.mark_delete

@@ -55,7 +55,7 @@ class LookupQuestions:
     async def _owner(self, request: TopicRequest) -> bytes:
         name = parse_topic(request.topic)
         await self._session.require(Right.LOOKUP, name, "Client is not authorized to Lookup")
-        answer = await self._context.lookup.find(
+        answer = await self._context.lookup.find_for_client(
             name, authoritative=request.authoritative, decide=self._is_back(request.topic)
         )
         if isinstance(answer, Redirect) and not answer.authoritative:

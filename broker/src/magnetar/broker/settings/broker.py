@@ -10,6 +10,7 @@ from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.broker.settings.offload import OffloadSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
@@ -128,6 +129,7 @@ class BrokerSettings:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     offload: OffloadSettings = field(default_factory=OffloadSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    read_only: ReadOnlySettings = field(default_factory=ReadOnlySettings)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Final, cast
 
 from magnetar.balance.settings import BalanceSettings
-from magnetar.broker.app import BrokerEnvironment, BrokerParts, RunningBroker, start_broker
+from magnetar.broker.app import RunningBroker, start_broker
+from magnetar.broker.broker_parts import BrokerEnvironment, BrokerParts
 from magnetar.broker.resources import Resources, cluster_data, initialize_cluster_metadata
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.transactions.initialization import initialize_coordinators

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from magnetar.broker.bundles.close_notices import CloseNotices
 from magnetar.broker.bundles.loaded_topic import LoadedTopic
@@ -55,8 +55,7 @@ CACHE_STEP_BYTES: Final = 16 * MIB
 """Of entries that leave the cache in one turn of the event loop when it is made smaller."""
 
 SCHEMAS_LEFT_MAX: Final = 1_000
-"""Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
-name."""
+"""Deletions of topics that may be asked for again; beyond, the schema stays for the next topic of that name."""
 
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
@@ -64,6 +63,8 @@ TOPICS_PER_TURN: Final = 100
 
 class BrokerService:
     """Finds, loads and lets go of topics. Everything that needs a topic asks here."""
+
+    upkeep_class: ClassVar[type[Upkeep]] = Upkeep
 
     def __init__(
         self,
@@ -88,14 +89,15 @@ class BrokerService:
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         call_later = asyncio.get_running_loop().call_later
         self.limits = BrokerLimits(settings.policies, clock, call_later)
-        level = BrokerLevel(settings, ledgers.settings)
-        self.policies = Policies(level, self.resources, self.spawn, self.namespaces_in_use)
+        self.policies = Policies(
+            BrokerLevel(settings, ledgers.settings), self.resources, self.spawn, self.namespaces_in_use
+        )
         self.groups = ResourceGroups(self.resources, clock, call_later, self.spawn)
         self._runtime = SubscriptionRuntime(clock, self.spawn, call_later, self.limits, self.groups)
         self._runtime.cluster_name = settings.cluster_name
         self.publish_latencies = self._runtime.publish_latencies
         self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
-        self.upkeep = Upkeep(self, call_later)
+        self.upkeep = self.upkeep_class(self, call_later)
         self.groups.on_changed = self.upkeep.groups_changed
         self._compactions = CompactionWorld(
             clock, self.spawn, asyncio.Semaphore(RUNS_AT_ONCE), lambda: self.limits.settings, ledgers.settings
@@ -425,8 +427,7 @@ class BrokerService:
 
     async def _settled(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded, or is being loaded just now."""
-        loading = self._loading.get(str(name))
-        if loading is not None:
+        if (loading := self._loading.get(str(name))) is not None:
             await asyncio.wait([loading])
         return self.topics.get(str(name))
 
@@ -489,8 +490,7 @@ class BrokerService:
         self.policies.close()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
-        # Some may be let go of meanwhile by whoever lost or deletes them.
-        closing = list(self.topics.values())
+        closing = list(self.topics.values())  # Some may be let go of meanwhile by whoever lost or deletes them.
         results = await asyncio.gather(*(topic.close() for topic in closing), return_exceptions=True)
         for topic, result in zip(closing, results, strict=True):
             if isinstance(result, BaseException):

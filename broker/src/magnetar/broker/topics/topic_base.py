@@ -100,6 +100,9 @@ class TopicBase:
         """Who publishes."""
         return self.admission.producers
 
+    async def learn_end(self) -> None:
+        """Know everything that was published by now: an owner always does."""
+
     def disconnect_producers(self) -> None:
         """Have those that publish look the topic up again."""
         for producer in list(self.producers.by_name.values()):

@@ -122,6 +122,16 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin the periodic work on topics: rates, expiry, inactive topics, deduplication, backlog quotas."""
+        for job in self._topic_jobs():
+            if job.interval_seconds > 0:
+                self._sweeper.add(job)
+        self._sweeper.start()
+        for each in self._ledger_jobs():
+            if each.interval_seconds > 0:
+                self._ledgers.add(each)
+        self._ledgers.start()
+
+    def _topic_jobs(self) -> list[Job[Topic]]:
         settings = self._settings
         jobs: list[Job[Topic]] = [
             Job("rates", RATE_UPDATE_SECONDS, self._update_rates, self._service.policies.retry),
@@ -147,17 +157,16 @@ class Upkeep:
             jobs.append(Job("backlog quotas", settings.backlog_quota_check_seconds, _persistent(backlog_quota.enforce)))
         if settings.unacked_messages_per_broker_max > 0:
             jobs.append(Job("unacknowledged", UNACKED_CHECK_SECONDS, self._add_up, self._added_up))
-        for job in jobs:
-            if job.interval_seconds > 0:
-                self._sweeper.add(job)
-        self._sweeper.start()
+        return jobs
+
+    def _ledger_jobs(self) -> list[Job[ManagedLedger]]:
         # The bound on work at once is what keeps a hundred thousand topics that fell silent together from filling the
         # metadata store: each roll is some four writes.
-        self._ledgers.add(Job("rollover", ROLLOVER_CHECK_SECONDS, _roll))
-        if settings.retention_check_seconds > 0:
-            self._ledgers.add(Job("retention", settings.retention_check_seconds, _trim))
-        self._ledgers.add(Job("offload", OFFLOAD_CHECK_SECONDS, _offload))
-        self._ledgers.start()
+        return [
+            Job("rollover", ROLLOVER_CHECK_SECONDS, _roll),
+            Job("retention", self._settings.retention_check_seconds, _trim),
+            Job("offload", OFFLOAD_CHECK_SECONDS, _offload),
+        ]
 
     async def check_now(self, name: str) -> None:
         """Do one of the checks at once, to its end: `message expiry`, `backlog quotas`, `rollover`, `retention` …"""

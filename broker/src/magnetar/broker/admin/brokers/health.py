@@ -32,6 +32,11 @@ async def require_health(context: BrokerContext) -> None:
 async def check_health(context: BrokerContext) -> None:
     """Publish a message on the broker's own topic and read it back, as its clients would find it."""
     service = context.service
+    if context.settings.read_only.enabled:
+        # It publishes nothing. It works while others can find it, and it knows where topics are.
+        if not context.load.registered:
+            raise AdminError(UNAVAILABLE, "This read-only broker is not registered in the metadata store")
+        return
     # Its namespace belongs to this broker by its name.
     name = TopicName.parse(f"persistent://{HEARTBEAT_TENANT}/{context.settings.broker_id}/healthcheck")
     topic = await service.topic(name, create=True)

@@ -42,7 +42,7 @@ class LookupHandlers:
         listener = request.query.get(LISTENER_NAME) or request.headers.get(LISTENER_HEADER) or ""
         with self._lookup.place():
             await self._require_existence(topic)
-            answer = await self._lookup.find(
+            answer = await self._lookup.find_for_client(
                 topic, authoritative=is_authoritative(request), decide=AUTHORITATIVE in request.query
             )
         there = answer.addresses

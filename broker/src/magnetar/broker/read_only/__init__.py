@@ -1,0 +1,1 @@
+"""Brokers that serve consumers of topics which other brokers write."""

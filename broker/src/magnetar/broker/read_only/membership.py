@@ -1,0 +1,92 @@
+"""How brokers that only read know each other: each is a node with its report, as other brokers' are, in another
+place. They take no part in the election, own no bundles, and are asked for none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from magnetar.broker.load.broker_directory import BrokerDirectory
+from magnetar.broker.load.broker_report import BrokerReport
+from magnetar.broker.load.manager import LoadParts, ModularLoadManager
+from magnetar.broker.load.registration import Registration
+from magnetar.broker.peers.addresses import BrokerAddresses
+from magnetar.broker.read_only.paths import BROKERS_PATH, LEAVING_PATH
+from magnetar.broker.states import MembershipState
+from magnetar.core.errors import Unavailable
+
+REPORT_SECONDS: Final = 5.0
+"""How often the report is looked at: lookups go by the brokers' reports."""
+
+
+class NoOwner(Unavailable):
+    """No broker that writes is known."""
+
+
+class ReadOnlyMembership(ModularLoadManager):
+    """`brokers` are those that write; `readers` those that read, this one among them."""
+
+    def __init__(self, parts: LoadParts) -> None:
+        super().__init__(parts)
+        self._registration = Registration(parts.store, self._registration_changed, folder=BROKERS_PATH)
+        self._leaving = Registration(parts.store, self._leaving_changed, folder=LEAVING_PATH)
+        self._readers = BrokerDirectory(parts.store, _nothing, parts.clock, folder=BROKERS_PATH)
+        self._asked = 0
+
+    @property
+    def leading(self) -> bool:
+        """Whether this broker is the leader: a broker that only reads never is."""
+        return False
+
+    @property
+    def readers(self) -> Mapping[str, BrokerReport]:
+        """The brokers that only read, with their last reports, by id."""
+        return self._readers.reports
+
+    def owner_to_ask(self) -> BrokerAddresses:
+        """One of the brokers that write, another one each time: it knows who owns what. `NoOwner`."""
+        brokers = sorted(self.brokers().items())
+        if not brokers:
+            raise NoOwner("no broker of this cluster that writes is registered in the metadata store")
+        self._asked += 1
+        return brokers[self._asked % len(brokers)][1]
+
+    async def start(self) -> None:
+        """Be found by other brokers that read, and know those that write. `StoreUnavailable`, `LockTaken`."""
+        self.host_usage()
+        await self.directory.start()
+        await self._readers.start()
+        await self.register()
+        await self._readers.refresh()
+        self._reports = asyncio.get_running_loop().create_task(self._report_on(), name="load-reports")
+
+    async def register(self) -> None:
+        """Be sent clients."""
+        self._become(MembershipState.JOINING)
+        report = await self.report(at_once=True)
+        await self._registration.register(report)
+        await self._leaving.unregister()
+        self._become(MembershipState.TAKING_PART)
+        self._wrote(report)
+
+    async def unregister(self) -> None:
+        """Be sent no more clients. Safe in any state."""
+        self._become(MembershipState.LEAVING)
+        await self._registration.unregister()
+
+    async def close(self) -> None:
+        """Stop; unregisters if that was not done."""
+        await super().close()
+        await self._readers.close()
+
+    @property
+    def _pause_seconds(self) -> float:
+        return REPORT_SECONDS
+
+    def _brokers_changed(self) -> None:
+        """Whoever writes, this broker balances nothing."""
+
+
+def _nothing() -> None:
+    """Lookups read the reports when they are asked."""

@@ -1,0 +1,95 @@
+"""The topics of a broker that only reads: each follows what the topic's owner writes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from magnetar.broker.bundles.lookup import Lookup
+from magnetar.broker.peers.internal_client import InternalClient
+from magnetar.broker.peers.peer_client import PeerClient
+from magnetar.broker.policies.system_topics import is_bare_ledger
+from magnetar.broker.read_only.bindings import Bindings
+from magnetar.broker.read_only.followed_topic import FollowedTopic
+from magnetar.broker.read_only.schemas import ReadOnlyTopicSchemas
+from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
+from magnetar.broker.read_only.upkeep import ReadOnlyUpkeep
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.topics.service import BrokerService
+from magnetar.broker.topics.topic import Topic
+from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.errors import ManagedLedgerNotFound
+from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.metadata.store import MetadataStore
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+
+class ReadOnlyService(BrokerService):
+    """Makes no topic, no partition, no schema and no ledger. `use_owners` before it serves anybody."""
+
+    upkeep_class: ClassVar[type[Upkeep]] = ReadOnlyUpkeep
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        schemas: SchemaRegistry,
+        clock: Clock,
+        lookup: Lookup,
+    ) -> None:
+        super().__init__(settings, store, ledgers, schemas, clock, lookup)
+        self.topic_schemas = ReadOnlyTopicSchemas(schemas)
+        self._bindings = Bindings(store, lookup.ownership.own)
+        self._owners: InternalClient | None = None
+        self._peers: PeerClient | None = None
+
+    def use_owners(self, client: InternalClient, peers: PeerClient) -> None:
+        """How the owners of topics are reached; the service closes the client, after its topics."""
+        self._owners, self._peers = client, peers
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has, 0 when it is not partitioned. Makes nothing."""
+        return await super().partitions(name, create=False)
+
+    async def may_create_topics(self, namespace: NamespaceName) -> bool:
+        """Whether clients may make topics of a namespace here: no, whatever the policies say."""
+        return False
+
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether a client may make this topic here: no, whatever the policies say."""
+        return False
+
+    async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if name.domain != "persistent" or is_bare_ledger(name):
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"A read-only broker does not serve {name}")
+        policies = await self._check_may_exist(name, create=False)
+        assert self._owners is not None
+        assert self._peers is not None
+        topics: list[FollowedTopic] = []
+
+        def subscription_lost(subscription: str, error: MagnetarError) -> None:
+            for topic in topics:
+                topic.subscription_lost(subscription, error)
+
+        owner = RemoteTopicOwner(name, self._owners.get, self._peers, self.store, subscription_lost)
+        try:
+            ledger = await self.ledgers.follow(name.persistence_name, owner, policies.ledger_of(name))
+        except ManagedLedgerNotFound:
+            await owner.close()
+            raise PulsarError(
+                ServerError.TOPIC_NOT_FOUND,
+                f"Topic {name} does not exist, and a read-only broker makes none: a producer of it does",
+            ) from None
+        topic = FollowedTopic(name, ledger, self.policies.of(name), self._runtime, self._lost, self._bindings)
+        topics.append(topic)
+        return topic
+
+    async def close(self) -> None:
+        """Let go of every topic; positions are stored at their owners."""
+        await super().close()
+        if self._owners is not None:
+            await self._owners.close()

@@ -1,0 +1,43 @@
+"""The periodic work of a broker that only reads: what it counts. What changes topics is their owners' work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.topics.replication import Replication
+from magnetar.broker.topics.sweep import Job
+from magnetar.broker.topics.upkeep import STORAGE_STATISTICS, Upkeep
+
+if TYPE_CHECKING:
+    from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.topics.topic import PersistentTopic, Topic
+    from magnetar.broker.topics.upkeep import LoadedTopics
+    from magnetar.core.clock import CallLater
+    from magnetar.managed.managed_ledger import ManagedLedger
+
+DONE_HERE: Final = frozenset({"rates", STORAGE_STATISTICS, "unacknowledged"})
+"""Of the periodic work on topics."""
+
+
+class NoReplication(Replication):
+    """The owner sends messages to other clusters."""
+
+    async def prepare(self, topic: PersistentTopic) -> None:
+        """No cursor of a replicator is opened: the owner has it."""
+
+    def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
+        """No replicator follows the policies here."""
+
+
+class ReadOnlyUpkeep(Upkeep):
+    """Rates and sums; nothing expires, is compacted, trimmed or deleted."""
+
+    def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
+        super().__init__(service, call_later)
+        self.replication = NoReplication(service, call_later)
+
+    def _topic_jobs(self) -> list[Job[Topic]]:
+        return [job for job in super()._topic_jobs() if job.name in DONE_HERE]
+
+    def _ledger_jobs(self) -> list[Job[ManagedLedger]]:
+        return []
