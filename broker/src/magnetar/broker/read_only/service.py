@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from magnetar.broker.bundles.lookup import Lookup
@@ -18,6 +19,8 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.topics.service import BrokerService
 from magnetar.broker.topics.topic import Topic
 from magnetar.broker.topics.upkeep import Upkeep
+from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.names import COORDINATORS_TOPIC
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
@@ -46,6 +49,7 @@ class ReadOnlyService(BrokerService):
         self._bindings = Bindings(store, lookup.ownership.own)
         self._owners: InternalClient | None = None
         self._peers: PeerClient | None = None
+        self._snapshots: SnapshotStore | None = None
 
     def use_owners(self, client: InternalClient, peers: PeerClient) -> None:
         """How the owners of topics are reached; the service closes the client, after its topics."""
@@ -86,10 +90,43 @@ class ReadOnlyService(BrokerService):
             ) from None
         topic = FollowedTopic(name, ledger, self.policies.of(name), self._runtime, self._lost, self._bindings)
         topics.append(topic)
+        try:
+            if not topic.of_broker and await self.resources.partitions(COORDINATORS_TOPIC) is not None:
+                topic.follow_transactions(self._transaction_snapshots())
+            await topic.prepare()
+        except BaseException:
+            await asyncio.shield(topic.close())
+            raise
         return topic
+
+    def _transaction_snapshots(self) -> SnapshotStore:
+        """The owners' snapshots; loaded by the first topic of a cluster with transactions."""
+        if self._snapshots is None:
+            from magnetar.broker.transactions.buffers.segments import SegmentedSnapshots
+            from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotParts
+
+            assert self._owners is not None
+            call_later = asyncio.get_running_loop().call_later
+            parts = SnapshotParts(
+                client=self._owners.get,
+                existing=self._existing,
+                spawn=self.spawn,
+                call_later=call_later,
+                clock=self.clock,
+            )
+            self._snapshots = SegmentedSnapshots(parts, self.settings.transactions.segment_bytes)
+        return self._snapshots
+
+    async def _existing(self, name: TopicName) -> list[TopicName]:
+        """A topic or its partitions, as far as it is there."""
+        if count := await self.resources.partitions(name):
+            return [name.partition(index) for index in range(count)]
+        return [name] if await self.exists(name) else []
 
     async def close(self) -> None:
         """Let go of every topic; positions are stored at their owners."""
         await super().close()
+        if self._snapshots is not None:
+            await self._snapshots.close()
         if self._owners is not None:
             await self._owners.close()
