@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from magnetar.broker.bundles.namespace_bundles import named_broker
 from magnetar.broker.bundles.statistics import BundleStats
@@ -11,6 +12,9 @@ from magnetar.broker.load.host_usage import HostUsage
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.settings.load import LoadSettings
 from magnetar.core.topic_name import NamespaceName
+
+LAG_CHANGE_SECONDS: Final = 1.0
+"""By so much the lag of a broker that only reads differs from what it told, before it tells again."""
 
 
 def change_percent(before: float, now: float) -> float:
@@ -36,7 +40,8 @@ def report_due(before: BrokerReport, now: BrokerReport, settings: LoadSettings, 
         change_percent(_sessions(before), _sessions(now)),
         abs(max(before.host.percents()) - max(now.host.percents())),
     )
-    return max(changes) > settings.report_change_percent or before.draining != now.draining
+    lag_changed = abs(before.lag_seconds - now.lag_seconds) > LAG_CHANGE_SECONDS
+    return max(changes) > settings.report_change_percent or before.draining != now.draining or lag_changed
 
 
 def _both_ways(report: BrokerReport, quantity: str) -> float:

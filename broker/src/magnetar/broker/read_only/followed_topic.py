@@ -99,6 +99,11 @@ class FollowedTopic(PersistentTopic):
         except MagnetarError as error:
             logger.info("%s: its owner does not say where it ends now: %s", self.name, error)
 
+    @property
+    def lag_seconds(self) -> float:
+        """For how long entries that are known to be there could not be shown; 0: there are none."""
+        return self.followed.lag.milliseconds / 1000
+
     # --- what only owners do
 
     async def check_producer(self, producer: Producer) -> None:

@@ -12,6 +12,7 @@ from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
 from magnetar.broker.load.registration import Registration
 from magnetar.broker.peers.addresses import BrokerAddresses
+from magnetar.broker.read_only.followed_topic import FollowedTopic
 from magnetar.broker.read_only.paths import BROKERS_PATH, LEAVING_PATH
 from magnetar.broker.states import MembershipState
 from magnetar.core.errors import Unavailable
@@ -51,6 +52,13 @@ class ReadOnlyMembership(ModularLoadManager):
             raise NoOwner("no broker of this cluster that writes is registered in the metadata store")
         self._asked += 1
         return brokers[self._asked % len(brokers)][1]
+
+    async def report(self, *, at_once: bool = False) -> BrokerReport:
+        """What this broker does now, and how far behind the worst of its topics is."""
+        report = await super().report(at_once=at_once)
+        topics = [topic for bundle in self.parts.owned().values() for topic in bundle.topics.values()]
+        report.lag_seconds = max((one.lag_seconds for one in topics if isinstance(one, FollowedTopic)), default=0.0)
+        return report
 
     async def start(self) -> None:
         """Be found by other brokers that read, and know those that write. `StoreUnavailable`, `LockTaken`."""

@@ -1,0 +1,356 @@
+"""Brokers that only read beside the broker that writes: what their clients see, and where positions are kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from aiohttp import ClientSession
+from magnetar.broker.bundles.close_notices import urls_of
+from magnetar.broker.read_only.paths import BROKERS_PATH, SUBSCRIPTIONS_PATH, binding_path
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.read_only import ReadOnlySettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
+from magnetar.core.topic_name import TopicName
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+
+TOPIC = "persistent://public/default/t"
+EARLIEST = pb.CommandSubscribe.Earliest
+SHARED = pb.CommandSubscribe.Shared
+
+SETTINGS = BrokerSettings(cluster_name="memory")
+READ_ONLY = replace(SETTINGS, read_only=ReadOnlySettings(enabled=True))
+
+
+class Stage(MemoryCluster):
+    """One broker that writes, and others that only read."""
+
+    def __init__(self) -> None:
+        super().__init__(1, SETTINGS)
+
+    @property
+    def writer(self) -> MemoryBroker:
+        """Owns every topic."""
+        return self[0]
+
+    async def reader(self) -> MemoryBroker:
+        """One more broker that only reads."""
+        count = len(self.brokers)
+        broker = await self.add(READ_ONLY)
+        await until(lambda: all(len(one.running.context.load.readers) == count for one in self.brokers[1:]))
+        return broker
+
+    async def producer(self) -> ProtocolClient:
+        """A producer at the broker that writes."""
+        client = await self.writer.connect()
+        await client.producer(TOPIC)
+        return client
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with Stage() as cluster:
+        yield cluster
+
+
+def payloads(messages: list[Received]) -> list[bytes]:
+    """What was published, without the metadata."""
+    return [one.payload[-2:] for one in messages]
+
+
+async def acknowledge(client: ProtocolClient, *messages: Received, cumulative: bool = False) -> None:
+    """With a receipt."""
+    kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+    ids = [one.body.message_id for one in messages]
+    answer = await client.request(pb.BaseCommand.ACK, consumer_id=1, ack_type=kind, message_id=ids)
+    assert answer.name == "ACK_RESPONSE", answer
+    assert not answer.body.HasField("error"), answer
+
+
+async def left_at_the_writer(stage: Stage, subscription: str = "s") -> list[bytes]:
+    """What a consumer of the subscription is sent there."""
+    client = await stage.writer.connect()
+    await client.consumer(TOPIC, subscription)
+    client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=100)
+    received = [one for one in await client.round_trip() if one.name == "MESSAGE"]
+    await client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+    return payloads(received)
+
+
+def quiet(broker: MemoryBroker) -> bool:
+    """Whether no subscription is on its way out."""
+    return not any(topic._leaving or topic.subscriptions for topic in broker.service.topics.values())
+
+
+# --- what is served
+
+
+async def test_what_was_published_before_and_after_is_delivered(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(3)
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    assert payloads(await client.messages(3, permits=100)) == [b"m0", b"m1", b"m2"]
+    await producer.publish(1, first=3)  # The last one of a burst: bookies do not say that it is confirmed.
+    assert (await client.expect(pb.BaseCommand.MESSAGE)).payload[-2:] == b"m3"
+    await producer.publish(2, first=4)
+    assert payloads([await client.expect(pb.BaseCommand.MESSAGE) for _ in range(2)]) == [b"m4", b"m5"]
+
+
+async def test_a_reader_knows_where_the_topic_ends(stage: Stage) -> None:
+    producer = await stage.producer()
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, "r", durable=False)
+    for number in range(3):
+        published = (await producer.publish(1, first=number))[0]
+        last = (await client.request(pb.BaseCommand.GET_LAST_MESSAGE_ID, consumer_id=1)).body.last_message_id
+        assert (last.ledgerId, last.entryId) == (published.ledgerId, published.entryId)
+
+
+async def test_lookups_lead_to_brokers_that_only_read(stage: Stage) -> None:
+    await stage.producer()
+    readers = [await stage.reader() for _ in range(3)]
+    found = [await stage.lookup(readers[0], TOPIC) for _ in range(6)]
+    assert set(found) == set(readers)
+    # And not by the ordinary way: nobody else is told of them.
+    assert await stage.lookup(stage.writer, TOPIC) is stage.writer
+    assert set(stage.writer.running.context.load.brokers()) == {stage.writer.running.settings.broker_id}
+
+
+async def test_nothing_is_written_but_registration_and_binding(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(3)
+    await left_at_the_writer(stage)
+    store = stage.writer.store
+    ledger = TopicName.parse(TOPIC).persistence_name
+    before = await store.get(f"/managed-ledgers/{ledger}")
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC)
+    await client.messages(3)
+    assert (await store.get(f"/managed-ledgers/{ledger}")).stat.version == before.stat.version
+    assert await store.children("/loadbalance/brokers") == [stage.writer.running.settings.broker_id]
+    assert await store.children(BROKERS_PATH) == [reader.running.settings.broker_id]
+    assert await store.exists(binding_path(TopicName.parse(TOPIC), "s"))
+
+
+# --- what is refused
+
+
+async def test_producers_are_refused(stage: Stage) -> None:
+    await stage.producer()
+    client = await (await stage.reader()).connect()
+    answer = await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1)
+    assert answer.name == "ERROR"
+    assert answer.body.error == pb.NotAllowedError
+    assert "read-only" in answer.body.message
+
+
+async def test_no_topic_is_made(stage: Stage) -> None:
+    client = await (await stage.reader()).connect()
+    answer = await client.request(
+        pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=0, force_topic_creation=True
+    )
+    assert (answer.name, answer.body.error) == ("ERROR", pb.TopicNotFound)
+    assert not await stage.writer.store.exists(f"/managed-ledgers/{TopicName.parse(TOPIC).persistence_name}")
+
+
+async def test_the_admin_api_changes_nothing(stage: Stage) -> None:
+    await stage.producer()
+    reader = await stage.reader()
+    async with ClientSession(reader.admin_url) as http:
+        for method, path in [
+            ("PUT", "/admin/v2/tenants/new"),
+            ("POST", "/admin/v2/namespaces/public/default/retention"),
+            ("DELETE", "/admin/v2/persistent/public/default/t"),
+            ("PUT", "/admin/v2/persistent/public/default/t/subscription/s"),
+        ]:
+            async with http.request(method, path, json={}) as answer:
+                assert answer.status == 405, path
+                assert "read-only" in await answer.text()
+        async with http.get("/admin/v2/persistent/public/default") as answer:
+            assert await answer.json() == [TOPIC]
+        async with http.get("/admin/v2/brokers/health") as answer:
+            assert answer.status == 200
+        async with http.get("/admin/v2/persistent/public/default/t/stats") as answer:
+            assert answer.status == 200
+
+
+# --- positions
+
+
+async def test_positions_move_with_the_consumer(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(8)
+    first, second = await stage.reader(), await stage.reader()
+    client = await first.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST, subType=SHARED)
+    messages = await client.messages(8)
+    await acknowledge(client, messages[0], messages[1], messages[4], messages[6])
+    await client.close()
+    await until(lambda: quiet(first))
+
+    client = await second.connect()
+    await client.consumer(TOPIC, subType=SHARED)
+    messages = await client.messages(4, permits=100)
+    assert payloads(messages) == [b"m2", b"m3", b"m5", b"m7"]
+    await acknowledge(client, messages[0], messages[2])
+    await client.close()
+    await until(lambda: quiet(second))
+
+    assert await left_at_the_writer(stage) == [b"m3", b"m7"]
+    assert await stage.writer.store.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
+
+
+async def test_from_the_broker_that_writes_and_back(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(5)
+    client = await stage.writer.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST, subType=SHARED)
+    messages = await client.messages(5)
+    await acknowledge(client, messages[1], messages[3])
+    await client.close()
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, subType=SHARED)
+    messages = await client.messages(3, permits=100)
+    assert payloads(messages) == [b"m0", b"m2", b"m4"]
+    await acknowledge(client, messages[0])
+    await client.close()
+    await until(lambda: quiet(reader))
+    assert await left_at_the_writer(stage) == [b"m2", b"m4"]
+
+
+async def test_a_seek_moves_the_position_at_the_owner(stage: Stage) -> None:
+    producer = await stage.producer()
+    ids = await producer.publish(5)
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    await acknowledge(client, (await client.messages(5))[4], cumulative=True)
+    answer = await client.request(
+        pb.BaseCommand.SEEK, consumer_id=1, message_id={"ledgerId": ids[2].ledgerId, "entryId": ids[2].entryId}
+    )
+    assert answer.name == "SUCCESS", answer
+    await client.close()
+    await until(lambda: quiet(reader))
+    assert await left_at_the_writer(stage) == [b"m2", b"m3", b"m4"]
+
+
+async def test_unsubscribing_deletes_at_the_owner(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(1)
+    client = await (await stage.reader()).connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    assert "s" in stage.writer.service.topics[TOPIC].subscriptions
+    answer = await client.request(pb.BaseCommand.UNSUBSCRIBE, consumer_id=1)
+    assert answer.name == "SUCCESS", answer
+    assert "s" not in stage.writer.service.topics[TOPIC].subscriptions
+    assert await stage.writer.store.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
+
+
+# --- one subscription, one broker
+
+
+async def test_a_shared_consumer_is_sent_to_the_broker_that_serves_the_subscription(stage: Stage) -> None:
+    await stage.producer()
+    first, second = await stage.reader(), await stage.reader()
+    await (await first.connect()).consumer(TOPIC, subType=SHARED)
+    client = await second.connect()
+    await client.consumer(TOPIC, subType=SHARED)
+    notice = (await client.expect(pb.BaseCommand.CLOSE_CONSUMER)).body
+    url, _ = urls_of(first.running.context.ownership.own)
+    assert (notice.consumer_id, notice.assignedBrokerServiceUrl) == (1, url)
+
+
+async def test_a_second_exclusive_consumer_is_refused_everywhere(stage: Stage) -> None:
+    await stage.producer()
+    first, second = await stage.reader(), await stage.reader()
+    await (await first.connect()).consumer(TOPIC)
+    for broker in (first, second, stage.writer):
+        client = await broker.connect()
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=0)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.ConsumerBusy), broker
+
+
+async def test_a_subscription_with_a_consumer_at_the_writer_is_refused(stage: Stage) -> None:
+    await stage.producer()
+    await (await stage.writer.connect()).consumer(TOPIC, subType=SHARED)
+    reader = await stage.reader()
+    client = await reader.connect()
+    answer = await client.request(
+        pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=SHARED
+    )
+    assert (answer.name, answer.body.error) == ("ERROR", pb.ConsumerBusy)
+    assert not await stage.writer.store.exists(binding_path(TopicName.parse(TOPIC), "s"))
+
+
+async def test_after_a_lost_session_another_broker_goes_on(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(4)
+    first, second = await stage.reader(), await stage.reader()
+    client = await first.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST, subType=SHARED)
+    messages = await client.messages(4)
+    await acknowledge(client, messages[0], messages[2])
+    first.store.lose_session()
+    await client.expect(pb.BaseCommand.CLOSE_CONSUMER)
+    other = await second.connect()
+    await other.consumer(TOPIC, subType=SHARED)
+    assert payloads(await other.messages(2, permits=100)) == [b"m1", b"m3"]
+
+
+async def test_a_stop_sends_consumers_to_others_with_their_positions(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(4)
+    first, second = await stage.reader(), await stage.reader()
+    client = await ProtocolClient.connected(first.port)
+    await client.consumer(TOPIC, initialPosition=EARLIEST, subType=SHARED)
+    messages = await client.messages(4)
+    for one in (messages[0], messages[2]):  # Without a receipt: the stop stores them.
+        client.send(
+            pb.BaseCommand.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[one.body.message_id]
+        )
+    await client.round_trip()
+    await stage.stop(first)
+    await client.close()
+    assert await stage.lookup(second, TOPIC) is second
+    other = await second.connect()
+    await other.consumer(TOPIC, subType=SHARED)
+    assert payloads(await other.messages(2, permits=100)) == [b"m1", b"m3"]
+
+
+# --- the owner
+
+
+async def test_consumers_go_on_when_the_topic_moves_at_its_owner(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(2)
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    messages = await client.messages(2, permits=100)
+    await stage.writer.service.unload(TopicName.parse(TOPIC))
+    producer = await stage.producer()
+    await producer.publish(2, first=2)
+    messages += [await client.expect(pb.BaseCommand.MESSAGE) for _ in range(2)]
+    assert payloads(messages) == [b"m0", b"m1", b"m2", b"m3"]
+    await acknowledge(client, messages[2], cumulative=True)
+    await client.close()
+    await until(lambda: quiet(reader))
+    assert await left_at_the_writer(stage) == [b"m3"]
+
+
+async def test_a_terminated_topic_ends_for_its_consumers(stage: Stage) -> None:
+    producer = await stage.producer()
+    await producer.publish(1)
+    client = await (await stage.reader()).connect(client_version="Pulsar-Java-v4.0.8")
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    message = (await client.messages(1, permits=10))[0]
+    await stage.writer.service.topics[TOPIC].terminate()
+    await acknowledge(client, message, cumulative=True)
+    assert (await client.expect(pb.BaseCommand.REACHED_END_OF_TOPIC)).body.consumer_id == 1
