@@ -9,7 +9,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from magnetar.core.clock import Clock
-from magnetar.ledger.api import LedgerClient, LedgerListener, LedgerOptions, LedgerReader, LedgerWriter
+from magnetar.ledger.api import (
+    LedgerClient,
+    LedgerListener,
+    LedgerObserver,
+    LedgerOptions,
+    LedgerReader,
+    LedgerWriter,
+    nobody_told,
+)
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 from magnetar.ledger.settings import LedgerClientSettings
@@ -160,6 +168,13 @@ class MortalClient:
         """See `LedgerClient.open`."""
         await self._alive()
         return await self._client.open(ledger_id, password=password, recover=recover)
+
+    async def observe(
+        self, ledger_id: int, *, password: bytes = b"", changed: Callable[[], None] = nobody_told
+    ) -> LedgerObserver:
+        """See `LedgerClient.observe`."""
+        await self._alive()
+        return await self._client.observe(ledger_id, password=password, changed=changed)
 
     async def describe(self, ledger_id: int) -> LedgerMetadata:
         """See `LedgerClient.describe`."""

@@ -304,6 +304,7 @@ class WatchedLedgers:
         self._witness = witness
         self.create = client.create
         self.open = client.open
+        self.observe = client.observe
         self.describe = client.describe
         self.close = client.close
 

@@ -154,6 +154,48 @@ class LedgerReader(Protocol):
         ...
 
 
+def nobody_told() -> None:
+    """For an observer that nobody tells of changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesSeen:
+    """What one look at the end of a ledger brought: consecutive entries that a bookie has."""
+
+    payloads: list[bytes]
+    length_bytes: int
+    """Payload bytes of the ledger before the first of these; 0 when there is none."""
+
+
+class LedgerObserver(LedgerReader, Protocol):
+    """A ledger that somebody else may be writing, read while it grows. It fences nothing and writes nothing.
+
+    `last_add_confirmed` is what bookies, the ledger's metadata or whoever vouched say is confirmed; it never goes back
+    while the ledger is open. `closed`: that is its end, for ever."""
+
+    @property
+    def denials_needed(self) -> int:
+        """Looks in a row that find nothing, after which no confirmed entry can have been missed."""
+        ...
+
+    def vouch(self, last_entry_id: int) -> None:
+        """Somebody knows that all up to this entry are confirmed: they may be read."""
+        ...
+
+    async def refresh(self) -> None:
+        """Read the ledger's metadata again: other bookies, or its end. `LedgerNotFound`, `Unavailable`."""
+        ...
+
+    async def ask(self) -> None:
+        """Ask the last bookies how far the ledger is confirmed. `LedgerUnavailable`: too few have answered."""
+        ...
+
+    async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
+        """The entries from this one on that a bookie has, confirmed or not: at least one when it has the first, and no
+        more than about so many bytes. `LedgerUnavailable`: no bookie that should have the first one answers."""
+        ...
+
+
 class LedgerClient(Protocol):
     """Creates, opens and deletes ledgers."""
 
@@ -163,6 +205,13 @@ class LedgerClient(Protocol):
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool) -> LedgerReader:
         """Open for reading. With `recover`: fence the writer, find the true end, close it. Without: look only."""
+        ...
+
+    async def observe(
+        self, ledger_id: int, *, password: bytes = b"", changed: Callable[[], None] = nobody_told
+    ) -> LedgerObserver:
+        """Open a ledger that somebody else may be writing, without recovery. `changed` is called after its metadata
+        may have changed: then `refresh`. Raises `LedgerNotFound`, `LedgerUnauthorized`, `Unavailable`."""
         ...
 
     async def describe(self, ledger_id: int) -> LedgerMetadata:

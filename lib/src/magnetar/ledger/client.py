@@ -9,15 +9,17 @@ from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Misuse
-from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable
+from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerUnavailable, nobody_told
 from magnetar.ledger.bookie_chooser import BookieChooser
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnections
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
+from magnetar.ledger.observer import OpenLedgerObserver, observe
 from magnetar.ledger.reader import OpenLedgerReader
 from magnetar.ledger.recovery_driver import LastConfirmedQuery, LedgerRecovery, check_password, codec_for
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.topology import BookieTopology
 from magnetar.ledger.writer import LedgerParts, OpenLedgerWriter
+from magnetar.metadata.listeners import PathWatches
 from magnetar.metadata.store import MetadataStore, NodeNotFound, StoreUnavailable
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -61,6 +63,7 @@ class BookKeeperClient:
         # One entry per ledger that is written and not closed yet.
         self._writers: dict[int, OpenLedgerWriter] = {}
         self._writers_looked_at = WRITERS_LOOKED_AT_MIN
+        self._watches = PathWatches(store)
         self._closed = False
 
     @property
@@ -134,6 +137,14 @@ class BookKeeperClient:
             )
         return OpenLedgerReader(ledger_id, metadata, entries, query.last_add_confirmed, query.round.length_bytes)
 
+    async def observe(
+        self, ledger_id: int, *, password: bytes = b"", changed: Callable[[], None] = nobody_told
+    ) -> OpenLedgerObserver:
+        """Open a ledger that somebody else may be writing, without recovery. `changed` is called after its metadata
+        may have changed: then `refresh`. Raises `LedgerNotFound`, `LedgerUnauthorized`, `Unavailable`."""
+        self._check_open()
+        return await observe(ledger_id, password, self._parts, self._watches, changed)
+
     async def describe(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store holds about a ledger. `LedgerNotFound`, `Unavailable`."""
         self._check_open()
@@ -148,6 +159,7 @@ class BookKeeperClient:
     async def close(self) -> None:
         """Close the client; open writers are left to be recovered by the next owner."""
         self._closed = True
+        self._watches.close()
         writers, self._writers = self._writers, {}
         for writer in writers.values():
             await writer.abandon()

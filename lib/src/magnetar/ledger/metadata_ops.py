@@ -76,10 +76,11 @@ class LedgerMetadataOps:
             if self._unsure_creations and self._unsure_creations[0] == ledger_id:
                 self._unsure_creations.popleft()
 
-    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """The metadata and its version. Raises `LedgerNotFound`."""
-        # Nobody listens to single ledgers, and an audit reads more of them than a session can watch.
-        node = await self._store.get(ledger_path(ledger_id), watch=False)
+    async def read(self, ledger_id: int, *, watch: bool = False) -> tuple[LedgerMetadata, int]:
+        """The metadata and its version. Raises `LedgerNotFound`.
+
+        `watch` is for whoever listens to this ledger. An audit reads more ledgers than a session can watch."""
+        node = await self._store.get(ledger_path(ledger_id), watch=watch)
         if node is None:
             raise LedgerNotFound(f"there is no ledger {ledger_id}")
         return decode_ledger_metadata(node.value), node.stat.version

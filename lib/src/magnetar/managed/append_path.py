@@ -22,6 +22,7 @@ from magnetar.managed.entry import Entry
 from magnetar.managed.errors import (
     ManagedLedgerClosed,
     ManagedLedgerFenced,
+    ManagedLedgerReadOnly,
     ManagedLedgerTerminated,
     ManagedLedgerWriteFailed,
 )
@@ -349,6 +350,8 @@ class AppendPath:
                 return ManagedLedgerFenced(self.name)
             case ManagedLedgerState.CLOSED:
                 return ManagedLedgerClosed(self.name)
+            case ManagedLedgerState.FOLLOWED:
+                return ManagedLedgerReadOnly(self.name)
             case ManagedLedgerState.TERMINATED:
                 return ManagedLedgerTerminated(self.name)
             case _:

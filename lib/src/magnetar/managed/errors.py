@@ -25,6 +25,13 @@ class ManagedLedgerClosed(ManagedLedgerError):
     """This object was closed; open the managed ledger again."""
 
 
+class ManagedLedgerReadOnly(ManagedLedgerError):
+    """Another process writes this managed ledger, and this one only reads it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is only read here: use a broker of the cluster that writes it")
+
+
 class ManagedLedgerWriteFailed(Unavailable):
     """No ledger could be made while entries waited; adds fail until `ready_to_create_ledger` is called."""
 

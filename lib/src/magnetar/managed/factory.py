@@ -9,12 +9,15 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from magnetar.core.clock import Clock
-from magnetar.core.errors import Unavailable
+from magnetar.core.errors import Misuse, Unavailable
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerNotFound
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.entry_cache import CacheRates, EntryCache
-from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound, ManagedLedgerReadOnly
+from magnetar.managed.following.api import TopicOwner
+from magnetar.managed.following.followed_ledger import FollowedLedger, follow
+from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_cursor_info
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
@@ -35,6 +38,8 @@ logger: Final = logging.getLogger(__name__)
 
 CACHE_AGE_SECONDS_MAX: Final = 120.0
 """Entries of idle topics give their memory back after so long (at most twice as long: so often is looked)."""
+
+_DEFAULT_FOLLOWING: Final = FollowSettings()
 
 TIERED_IDLE_SECONDS_MAX: Final = 600.0
 """Pulsar's default of `managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds`."""
@@ -71,6 +76,7 @@ class ManagedLedgerFactory:
         self._shared.forget = self._forget
         self._open: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._following: dict[str, asyncio.Task[FollowedLedger]] = {}
         self._closed: bool = False
         self._timer: asyncio.TimerHandle = loop.call_later(CACHE_AGE_SECONDS_MAX, self._age_cache)
 
@@ -89,8 +95,10 @@ class ManagedLedgerFactory:
         `said_by_last` brings the properties up to date; what it raises is raised here."""
         if self._closed:
             raise ManagedLedgerClosed("the factory is closed")
-        ledger = self._open.get(name)
-        if ledger is not None and ledger.state not in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED):
+        ledger = self._usable(name)
+        if isinstance(ledger, FollowedLedger):
+            raise ManagedLedgerReadOnly(name)
+        if ledger is not None:
             return ledger
         task = self._opening.get(name)
         if task is None:
@@ -99,6 +107,46 @@ class ManagedLedgerFactory:
             )
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(task)
+
+    async def follow(
+        self,
+        name: str,
+        owner: TopicOwner,
+        settings: ManagedLedgerSettings | None = None,
+        following: FollowSettings = _DEFAULT_FOLLOWING,
+    ) -> FollowedLedger:
+        """The managed ledger of this name, which another process writes: it is read and followed, and nothing of it is
+        written. `settings` are those that it would be opened with.
+
+        The same object for all callers until it is closed or lost; it closes the owner of the first of them, and the
+        others' is still theirs (see `FollowedLedger.owner`). `ManagedLedgerNotFound`, `BrokenMetadata`, `Unavailable`;
+        `Misuse` when it is open here for writing."""
+        if self._closed:
+            raise ManagedLedgerClosed("the factory is closed")
+        ledger = self._usable(name)
+        if isinstance(ledger, FollowedLedger):
+            return ledger
+        if ledger is not None or name in self._opening:
+            raise Misuse(f"{name} is open for writing")
+        task = self._following.get(name)
+        if task is None:
+            policy = replace(settings if settings is not None else self.settings)
+            task = self._following[name] = self._shared.loop.create_task(self._follow(name, owner, policy, following))
+            task.add_done_callback(lambda _: self._following.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _follow(
+        self, name: str, owner: TopicOwner, settings: ManagedLedgerSettings, following: FollowSettings
+    ) -> FollowedLedger:
+        ledger = await follow(self._shared, name, owner, settings, following)
+        self._open[name] = ledger
+        return ledger
+
+    def _usable(self, name: str) -> ManagedLedger | None:
+        ledger = self._open.get(name)
+        if ledger is None or ledger.state in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED):
+            return None
+        return ledger
 
     @property
     def offloaders(self) -> Offloaders:
@@ -163,8 +211,8 @@ class ManagedLedgerFactory:
         """Close all managed ledgers and wait for what runs in the background."""
         self._closed = True
         self._timer.cancel()
-        if self._opening:
-            await asyncio.wait(list(self._opening.values()))
+        if opening := [*self._opening.values(), *self._following.values()]:
+            await asyncio.wait(opening)
         for ledger in self.opened():
             await ledger.close()
         await self._shared.wait_for_tasks()

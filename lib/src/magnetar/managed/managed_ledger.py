@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -60,13 +60,24 @@ class ManagedLedger:
         "readers",
     )
 
-    def __init__(self, shared: Shared, node: InfoNode, appends: AppendPath, rollover: LedgerRollover) -> None:
+    keeps_cursors: ClassVar[bool] = True
+    """Whether a durable cursor stays open without consumers; if not it is closed with the last one."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        node: InfoNode,
+        appends: AppendPath,
+        rollover: LedgerRollover,
+        tiered: TieredAccess | None = None,
+    ) -> None:
+        """`tiered` opens the copies of ledgers, if not in the way of their owner."""
         self._shared: Shared = shared
         self._node: InfoNode = node
         self.appends: AppendPath = appends
         self._rollover: LedgerRollover = rollover
         self._opening: CursorOpening = CursorOpening(shared, appends)
-        tiered = TieredAccess(shared, appends)
+        tiered = tiered or TieredAccess(shared, appends)
         self.readers: LedgerReaders = LedgerReaders(shared, appends, tiered)
         parts = ManagedLedgerParts(shared, node, appends, rollover, self.readers)
         self.offloads: Offloads = Offloads(parts, tiered)
@@ -114,6 +125,13 @@ class ManagedLedger:
     def terminated(self) -> bool:
         """Whether no entry will ever be added."""
         return self.appends.state is ManagedLedgerState.TERMINATED
+
+    async def catch_up(self) -> bool:
+        """Until `last_confirmed` is no less than it was at the writer when this was called: for whoever begins at the
+        end, or tells that there is nothing more. The writer itself is always there.
+
+        False: nobody knows now whether there is more. `Unavailable`: not even what there was is known."""
+        return True
 
     async def check_writable(self) -> None:
         """Whether appends can be expected to work again after a `ManagedLedgerWriteFailed`; raises it when not."""

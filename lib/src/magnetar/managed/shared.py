@@ -13,6 +13,7 @@ from magnetar.ledger.api import LedgerClient, LedgerOptions
 from magnetar.ledger.placement import POLICY_METADATA_KEY, isolation_metadata
 from magnetar.managed.entry_cache import EntryCache
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.metadata.listeners import PathWatches
 from magnetar.metadata.store import MetadataStore
 from magnetar.tiered.offloaders import Offloaders
 
@@ -68,6 +69,8 @@ class Shared:
         """Told the name and the object when a managed ledger is closed."""
         self.unsettled: dict[str, set[int]] = {}
         """Ledgers that managed ledgers which are not open any more may have or not, by their names."""
+        self.watches: PathWatches = PathWatches(store)
+        """For the nodes of managed ledgers that other processes write."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: dict[Flushable, None] = {}
         """In the order in which they changed, so that a run in simulated time can be repeated."""
@@ -96,7 +99,8 @@ class Shared:
         self._changed.pop(storage, None)
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the timer, and watch nothing any more."""
+        self.watches.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

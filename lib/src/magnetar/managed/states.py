@@ -21,6 +21,8 @@ class ManagedLedgerState(enum.Enum):
     """The append waits for the ledger that is being created."""
     WRITE_FAILED = "WriteFailed"
     """The append fails, until the owner says that producers are gone."""
+    FOLLOWED = "Followed"
+    """The append fails: another process writes, and this one only reads (`following/`)."""
     CLOSED = "Closed"
     FENCED = "Fenced"
     TERMINATED = "Terminated"
@@ -33,9 +35,10 @@ TRANSITIONS: Final = Transitions(
     {
         _S.LEDGER_OPENED: {_S.CLOSING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
         _S.CLOSING_LEDGER: {_S.CREATING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
-        _S.CLOSED_LEDGER: {_S.CREATING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.CLOSED_LEDGER: {_S.CREATING_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED, _S.FOLLOWED},
         _S.CREATING_LEDGER: {_S.LEDGER_OPENED, _S.CLOSED_LEDGER, _S.WRITE_FAILED, _S.CLOSED, _S.FENCED},
         _S.WRITE_FAILED: {_S.CLOSED_LEDGER, _S.CLOSED, _S.FENCED, _S.TERMINATED},
+        _S.FOLLOWED: {_S.CLOSED, _S.FENCED, _S.TERMINATED},
         _S.TERMINATED: {_S.CLOSED, _S.FENCED},
         _S.CLOSED: (),
         _S.FENCED: {_S.CLOSED},

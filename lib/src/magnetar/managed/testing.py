@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.ledger.api import (
+    EntriesSeen,
     EntryNotFound,
     LedgerClosed,
     LedgerFenced,
@@ -17,6 +18,7 @@ from magnetar.ledger.api import (
     LedgerUnauthorized,
     LedgerUnavailable,
     NotEnoughBookies,
+    nobody_told,
 )
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.factory import ManagedLedgerFactory
@@ -117,6 +119,14 @@ class MemoryLedgerState:
         self.entries: list[bytes] = []
         self.closed: bool = False
         self.fenced: bool = False
+        self.observers: list[Callable[[], None]] = []
+        """Told when it is closed."""
+
+    def close(self) -> None:
+        """It has its end."""
+        self.closed = True
+        for told in list(self.observers):
+            told()
 
     def copy(self) -> MemoryLedgerState:
         """A copy that changes apart from this."""
@@ -171,8 +181,19 @@ class MemoryLedgers:
         if recover and not stored.closed and (self.unreachable or ledger_id in self.away):
             raise LedgerUnavailable(f"ledger {ledger_id}: 0 of 1 bookies answered")
         if recover and not stored.closed:
-            stored.fenced = stored.closed = True
+            stored.fenced = True
+            stored.close()
         return MemoryReader(self, ledger_id, stored.closed)
+
+    async def observe(
+        self, ledger_id: int, *, password: bytes = b"", changed: Callable[[], None] = nobody_told
+    ) -> MemoryObserver:
+        """Open a ledger that somebody else may be writing, without recovery; `changed` is told when it is closed."""
+        await asyncio.sleep(0)
+        stored = self.find(ledger_id)
+        if stored.options.password != password:
+            raise LedgerUnauthorized(f"ledger {ledger_id}")
+        return MemoryObserver(self, ledger_id, changed)
 
     async def describe(self, ledger_id: int) -> LedgerMetadata:
         """The ledger's record in the metadata store. `LedgerNotFound`, `Unavailable`."""
@@ -291,7 +312,7 @@ class MemoryWriter:
             raise LedgerFenced(f"ledger {self.ledger_id}")
         # What was never confirmed is no part of it.
         del self._stored.entries[self.last_add_confirmed + 1 :]
-        self._stored.closed = True
+        self._stored.close()
 
     async def abandon(self) -> None:
         """Let go without writing anything; the next owner recovers the ledger."""
@@ -355,3 +376,71 @@ class MemoryReader:
 
     async def close(self) -> None:
         """Nothing to let go of."""
+
+
+class MemoryObserver(MemoryReader):
+    """A `LedgerObserver` of a ledger in memory. As at bookies, the last entry of an open ledger is not known to be
+    confirmed before there is another one."""
+
+    denials_needed: int = 1
+
+    def __init__(self, ledgers: MemoryLedgers, ledger_id: int, changed: Callable[[], None]) -> None:
+        stored = ledgers.find(ledger_id)
+        super().__init__(ledgers, ledger_id, closed=False)
+        self.last_add_confirmed = -1
+        self.length_bytes = 0
+        self._changed: Callable[[], None] = changed
+        self._state: MemoryLedgerState = stored
+        stored.observers.append(changed)
+        self._take()
+
+    def vouch(self, last_entry_id: int) -> None:
+        """Somebody knows that all up to this entry are confirmed: they may be read."""
+        if not self.closed:
+            self.last_add_confirmed = max(self.last_add_confirmed, last_entry_id)
+
+    async def refresh(self) -> None:
+        """Look whether it is closed. `LedgerNotFound`."""
+        await asyncio.sleep(0)
+        self._ledgers.find(self.ledger_id)
+        self._take()
+
+    async def ask(self) -> None:
+        """Ask how far the ledger is confirmed. `LedgerUnavailable`."""
+        await asyncio.sleep(0)
+        self._reachable()
+        if not self.closed and len(self._state.entries) - 2 > self.last_add_confirmed:
+            self.vouch(len(self._state.entries) - 2)
+            self.length_bytes = sum(map(len, self._state.entries[:-1]))
+
+    async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
+        """The entries from this one on, whether confirmed or not. `LedgerUnavailable`."""
+        await asyncio.sleep(0)
+        self._reachable()
+        payloads: list[bytes] = []
+        size_bytes = 0
+        for payload in self._state.entries[first_entry_id:]:
+            size_bytes += len(payload)
+            if payloads and size_bytes > size_bytes_max:
+                break
+            payloads.append(payload)
+        if not payloads:
+            return EntriesSeen([], 0)
+        self.vouch(first_entry_id + len(payloads) - 2)
+        return EntriesSeen(payloads, sum(map(len, self._state.entries[:first_entry_id])))
+
+    async def close(self) -> None:
+        """Look at it no more."""
+        if self._changed in self._state.observers:
+            self._state.observers.remove(self._changed)
+
+    def _take(self) -> None:
+        if self._state.closed:
+            self.closed = True
+            self.last_add_confirmed = len(self._state.entries) - 1
+            self.length_bytes = sum(map(len, self._state.entries))
+
+    def _reachable(self) -> None:
+        self._ledgers.find(self.ledger_id)
+        if self._ledgers.unreachable or self.ledger_id in self._ledgers.away:
+            raise LedgerUnavailable(f"ledger {self.ledger_id}: no bookie answers")

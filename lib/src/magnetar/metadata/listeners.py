@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from magnetar.metadata.store import Notification, SessionEvent
+from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
 
 logger: Final = logging.getLogger(__name__)
 
@@ -72,3 +72,56 @@ class ListenedStore:
     def _tell_nobody(self) -> None:
         self.changes.clear()
         self._session_events.clear()
+
+
+class PathWatches:
+    """One listener at a store for all who follow single nodes: a change costs those of other nodes nothing. Whoever is told reads it again, with `watch=True`.
+
+    As many nodes as there are followers: they bound it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store: MetadataStore = store
+        self._followers: dict[str, dict[object, Callable[[], None]]] = {}
+        self._stops: list[Callable[[], None]] = []
+        self.connected: bool = True
+        """Whether changes are told of now; what was missed meanwhile is told of when the store is back."""
+
+    def add(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` after each change of the node, and after the store was away, when some may have been missed.
+        Returns the way to stop, which may be called more than once."""
+        if not self._stops:
+            self._stops = [self._store.watch(self._notified), self._store.watch_session(self._session_changed)]
+        token = object()
+        self._followers.setdefault(path, {})[token] = changed
+        return partial(self._drop, path, token)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._followers = {}
+        self._stop()
+
+    def _drop(self, path: str, token: object) -> None:
+        followers = self._followers.get(path)
+        if followers is None:
+            return
+        followers.pop(token, None)
+        if not followers:
+            del self._followers[path]
+        if not self._followers:
+            self._stop()
+
+    def _stop(self) -> None:
+        stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+    def _notified(self, notification: Notification) -> None:
+        for changed in list(self._followers.get(notification.path, {}).values()):
+            changed()
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        self.connected = event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED)
+        if self.connected:
+            for followers in list(self._followers.values()):
+                for changed in list(followers.values()):
+                    changed()
