@@ -297,7 +297,7 @@ async def test_after_a_lost_session_another_broker_goes_on(stage: Stage) -> None
     await client.consumer(TOPIC, initialPosition=EARLIEST, subType=SHARED)
     messages = await client.messages(4)
     await acknowledge(client, messages[0], messages[2])
-    first.store.lose_session()
+    first.store.expire_session()
     await client.expect(pb.BaseCommand.CLOSE_CONSUMER)
     other = await second.connect()
     await other.consumer(TOPIC, subType=SHARED)

@@ -47,6 +47,8 @@ class FollowedTopic(PersistentTopic):
         self.transactions: FollowedTransactions | None = None
         """None: the cluster has no transactions."""
         self._bindings = bindings
+        ledger.on_lost = self._ledger_lost
+        ledger.on_terminated = self._ledger_terminated
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Subscriptions that are being let go of, as their last consumer has left; at most as many as there were."""
 
@@ -60,6 +62,13 @@ class FollowedTopic(PersistentTopic):
         self.transactions = FollowedTransactions(
             self.name, self.ledger, snapshots, self._spawn, super()._entries_available, self._not_looked_at
         )
+
+    def _ledger_lost(self, error: MagnetarError) -> None:
+        self._on_lost(self, error)
+
+    def _ledger_terminated(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.topic_terminated()
 
     def _not_looked_at(self, error: MagnetarError) -> None:
         """What follows is shown to nobody until it can be looked at: the topic is let go of, and loaded again."""
@@ -177,7 +186,6 @@ class FollowedTopic(PersistentTopic):
         except MagnetarError as error:
             logger.warning("%s: the position of %s may not be stored to its end: %s", self.name, name, error)
         finally:
-            self.ledger.cursors.pop(name, None)
             await self._bindings.release(self.name, name)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:

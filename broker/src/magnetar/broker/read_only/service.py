@@ -11,8 +11,9 @@ from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.policies.system_topics import is_bare_ledger
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.followed_topic import FollowedTopic
+from magnetar.broker.read_only.kept_position import KeepSettings
 from magnetar.broker.read_only.schemas import ReadOnlyTopicSchemas
-from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
+from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.broker.read_only.upkeep import ReadOnlyUpkeep
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
@@ -26,6 +27,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.managed.following.settings import FollowSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -47,13 +49,26 @@ class ReadOnlyService(BrokerService):
         super().__init__(settings, store, ledgers, schemas, clock, lookup)
         self.topic_schemas = ReadOnlyTopicSchemas(schemas)
         self._bindings = Bindings(store, lookup.ownership.own)
-        self._owners: InternalClient | None = None
-        self._peers: PeerClient | None = None
+        self._own_id = lookup.ownership.own.broker_id
+        self._client: InternalClient | None = None
+        self._owners: OwnerParts | None = None
         self._snapshots: SnapshotStore | None = None
+        self._following = FollowSettings(
+            look_pause_seconds_min=settings.read_only.tail_interval_ms_min / 1000,
+            look_pause_seconds_max=settings.read_only.tail_interval_ms_max / 1000,
+        )
 
     def use_owners(self, client: InternalClient, peers: PeerClient) -> None:
         """How the owners of topics are reached; the service closes the client, after its topics."""
-        self._owners, self._peers = client, peers
+        self._client = client
+        self._owners = OwnerParts(
+            client=client.get,
+            admin=peers,
+            store=self.store,
+            clock=self.clock,
+            broker_id=self._own_id,
+            settings=KeepSettings(rate_seconds=self.settings.read_only.position_interval_ms / 1000),
+        )
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has, 0 when it is not partitioned. Makes nothing."""
@@ -72,16 +87,15 @@ class ReadOnlyService(BrokerService):
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"A read-only broker does not serve {name}")
         policies = await self._check_may_exist(name, create=False)
         assert self._owners is not None
-        assert self._peers is not None
         topics: list[FollowedTopic] = []
 
         def subscription_lost(subscription: str, error: MagnetarError) -> None:
             for topic in topics:
                 topic.subscription_lost(subscription, error)
 
-        owner = RemoteTopicOwner(name, self._owners.get, self._peers, self.store, subscription_lost)
+        owner = RemoteTopicOwner(name, self._owners, subscription_lost)
         try:
-            ledger = await self.ledgers.follow(name.persistence_name, owner, policies.ledger_of(name))
+            ledger = await self.ledgers.follow(name.persistence_name, owner, policies.ledger_of(name), self._following)
         except ManagedLedgerNotFound:
             await owner.close()
             raise PulsarError(
@@ -108,7 +122,7 @@ class ReadOnlyService(BrokerService):
             assert self._owners is not None
             call_later = asyncio.get_running_loop().call_later
             parts = SnapshotParts(
-                client=self._owners.get,
+                client=self._owners.client,
                 existing=self._existing,
                 spawn=self.spawn,
                 call_later=call_later,
@@ -128,5 +142,5 @@ class ReadOnlyService(BrokerService):
         await super().close()
         if self._snapshots is not None:
             await self._snapshots.close()
-        if self._owners is not None:
-            await self._owners.close()
+        if self._client is not None:
+            await self._client.close()
