@@ -1,0 +1,1 @@
+"""Serving consumers of topics that another broker writes: from the bookies, with nothing written to the topic."""

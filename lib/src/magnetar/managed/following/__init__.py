@@ -1,0 +1,1 @@
+"""Managed ledgers that another process writes: read, followed and never changed."""
