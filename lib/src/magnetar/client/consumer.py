@@ -13,14 +13,19 @@ from typing import Final, cast
 
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.errors import ConnectionFailed
-from magnetar.client.message import ANY_ENTRY, EntryBounds, Message, MessageId, messages_of_entry
+from magnetar.client.message import ANY_ENTRY, LATEST_ID, EntryBounds, Message, MessageId, messages_of_entry
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import BadMetadata, PulsarError
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandMessage, CommandSubscribe, Schema
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
+    CommandGetLastMessageIdResponse,
+    CommandMessage,
+    CommandSubscribe,
+    Schema,
+)
 from magnetar.wire.pulsar.metadata import checksum_ok, skim, strip_broker_entry_metadata
 
 logger: Final = logging.getLogger(__name__)
@@ -41,6 +46,10 @@ class ConsumerOptions:
     """False: it gets no messages, as for who only acknowledges."""
     schema: Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of a subscription that is new."""
+    durable: bool = True
+    """False: the subscription goes with its consumer, and begins at the end of the topic."""
 
 
 class Receiver(TopicEnd):
@@ -78,17 +87,23 @@ class Receiver(TopicEnd):
 
     async def last_message_id(self) -> MessageId:
         """The id of the topic's last message; entry id -1 when it holds none. Raises `PulsarError` or `Unavailable`."""
+        answer = await self._last_ids()
+        last: MessageId = MessageId.from_wire(answer.last_message_id)
+        return last
+
+    async def _last_ids(self) -> CommandGetLastMessageIdResponse:
         while True:
             connection = await self._wait_until_attached()
             asked = self._id
             try:
-                answer = await connection.request(partial(requests.get_last_message_id, consumer_id=asked))
+                return cast(
+                    CommandGetLastMessageIdResponse,
+                    await connection.request(partial(requests.get_last_message_id, consumer_id=asked)),
+                )
             except (PulsarError, ConnectionFailed):
                 if self._connection is connection and self._id == asked:
                     raise
                 continue  # The broker let go of the topic while it was asked.
-            last: MessageId = MessageId.from_wire(answer.last_message_id)
-            return last
 
     async def _wait_for_news(self) -> None:
         self._check()
@@ -232,6 +247,9 @@ class ClientConsumer(Receiver):
             create_topic=options.create_topic,
             schema=options.schema,
             metadata=options.metadata,
+            properties=options.properties,
+            durable=options.durable,
+            start_message_id=None if options.durable else LATEST_ID.to_wire(),
         )
 
     def _wanted(self, messages: list[Message]) -> list[Message]:

@@ -73,6 +73,10 @@ class TopicEnd(ABC):
     async def _take_leave(self, connection: BrokerConnection) -> None:
         """Tell the broker that it is closed."""
 
+    def _is_final(self, error: MagnetarError, *, was_open: bool) -> bool:
+        """Whether another attempt to attach is of no use."""
+        return is_final(error, was_open=was_open)
+
     # --- life
 
     async def open(self) -> None:
@@ -135,7 +139,7 @@ class TopicEnd(ABC):
                 await self._attach_once()
                 return
             except MagnetarError as error:
-                if is_final(error, was_open=was_open):
+                if self._is_final(error, was_open=was_open):
                     raise
                 failures[:] = [error]
                 logger.info("%s: another attempt follows: %s", self.topic, error)

@@ -177,6 +177,10 @@ class AckState:
         """Entries up to `last` that are not acknowledged."""
         return self._ledgers.entries_between(self.mark_delete, last) - self.individual_count
 
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """How many entries lie in (after, up_to], acknowledged or not; 0 when the order is wrong."""
+        return self._ledgers.entries_between(after, up_to)
+
     def reset(self, mark_delete: Position) -> None:
         """Forget everything but this mark."""
         self.mark_delete = mark_delete

@@ -27,7 +27,8 @@ class CursorStats:
     mark_delete: Position
     read_position: Position
     individually_acknowledged: str
-    """Individually acknowledged ranges, as Pulsar prints them: `[(l:e..l:e], ...]`."""
+    """Individually acknowledged ranges, as Pulsar prints them: `[(l:e..l:e], (l:e..l:e]]`. The first ones, where `...`
+    stands at the end."""
     cursor_ledger: int
     """The id of the cursor's ledger; -1: none, the position is in the metadata."""
     cursor_ledger_last_entry: int

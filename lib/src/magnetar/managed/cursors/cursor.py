@@ -242,10 +242,13 @@ class Cursor:
         self.acks.renormalise()
         self._not_behind_mark()
 
-    def stats(self) -> CursorStats:
-        """Statistics of this cursor for administrators."""
+    def stats(self, stretches_max: int = 100) -> CursorStats:
+        """Statistics of this cursor for administrators; of what is acknowledged beyond the mark so many stretches, and
+        `...` when there are more."""
         storage = self._storage
-        ranges = ", ".join([f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in self.acks.ranges(100)])
+        stretches = self.acks.ranges(stretches_max + 1)
+        shown = [f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]" for low, high in stretches[:stretches_max]]
+        ranges = ", ".join(shown if len(stretches) <= stretches_max else [*shown, "..."])
         return CursorStats(
             mark_delete=self.acks.mark_delete,
             read_position=self.read_position,

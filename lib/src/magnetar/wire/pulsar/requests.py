@@ -81,6 +81,8 @@ class SubscribeRequest:
     priority_level: int = 0
     schema: pb.Schema | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of a subscription that is new."""
 
 
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue]:
@@ -284,6 +286,7 @@ def subscribe(request_id: int, consumer_id: int, request: SubscribeRequest) -> b
         replicate_subscription_state=request.replicated,
         force_topic_creation=request.create_topic,
         metadata=_pairs(request.metadata),
+        subscription_properties=_pairs(request.properties),
         schema=request.schema,
         start_message_id=request.start_message_id,
     )
@@ -304,6 +307,11 @@ def ack(
     if request_id is not None:
         command.request_id = request_id
     return frame_of(command)
+
+
+def seek(request_id: int, consumer_id: int, message_id: pb.MessageIdData) -> bytes:
+    """The subscription is to go on with this message."""
+    return frame_of(pb.CommandSeek(consumer_id=consumer_id, request_id=request_id, message_id=message_id))
 
 
 def get_last_message_id(request_id: int, consumer_id: int) -> bytes:

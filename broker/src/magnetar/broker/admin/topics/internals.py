@@ -23,6 +23,16 @@ from magnetar.managed.stats import CursorStats, LedgerStats
 from magnetar.metadata.store import MetadataStore, Stat
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata
 
+STRETCHES_MAX: Final = 10_000
+"""Acknowledged stretches of one cursor that are told, 250 KB of text: as many as are stored of it by default (Pulsar:
+`managedLedgerMaxUnackedRangesToPersist`), so that a read-only broker takes a subscription over with all of them. Of
+further ones the messages come again, none is lost."""
+
+STRETCHES_OF_TOPIC_MAX: Final = 1_000_000
+"""Of all cursors of a topic, 25 MB. Then each has `STRETCHES_MIN`, as tools only show them."""
+
+STRETCHES_MIN: Final = 100
+
 NOTHING_STORED: Final[dict[str, Any]] = {
     "entriesAddedCounter": 0,
     "numberOfEntries": 0,
@@ -51,6 +61,7 @@ async def ledger_stats(ledger: ManagedLedger, subscriptions: Mapping[str, Subscr
     that its cursors belong to (Pulsar: `ManagedLedgerInternalStats`)."""
     stats = ledger.internal_stats(with_cursors=False)
     turn = TimeSlice()
+    stretches_left = STRETCHES_OF_TOPIC_MAX
     cursors: dict[str, Document] = {}
     for name in list(ledger.cursors):
         if turn.over:
@@ -58,7 +69,9 @@ async def ledger_stats(ledger: ManagedLedger, subscriptions: Mapping[str, Subscr
         cursor = ledger.cursors.get(name)
         if cursor is None:
             continue  # Removed meanwhile.
-        one = cursor_document(cursor.stats(), stats.entries_added, subscriptions.get(name), ledger)
+        shown = min(STRETCHES_MAX, max(stretches_left, STRETCHES_MIN))
+        stretches_left -= min(cursor.individual_ranges, shown)
+        one = cursor_document(cursor.stats(shown), stats.entries_added, subscriptions.get(name), ledger)
         cursors[name] = without_nulls(one)
     document = {
         "entriesAddedCounter": stats.entries_added,
