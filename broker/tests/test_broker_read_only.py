@@ -69,12 +69,12 @@ async def acknowledge(client: ProtocolClient, *messages: Received, cumulative: b
     assert not answer.body.HasField("error"), answer
 
 
-async def left_at_the_writer(stage: Stage, subscription: str = "s") -> list[bytes]:
-    """What a consumer of the subscription is sent there."""
+async def left_at_the_writer(stage: Stage, count: int) -> list[bytes]:
+    """The messages that a consumer of the subscription is sent there, which are to be so many."""
     client = await stage.writer.connect()
-    await client.consumer(TOPIC, subscription)
-    client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=100)
-    received = [one for one in await client.round_trip() if one.name == "MESSAGE"]
+    await client.consumer(TOPIC)
+    received = await client.messages(count, permits=100)
+    received += [one for one in await client.round_trip() if one.name == "MESSAGE"]
     await client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
     return payloads(received)
 
@@ -124,13 +124,12 @@ async def test_lookups_lead_to_brokers_that_only_read(stage: Stage) -> None:
 async def test_nothing_is_written_but_registration_and_binding(stage: Stage) -> None:
     producer = await stage.producer()
     await producer.publish(3)
-    await left_at_the_writer(stage)
     store = stage.writer.store
     ledger = TopicName.parse(TOPIC).persistence_name
     before = await store.get(f"/managed-ledgers/{ledger}")
     reader = await stage.reader()
     client = await reader.connect()
-    await client.consumer(TOPIC)
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
     await client.messages(3)
     assert (await store.get(f"/managed-ledgers/{ledger}")).stat.version == before.stat.version
     assert await store.children("/loadbalance/brokers") == [stage.writer.running.settings.broker_id]
@@ -202,7 +201,7 @@ async def test_positions_move_with_the_consumer(stage: Stage) -> None:
     await client.close()
     await until(lambda: quiet(second))
 
-    assert await left_at_the_writer(stage) == [b"m3", b"m7"]
+    assert await left_at_the_writer(stage, 2) == [b"m3", b"m7"]
     assert await stage.writer.store.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
 
 
@@ -222,7 +221,7 @@ async def test_from_the_broker_that_writes_and_back(stage: Stage) -> None:
     await acknowledge(client, messages[0])
     await client.close()
     await until(lambda: quiet(reader))
-    assert await left_at_the_writer(stage) == [b"m2", b"m4"]
+    assert await left_at_the_writer(stage, 2) == [b"m2", b"m4"]
 
 
 async def test_a_seek_moves_the_position_at_the_owner(stage: Stage) -> None:
@@ -238,7 +237,7 @@ async def test_a_seek_moves_the_position_at_the_owner(stage: Stage) -> None:
     assert answer.name == "SUCCESS", answer
     await client.close()
     await until(lambda: quiet(reader))
-    assert await left_at_the_writer(stage) == [b"m2", b"m3", b"m4"]
+    assert await left_at_the_writer(stage, 3) == [b"m2", b"m3", b"m4"]
 
 
 async def test_unsubscribing_deletes_at_the_owner(stage: Stage) -> None:
@@ -342,7 +341,7 @@ async def test_consumers_go_on_when_the_topic_moves_at_its_owner(stage: Stage) -
     await acknowledge(client, messages[2], cumulative=True)
     await client.close()
     await until(lambda: quiet(reader))
-    assert await left_at_the_writer(stage) == [b"m3"]
+    assert await left_at_the_writer(stage, 1) == [b"m3"]
 
 
 async def test_a_terminated_topic_ends_for_its_consumers(stage: Stage) -> None:

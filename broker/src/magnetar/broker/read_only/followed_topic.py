@@ -160,8 +160,21 @@ class FollowedTopic(PersistentTopic):
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; the subscription leaves this broker with its last one."""
         super().remove_consumer(consumer, name)
+        self._leave_without_consumers(name)
+
+    async def reset_subscription(
+        self, subscription: Subscription, position: Position, remaining: list[int] | None = None
+    ) -> None:
+        """Make reading start at a position, which the owner then has. Connected consumers reconnect, where a lookup
+        leads them."""
+        try:
+            await super().reset_subscription(subscription, position, remaining)
+        finally:
+            self._leave_without_consumers(subscription.name)
+
+    def _leave_without_consumers(self, name: str) -> None:
         subscription = self.subscriptions.get(name)
-        if subscription is not None and not subscription.consumers:
+        if subscription is not None and subscription.cursor.durable and not subscription.consumers:
             del self.subscriptions[name]
             self._leave(subscription)
 
