@@ -172,6 +172,10 @@ class FollowedTopic(PersistentTopic):
         finally:
             self._leave_without_consumers(subscription.name)
 
+    def leaving(self, subscription: str) -> asyncio.Future[None] | None:
+        """Done when the subscription's position is stored at the owner, and others may serve it."""
+        return self._leaving.get(subscription)
+
     def _leave_without_consumers(self, name: str) -> None:
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable and not subscription.consumers:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import islice
@@ -287,10 +288,19 @@ class ConsumerCommands:
 
     # --- requests about a consumer
 
-    def _close(self, request: CommandCloseConsumer) -> None:
+    def _close(self, request: CommandCloseConsumer) -> Coroutine[Any, Any, None] | None:
         self._opening.pop(request.consumer_id, None)
-        self._forget(request.consumer_id)
+        attachment = self._forget(request.consumer_id)
+        leaving = None if attachment is None else attachment.topic.leaving(attachment.subscription.name)
+        if leaving is not None:
+            return self._answer_after(leaving, request.request_id)
         self._session.write(messages.success(request.request_id))
+        return None
+
+    async def _answer_after(self, leaving: asyncio.Future[None], request_id: int) -> None:
+        """Who closes the last consumer may open one at another broker with the answer."""
+        await asyncio.wait([leaving])
+        self._session.write(messages.success(request_id))
 
     def _unsubscribe(self, request: CommandUnsubscribe) -> Coroutine[Any, Any, None] | None:
         return self._with_consumer(
@@ -407,10 +417,11 @@ class ConsumerCommands:
 
     # --- the end
 
-    def _forget(self, consumer_id: int) -> None:
+    def _forget(self, consumer_id: int) -> Attachment | None:
         attachment = self._detach(consumer_id)
         if attachment is not None:
             attachment.topic.remove_consumer(attachment.consumer, attachment.subscription.name)
+        return attachment
 
     def _detach(self, consumer_id: int) -> Attachment | None:
         """It belongs to this connection no more; what was attached."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from magnetar.broker.bundles.close_notices import CloseNotices
@@ -102,6 +103,10 @@ class TopicBase:
 
     async def learn_end(self) -> None:
         """Know everything that was published by now: an owner always does."""
+
+    def leaving(self, subscription: str) -> asyncio.Future[None] | None:
+        """Done when a subscription that leaves this broker has left; None: it does not leave."""
+        return None
 
     def disconnect_producers(self) -> None:
         """Have those that publish look the topic up again."""
