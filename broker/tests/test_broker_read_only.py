@@ -191,6 +191,14 @@ async def test_the_admin_api_changes_nothing(stage: Stage) -> None:
             assert answer.status == 200
 
 
+async def test_the_lag_is_a_metric(stage: Stage) -> None:
+    reader = await stage.reader()
+    async with ClientSession() as http, http.get(reader.admin_url + "/metrics/") as answer:
+        assert 'pulsar_read_only_broker_lag_seconds{cluster="memory"} 0' in await answer.text()
+    async with ClientSession() as http, http.get(stage.writer.admin_url + "/metrics/") as answer:
+        assert "read_only" not in await answer.text()
+
+
 # --- positions
 
 

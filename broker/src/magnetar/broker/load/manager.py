@@ -136,6 +136,11 @@ class ModularLoadManager:
         """The brokers that are alive, by id; this one among them once it is registered."""
         return {broker_id: report.addresses for broker_id, report in self.directory.reports.items()}
 
+    @property
+    def lag_seconds(self) -> float | None:
+        """How far a broker that only reads is behind, at its worst topic; None: this one writes."""
+        return None
+
     def owner_to_ask(self) -> BrokerAddresses | None:
         """Whom this broker asks about what it does not own, and for the topics of brokers. None: itself."""
         return None

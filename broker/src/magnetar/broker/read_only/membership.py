@@ -45,6 +45,12 @@ class ReadOnlyMembership(ModularLoadManager):
         """The brokers that only read, with their last reports, by id."""
         return self._readers.reports
 
+    @property
+    def lag_seconds(self) -> float:
+        """For how long the worst topic has been known to have entries that cannot be shown; 0: none has."""
+        topics = [topic for bundle in self.parts.owned().values() for topic in bundle.topics.values()]
+        return max((one.lag_seconds for one in topics if isinstance(one, FollowedTopic)), default=0.0)
+
     def owner_to_ask(self) -> BrokerAddresses:
         """One of the brokers that write, another one each time: it knows who owns what. `NoOwner`."""
         brokers = sorted(self.brokers().items())
@@ -56,8 +62,7 @@ class ReadOnlyMembership(ModularLoadManager):
     async def report(self, *, at_once: bool = False) -> BrokerReport:
         """What this broker does now, and how far behind the worst of its topics is."""
         report = await super().report(at_once=at_once)
-        topics = [topic for bundle in self.parts.owned().values() for topic in bundle.topics.values()]
-        report.lag_seconds = max((one.lag_seconds for one in topics if isinstance(one, FollowedTopic)), default=0.0)
+        report.lag_seconds = self.lag_seconds
         return report
 
     async def start(self) -> None:

@@ -214,6 +214,9 @@ def broker_lines(context: BrokerContext) -> list[str]:
         ),
     ):
         lines += metric(f"pulsar_{name}", kind, text, [(of_connections, value)])
+    if (lag_seconds := context.load.lag_seconds) is not None:
+        text = "By how much the topics of a read-only broker are behind their owners, at most."
+        lines += metric("pulsar_read_only_broker_lag_seconds", "gauge", text, [(labels, lag_seconds)])
     lines += load_metrics(context, metric, escape)
     lines += group_metrics(context, metric, escape)
     lines += transaction_metrics(context)
