@@ -10,10 +10,12 @@ from aiohttp import ClientSession
 from magnetar.broker.bundles.close_notices import urls_of
 from magnetar.broker.read_only.membership import ReadOnlyMembership
 from magnetar.broker.read_only.paths import BROKERS_PATH, SUBSCRIPTIONS_PATH, binding_path
+from magnetar.broker.read_only.upkeep import IDLE_SECONDS, IDLE_TOPICS
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
-from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, ShiftedClock
+from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -40,10 +42,10 @@ class Stage(MemoryCluster):
         """Owns every topic."""
         return self[0]
 
-    async def reader(self) -> MemoryBroker:
+    async def reader(self, clock: Clock | None = None) -> MemoryBroker:
         """One more broker that only reads."""
         count = len(self.brokers)
-        broker = await self.add(READ_ONLY)
+        broker = await self.add(READ_ONLY, clock)
         await until(lambda: all(len(readers_known_to(one)) == count for one in self.brokers[1:]))
         return broker
 
@@ -374,3 +376,21 @@ async def test_a_terminated_topic_ends_for_its_consumers(stage: Stage) -> None:
     await stage.writer.service.topics[TOPIC].terminate()
     await acknowledge(client, message, cumulative=True)
     assert (await client.expect(pb.BaseCommand.REACHED_END_OF_TOPIC)).body.consumer_id == 1
+
+
+async def test_a_topic_that_nobody_reads_is_let_go_of(stage: Stage) -> None:
+    await stage.producer()
+    clock = ShiftedClock()
+    reader = await stage.reader(clock)
+    client = await reader.connect()
+    await client.consumer(TOPIC)
+    clock.advance(IDLE_SECONDS)
+    await reader.service.upkeep.check_now(IDLE_TOPICS)
+    assert TOPIC in reader.service.topics
+    await client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+    await reader.service.upkeep.check_now(IDLE_TOPICS)
+    assert TOPIC in reader.service.topics  # It was read a moment ago.
+    clock.advance(IDLE_SECONDS)
+    await reader.service.upkeep.check_now(IDLE_TOPICS)
+    assert TOPIC not in reader.service.topics
+    await client.consumer(TOPIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.topics.replication import Replication
-from magnetar.broker.topics.sweep import Job
+from magnetar.broker.topics.sweep import Job, Work
 from magnetar.broker.topics.upkeep import STORAGE_STATISTICS, Upkeep
 
 if TYPE_CHECKING:
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from magnetar.broker.topics.upkeep import LoadedTopics
     from magnetar.core.clock import CallLater
     from magnetar.managed.managed_ledger import ManagedLedger
+
+IDLE_TOPICS: Final = "idle topics"
+
+IDLE_SECONDS: Final = 60.0
+"""How long a topic that nobody reads stays loaded: its list is watched in the metadata store so long."""
 
 DONE_HERE: Final = frozenset({"rates", STORAGE_STATISTICS, "unacknowledged"})
 """Of the periodic work on topics."""
@@ -30,14 +35,27 @@ class NoReplication(Replication):
 
 
 class ReadOnlyUpkeep(Upkeep):
-    """Rates and sums; nothing expires, is compacted, trimmed or deleted."""
+    """Rates and sums; nothing expires, is compacted, trimmed or deleted. Topics that nobody reads are let go of."""
 
     def __init__(self, service: LoadedTopics, call_later: CallLater) -> None:
         super().__init__(service, call_later)
         self.replication = NoReplication(service, call_later)
 
     def _topic_jobs(self) -> list[Job[Topic]]:
-        return [job for job in super()._topic_jobs() if job.name in DONE_HERE]
+        jobs = [job for job in super()._topic_jobs() if job.name in DONE_HERE]
+        return [*jobs, Job(IDLE_TOPICS, IDLE_SECONDS / 2, self._check_idle)]
+
+    def _check_idle(self, topic: Topic) -> Work | None:
+        return (lambda: self._let_go(topic)) if self._is_idle(topic) else None
+
+    def _is_idle(self, topic: Topic) -> bool:
+        if topic.closing or topic.subscriptions:
+            return False
+        return self._service.clock.monotonic_seconds() - topic.last_active_seconds >= IDLE_SECONDS
+
+    async def _let_go(self, topic: Topic) -> None:
+        if self._is_idle(topic):
+            await self._service.close_topic(topic)
 
     def _ledger_jobs(self) -> list[Job[ManagedLedger]]:
         return []

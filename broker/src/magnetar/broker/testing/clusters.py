@@ -13,6 +13,7 @@ from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient, SharedParts
 from magnetar.core.bundle import BundleName
+from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.testing import MemoryBookies
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
@@ -46,10 +47,11 @@ class MemoryCluster:
     def __getitem__(self, index: int) -> MemoryBroker:
         return self.brokers[index]
 
-    async def add(self, settings: BrokerSettings | None = None) -> MemoryBroker:
+    async def add(self, settings: BrokerSettings | None = None, clock: Clock | None = None) -> MemoryBroker:
         """Start one more broker."""
         shared = SharedParts(await self._open_store(), self.bookies)
-        broker = MemoryBroker(settings if settings is not None else replace(self._settings), shared=shared)
+        settings = settings if settings is not None else replace(self._settings)
+        broker = MemoryBroker(settings, clock=clock, shared=shared)
         try:
             await broker.start()
         except BaseException:

@@ -17,6 +17,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError
 
 if TYPE_CHECKING:
+    from magnetar.broker.bundles.loaded_topic import LoadedTopic
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
     from magnetar.broker.schema.registry import SchemaRegistry
@@ -81,6 +82,7 @@ class LoadedTopics(Protocol):
     def compaction(self, topic: PersistentTopic) -> TopicCompaction: ...
     async def exists(self, name: TopicName) -> bool: ...
     async def delete(self, name: TopicName, *, force: bool) -> None: ...
+    async def close_topic(self, topic: LoadedTopic) -> None: ...
 
 
 class Upkeep:
