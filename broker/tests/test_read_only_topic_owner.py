@@ -9,24 +9,20 @@ from typing import Any
 
 import pytest
 from magnetar.admin_client.client import AdminAnswer
-from magnetar.broker.read_only.kept_position import KeepSettings, KeptPosition, KeptState, PositionMoved
-from magnetar.broker.read_only.position_text import BadPositionText
+from magnetar.broker.read_only.kept_position import KeepSettings, KeptPosition
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
-from magnetar.client.errors import ClientClosed
 from magnetar.client.message import Message, OutgoingMessage
 from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import MagnetarError, PeerError, Unavailable
-from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
-from magnetar.managed.paths import cursor_path
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
