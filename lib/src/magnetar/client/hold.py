@@ -77,7 +77,7 @@ class SubscriptionHold(ClientConsumer):
         return MessageId.from_wire(answer.consumer_mark_delete_position).position
 
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None:
-        """As `ClientConsumer.acknowledge_up_to`."""
+        """Everything up to and with this entry is done; otherwise as `acknowledge_each`."""
         ids = [MessageId(*position).to_wire()]
         await self._ask(lambda request_id: requests.ack(self._id, ids, cumulative=True, request_id=request_id))
 
