@@ -84,6 +84,8 @@ class Hold(Protocol):
 
     failure: MagnetarError | None
 
+    async def wait_until_held(self) -> None: ...
+
     async def mark_delete(self) -> Position: ...
 
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None: ...
@@ -151,6 +153,7 @@ class KeptPosition:
         self._sent = self._told
         """It may have been told this much."""
         self._seek_owed = False
+        self._sought = False
         self._returned = False
         """The hold was renewed; what its owner has is to be found out."""
         self._let_go = False
@@ -284,7 +287,10 @@ class KeptPosition:
     def held_again(self, *, let_go: bool) -> None:
         """It stands again: tell everything anew."""
         self._returned = True
-        self._let_go = self._let_go or let_go
+        self._let_go = let_go
+        # Apache's broker writes a seek with what was acknowledged beyond the mark before it
+        # (`ManagedCursorImpl.internalResetCursor`). After a crash that is so again, until it is told to seek once more.
+        self._seek_owed = self._seek_owed or (self._sought and not let_go)
         if self.state is KeptState.OPEN and self._stored:
             self._tell_now()
 
@@ -352,10 +358,11 @@ class KeptPosition:
     async def _tell_all(self, progress: Callable[[], None]) -> None:
         """What the owner lacks of the state of now."""
         hold = self._held()
+        await hold.wait_until_held()
         if self._returned:
             at_owner = await hold.mark_delete()
             self._check_moved(at_owner)
-            self._returned = self._let_go = False
+            self._returned = False
             # What was confirmed by the former owner may be gone, and may be told twice.
             self._told = Kept(at_owner)
         now = Kept.of(self.acks)
@@ -368,12 +375,14 @@ class KeptPosition:
             if self._seek_owed or takes_back(self._sent, now):
                 self._seek_owed = True
                 self._sent = now
+                self._sought = True
                 await hold.seek(start_after(now.mark))
                 self._seek_owed = False
                 self._told = self._sent = Kept(now.mark)
                 progress()
             self._sent = now
             while tells := tell_next(self._told, now, COMMANDS_AT_ONCE):
+                self._check_still_held()
                 await self._tell_some(hold, tells)
                 progress()
         except BaseException:
@@ -390,6 +399,11 @@ class KeptPosition:
                 failed = answer
         if failed is not None:
             raise failed
+
+    def _check_still_held(self) -> None:
+        """Nothing is told to an owner before it is known what it has."""
+        if self._returned:
+            raise Unavailable(f"{self._parts.name}: the hold was renewed meanwhile")
 
     def _check_moved(self, at_owner: Position) -> None:
         """An owner that closed the hold may have done so because somebody moved the position there. One that crashed
