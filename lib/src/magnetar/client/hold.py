@@ -25,8 +25,8 @@ class HoldKeeper(Protocol):
     """Who holds a subscription."""
 
     def held_again(self, *, let_go: bool) -> None:
-        """The hold stands again. `let_go`: the broker had closed it in good order, as for a move of the topic or a change
-        of the position, and was there until now; else it may have died."""
+        """The hold stands again. `let_go`: the broker had closed it in good order, as for a move of the topic or a
+        change of the position, and is there until now; else it may have died."""
         ...
 
     def hold_ended(self, error: MagnetarError) -> None:
