@@ -11,7 +11,6 @@ from typing import Any
 from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.read_only.kept_position import KeepSettings, KeptPosition
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
-from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
@@ -126,25 +125,26 @@ async def acknowledge(kept: KeptPosition, acks: AckState, *positions: Position) 
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[World]:
-    """A broker with an empty topic."""
-    async with MemoryBroker(BrokerSettings(cluster_name="memory")) as broker:
-        client = PulsarClient(lambda: broker.running.settings.service_url, SystemClock(), QUICK)
-        admin = CountingAdmin(lambda: broker)
-        store = GatedStore(broker.store)
-        gated: Any = store
-        parts = OwnerParts(
-            client=lambda: client,
-            admin=admin,
-            store=gated,
-            clock=SystemClock(),
-            broker_id="reader:1",
-            settings=KEEP,
-        )
-        lost: list[tuple[str, MagnetarError]] = []
-        owner = RemoteTopicOwner(TOPIC, parts, lambda name, error: lost.append((name, error)))
-        world = World(broker, client, parts, admin, store, owner, lost)
-        await (await client.producer(TOPIC)).close()
+async def stage(broker: MemoryBroker) -> AsyncIterator[World]:
+    """An empty topic."""
+    client = PulsarClient(lambda: broker.running.settings.service_url, SystemClock(), QUICK)
+    admin = CountingAdmin(lambda: broker)
+    store = GatedStore(broker.store)
+    gated: Any = store
+    parts = OwnerParts(
+        client=lambda: client,
+        admin=admin,
+        store=gated,
+        clock=SystemClock(),
+        broker_id="reader:1",
+        settings=KEEP,
+    )
+    lost: list[tuple[str, MagnetarError]] = []
+    owner = RemoteTopicOwner(TOPIC, parts, lambda name, error: lost.append((name, error)))
+    world = World(broker, client, parts, admin, store, owner, lost)
+    await (await client.producer(TOPIC)).close()
+    try:
         yield world
+    finally:
         await owner.close()
         await client.close()

@@ -285,7 +285,7 @@ async def test_a_position_that_others_moved_is_given_up(mark: Position) -> None:
     await asyncio.sleep(0.5)
     assert [type(error) for error in stage.lost] == [PositionMoved]
     assert isinstance(stage.done[0], PositionMoved)
-    assert (stage.hold.acks.mark_delete, stage.hold.closed, stage.closed) == (mark, 1, 1)
+    assert (stage.hold.acks.mark_delete, stage.hold.closed, stage.closed) == (mark, 1, 0)
     stage.store.persist(stage.done.append)
     await asyncio.sleep(0)
     assert stage.done[-1] is stage.lost[0]
@@ -314,9 +314,14 @@ async def test_a_hold_that_was_lost_early_is_told_once_there_is_a_cursor() -> No
     await asyncio.sleep(0)
     assert stage.lost == []
     kept.store(stage.acks)
+    assert stage.lost == []
     await asyncio.sleep(0)
     assert stage.lost == [error]
+    await asyncio.sleep(2.5)
+    assert stage.lost == [error] * 3
     await kept.close()
+    await asyncio.sleep(60.0)
+    assert stage.lost == [error] * 3
     await stage.kept.close()
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
+from magnetar.broker.admin.topics import internals
 from magnetar.broker.read_only.kept_position import PositionMoved
 from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
-from magnetar.broker.testing.clusters import until
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.clusters import MemoryCluster, until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import TopicName
@@ -23,7 +27,7 @@ from broker.tests.kept_stage import TOPIC, World, acknowledge, stage
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with stage() as made:
+    async with MemoryBroker(BrokerSettings(cluster_name="memory")) as broker, stage(broker) as made:
         yield made
 
 
@@ -182,6 +186,39 @@ async def test_nothing_is_sent_to_who_holds(world: World) -> None:
     assert (consumer.permits, consumer.identity.name) == (0, "read-only broker reader:1")
 
 
+async def test_any_name_of_a_subscription_will_do(world: World) -> None:
+    name = "a/b c?*~ü%2F"
+    consumer = await world.consumer(name, kind=SubscriptionType.SHARED, from_earliest=True)
+    positions = await world.publish(4)
+    got = [await consumer.receive() for _ in range(4)]
+    await consumer.acknowledge([got[2].id])
+    await consumer.close()
+    kept, acks = await world.take(name)
+    assert [acks.is_acknowledged(each) for each in positions] == [False, False, True, False]
+    kept.cursor_properties["a"] = "b"
+    await kept.rewrite_node()
+    await acknowledge(kept, acks, positions[0])
+    await unload(world)
+    await acknowledge(kept, acks, positions[1])
+    await kept.delete()
+    assert world.lost == []
+    assert not await world.broker.store.exists(cursor_path(TOPIC.persistence_name, name))
+
+
+async def test_of_very_many_stretches_the_first_are_taken_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "STRETCHES_MAX", 3)
+    await (await world.consumer(from_earliest=True)).close()
+    positions = await world.publish(12)
+    kept, acks = await world.take()
+    await acknowledge(kept, acks, *positions[1::2])
+    await kept.close()
+    kept, acks = await world.take()
+    assert [positions.index(high) for _, high in kept.acknowledged] == [1, 3, 5]
+    await acknowledge(kept, acks, positions[0])
+    await kept.close()
+    assert await world.rest() == [b"2.0", b"4.0", b"6.0", b"8.0", b"10.0"]
+
+
 # --- seeks, deletion
 
 
@@ -259,6 +296,27 @@ async def test_a_topic_that_moves_is_told_all_again(world: World) -> None:
     assert await world.rest() == [b"3.0", b"5.0"]
 
 
+async def test_a_topic_that_moves_to_another_broker_is_told_all_again() -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(MemoryCluster(2))
+        bundle = await cluster.take(cluster[0], str(TOPIC))
+        world = await stack.enter_async_context(stage(cluster[0]))
+        await (await world.consumer(from_earliest=True)).close()
+        positions = await world.publish(6)
+        kept, acks = await world.take()
+        await acknowledge(kept, acks, positions[1], positions[3])
+        there = cluster[1].running.settings.broker_id
+        await cluster[0].running.context.moves.unload(bundle, destination=there)
+        await acknowledge(kept, acks, positions[0])
+        assert await world.owner.last_confirmed() == positions[-1]
+        cursor = cluster[1].service.topics[str(TOPIC)].subscriptions["s"].cursor
+        assert [cursor.is_acknowledged(each) for each in positions] == [True, True, False, True, False, False]
+        await kept.close()
+        kept = await world.owner.keep("s", LATEST, {})
+        assert (kept.mark_delete, kept.acknowledged) == (positions[1], [(positions[2], positions[3])])
+        assert world.lost == []
+
+
 async def test_a_broker_that_stops_and_comes_back_is_told_all_again(world: World) -> None:
     await (await world.consumer(from_earliest=True)).close()
     positions = await world.publish(4)
@@ -286,7 +344,7 @@ async def test_who_finds_its_subscription_taken_says_so(world: World) -> None:
     await world.consumer(kind=SubscriptionType.SHARED)
     world.store.goes_on.set()
     await until(lambda: world.lost)
-    assert [(name, getattr(error, "code", None)) for name, error in world.lost] == [("s", ServerError.CONSUMER_BUSY)]
+    assert {(name, getattr(error, "code", None)) for name, error in world.lost} == {("s", ServerError.CONSUMER_BUSY)}
     acks.acknowledge(positions)
     kept.changed()
     with pytest.raises(PulsarError):

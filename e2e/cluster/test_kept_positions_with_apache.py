@@ -126,7 +126,7 @@ class World:
 @asynccontextmanager
 async def stage(broker: BrokerPart, store: MetadataStore) -> AsyncIterator[World]:
     client = PulsarClient(lambda: broker.service_url, SystemClock())
-    peers = PeerClient(broker.admin_url)
+    peers = PeerClient(lambda: broker.admin_url)
     settings = KeepSettings(patience_seconds=SECONDS_MAX)
     lost: list[tuple[str, MagnetarError]] = []
     owner = RemoteTopicOwner(
@@ -218,6 +218,13 @@ async def through_seeks_and_unloads(world: World) -> None:
     await asyncio.to_thread(world.broker.start)
     await asyncio.wait_for(told, SECONDS_MAX)
     assert await world.at_owner("s") == (world.positions[3], world.beyond(7))
+    # To the end, which is behind the last entry that there is.
+    acks.reset(world.positions[9])
+    kept.held_again(let_go=False)
+    await kept.flush()
+    assert await world.at_owner("s") == (world.positions[9], "[]")
+    acks.reset(world.positions[3])
+    await world.acknowledge(kept, acks, 7)
     await kept.close()
     assert world.lost == []
     assert await world.consume("s", 9) == [4, 5, 6, 8, 9]

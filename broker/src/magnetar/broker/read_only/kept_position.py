@@ -118,7 +118,8 @@ class KeepingParts:
     clock: Clock
     on_lost: Callable[[MagnetarError], None]
     """The subscription is another one's, is gone, or was moved by somebody else: its consumers here have to go. Called
-    once, and not before `store` was called."""
+    after `store` was, and again at the rate until the position is closed: it may be lost before those who are to be
+    told of it know that they have it."""
     on_closed: Callable[[], None]
     """It needs no looking after any more."""
     write_properties: Callable[[dict[str, str]], Awaitable[None]]
@@ -161,7 +162,7 @@ class KeptPosition:
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] = []
         # Both grow by what clients wait for, and clients have a bound on that.
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._round: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._began_seconds = float("-inf")
@@ -179,8 +180,8 @@ class KeptPosition:
         # Not more than the owner has: what was not taken over is acknowledged once more.
         self._told = self._sent = Kept.of(acks)
         self._stored = True
-        if self._lost is not None:
-            self._loop.call_soon(self._parts.on_lost, self._lost)
+        if self.state is KeptState.LOST:
+            self._timer = self._loop.call_soon(self._tell_lost)
         elif self._returned:
             self._tell_now()
         return self
@@ -266,6 +267,7 @@ class KeptPosition:
         """Delete the subscription at the owner. May be repeated until it returns; raises what the owner refuses with,
         or `Unavailable`, which leaves open whether it is gone."""
         self._become(KeptState.DELETING)
+        self._stop_timer()
         await self._stop_telling(CursorClosed(self._parts.name))
         hold = self._held()
         try:
@@ -307,9 +309,7 @@ class KeptPosition:
             self._timer = self._loop.call_later(max(0.0, self._parts.settings.rate_seconds - passed), self._tell_now)
 
     def _tell_now(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._round is None and self.state is KeptState.OPEN:
             self._round = self._loop.create_task(self._tell(), name=f"position of {self._parts.name}")
 
@@ -424,23 +424,36 @@ class KeptPosition:
         self._become(KeptState.LOST)
         self._lost = error
         logger.warning("%s is not held any more: %s", self._parts.name, error)
-        self._letting_go = self._loop.create_task(self._end(error), name=f"let go of {self._parts.name}")
+        self._letting_go = self._loop.create_task(self._let_go_of_lost(error), name=f"let go of {self._parts.name}")
+        self._stop_timer()
         if self._stored:
-            self._parts.on_lost(error)
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        if self.state is KeptState.LOST and self._lost is not None:
+            self._timer = self._loop.call_later(self._parts.settings.rate_seconds, self._tell_lost)
+            self._parts.on_lost(self._lost)
+
+    async def _let_go_of_lost(self, error: MagnetarError) -> None:
+        await self._stop_telling(error)
+        if self._hold is not None:
+            await self._hold.close()
 
     async def _end(self, error: MagnetarError) -> None:
+        self._stop_timer()
         await self._stop_telling(error)
-        letting_go = self._letting_go
-        if letting_go is not None and letting_go is not asyncio.current_task():
-            await asyncio.gather(letting_go, return_exceptions=True)
+        if self._letting_go is not None:
+            await asyncio.gather(self._letting_go, return_exceptions=True)
         elif self._hold is not None:
             await self._hold.close()
         self._parts.on_closed()
 
-    async def _stop_telling(self, error: MagnetarError) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def _stop_telling(self, error: MagnetarError) -> None:
         round_, self._round = self._round, None
         if round_ is not None:
             round_.cancel()
