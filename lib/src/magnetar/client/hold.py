@@ -25,8 +25,8 @@ class HoldKeeper(Protocol):
     """Who holds a subscription."""
 
     def held_again(self, *, let_go: bool) -> None:
-        """The hold stands again. `let_go`: the broker had closed it, as for a move of the topic or a change of the
-        position; else the connection was lost."""
+        """The hold stands again. `let_go`: the broker had closed it in good order, as for a move of the topic or a
+        change of the position, and is there until now; else it may have died."""
         ...
 
     def hold_ended(self, error: MagnetarError) -> None:
@@ -56,17 +56,22 @@ class HeldSubscription:
 class SubscriptionHold(ClientConsumer):
     """An Exclusive consumer that asks for no messages. Opened with `PulsarClient.attach`.
 
-    It comes back by itself wherever the topic goes. What it asks for fails as soon as its broker lets go of it: some
-    brokers answer nothing then."""
+    It comes back by itself wherever the topic goes. Acknowledgements and seeks do not wait for that, as the next broker
+    may have another position: they fail while there is none. They also fail as soon as their broker lets go of the
+    topic, since some brokers answer nothing then."""
 
     def __init__(self, parts: ClientParts, topic: TopicName, held: HeldSubscription) -> None:
         assert not held.options.receives
         super().__init__(parts, topic, held.options)
         self._held = held
         self._was_held = False
-        self._let_go = False
+        self._let_go_by: BrokerConnection | None = None
         # As many as its keeper has in flight.
         self._asked: set[asyncio.Future[Any]] = set()
+
+    async def wait_until_held(self) -> None:
+        """Until it stands. Raises why it is over, or `TimedOut`."""
+        await self._wait_until_attached()
 
     async def mark_delete(self) -> Position:
         """Up to where the broker has the subscription acknowledged; (-1, -1) when it does not say. Raises `PulsarError`
@@ -77,7 +82,7 @@ class SubscriptionHold(ClientConsumer):
         return MessageId.from_wire(answer.consumer_mark_delete_position).position
 
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None:
-        """As `ClientConsumer.acknowledge_up_to`."""
+        """Everything up to and with this entry is done; otherwise as `acknowledge_each`."""
         ids = [MessageId(*position).to_wire()]
         await self._ask(lambda request_id: requests.ack(self._id, ids, cumulative=True, request_id=request_id))
 
@@ -96,21 +101,27 @@ class SubscriptionHold(ClientConsumer):
     async def seek(self, position: Position) -> None:
         """The subscription goes on with this entry, and nothing from it on is acknowledged; returns when the broker
         says so. It lets go of the consumer meanwhile. Raises as `acknowledge_each`."""
-        connection = await self._wait_until_attached()
+        connection = self._attached_to()
         there = MessageId(*position).to_wire()
         await connection.request(lambda request_id: requests.seek(request_id, self._id, there))
 
     def detached(self, assigned_url: str) -> None:
         """From the connection."""
         connection = self._connection
-        self._let_go = connection is not None and not connection.closed
+        self._let_go_by = connection
         super().detached(assigned_url)
         for answer in self._asked:
             if not answer.done():
                 answer.set_exception(ConnectionFailed(f"{self.topic}: its broker let go of it"))
 
+    def _attached_to(self) -> BrokerConnection:
+        self._check()
+        if self._connection is None:
+            raise ConnectionFailed(f"{self.topic}: its broker let go of it")
+        return self._connection
+
     async def _ask(self, build: Callable[[int], bytes]) -> Any:
-        connection = await self._wait_until_attached()
+        connection = self._attached_to()
         request_id, answer = connection.start_request(build)
         self._asked.add(answer)
         try:
@@ -131,7 +142,8 @@ class SubscriptionHold(ClientConsumer):
     def _has_attached(self, connection: BrokerConnection) -> None:
         super()._has_attached(connection)
         if self._was_held:
-            self._held.keeper.held_again(let_go=self._let_go)
+            former = self._let_go_by
+            self._held.keeper.held_again(let_go=former is not None and not former.closed)
         self._was_held = True
 
     def _is_final(self, error: MagnetarError, *, was_open: bool) -> bool:

@@ -84,6 +84,8 @@ class Hold(Protocol):
 
     failure: MagnetarError | None
 
+    async def wait_until_held(self) -> None: ...
+
     async def mark_delete(self) -> Position: ...
 
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None: ...
@@ -116,7 +118,8 @@ class KeepingParts:
     clock: Clock
     on_lost: Callable[[MagnetarError], None]
     """The subscription is another one's, is gone, or was moved by somebody else: its consumers here have to go. Called
-    once, and not before `store` was called."""
+    after `store` was, and again at the rate until the position is closed: it may be lost before those who are to be
+    told of it know that they have it."""
     on_closed: Callable[[], None]
     """It needs no looking after any more."""
     write_properties: Callable[[dict[str, str]], Awaitable[None]]
@@ -151,6 +154,7 @@ class KeptPosition:
         self._sent = self._told
         """It may have been told this much."""
         self._seek_owed = False
+        self._sought = False
         self._returned = False
         """The hold was renewed; what its owner has is to be found out."""
         self._let_go = False
@@ -158,7 +162,7 @@ class KeptPosition:
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] = []
         # Both grow by what clients wait for, and clients have a bound on that.
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._round: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._began_seconds = float("-inf")
@@ -176,8 +180,8 @@ class KeptPosition:
         # Not more than the owner has: what was not taken over is acknowledged once more.
         self._told = self._sent = Kept.of(acks)
         self._stored = True
-        if self._lost is not None:
-            self._loop.call_soon(self._parts.on_lost, self._lost)
+        if self.state is KeptState.LOST:
+            self._timer = self._loop.call_soon(self._tell_lost)
         elif self._returned:
             self._tell_now()
         return self
@@ -263,6 +267,7 @@ class KeptPosition:
         """Delete the subscription at the owner. May be repeated until it returns; raises what the owner refuses with,
         or `Unavailable`, which leaves open whether it is gone."""
         self._become(KeptState.DELETING)
+        self._stop_timer()
         await self._stop_telling(CursorClosed(self._parts.name))
         hold = self._held()
         try:
@@ -284,7 +289,10 @@ class KeptPosition:
     def held_again(self, *, let_go: bool) -> None:
         """It stands again: tell everything anew."""
         self._returned = True
-        self._let_go = self._let_go or let_go
+        self._let_go = let_go
+        # Apache's broker writes a seek with what was acknowledged beyond the mark before it
+        # (`ManagedCursorImpl.internalResetCursor`). After a crash that is so again, until it is told to seek once more.
+        self._seek_owed = self._seek_owed or (self._sought and not let_go)
         if self.state is KeptState.OPEN and self._stored:
             self._tell_now()
 
@@ -301,9 +309,7 @@ class KeptPosition:
             self._timer = self._loop.call_later(max(0.0, self._parts.settings.rate_seconds - passed), self._tell_now)
 
     def _tell_now(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._round is None and self.state is KeptState.OPEN:
             self._round = self._loop.create_task(self._tell(), name=f"position of {self._parts.name}")
 
@@ -352,10 +358,11 @@ class KeptPosition:
     async def _tell_all(self, progress: Callable[[], None]) -> None:
         """What the owner lacks of the state of now."""
         hold = self._held()
+        await hold.wait_until_held()
         if self._returned:
             at_owner = await hold.mark_delete()
             self._check_moved(at_owner)
-            self._returned = self._let_go = False
+            self._returned = False
             # What was confirmed by the former owner may be gone, and may be told twice.
             self._told = Kept(at_owner)
         now = Kept.of(self.acks)
@@ -368,12 +375,14 @@ class KeptPosition:
             if self._seek_owed or takes_back(self._sent, now):
                 self._seek_owed = True
                 self._sent = now
+                self._sought = True
                 await hold.seek(start_after(now.mark))
                 self._seek_owed = False
                 self._told = self._sent = Kept(now.mark)
                 progress()
             self._sent = now
             while tells := tell_next(self._told, now, COMMANDS_AT_ONCE):
+                self._check_still_held()
                 await self._tell_some(hold, tells)
                 progress()
         except BaseException:
@@ -390,6 +399,11 @@ class KeptPosition:
                 failed = answer
         if failed is not None:
             raise failed
+
+    def _check_still_held(self) -> None:
+        """Nothing is told to an owner before it is known what it has."""
+        if self._returned:
+            raise Unavailable(f"{self._parts.name}: the hold was renewed meanwhile")
 
     def _check_moved(self, at_owner: Position) -> None:
         """An owner that closed the hold may have done so because somebody moved the position there. One that crashed
@@ -410,23 +424,36 @@ class KeptPosition:
         self._become(KeptState.LOST)
         self._lost = error
         logger.warning("%s is not held any more: %s", self._parts.name, error)
-        self._letting_go = self._loop.create_task(self._end(error), name=f"let go of {self._parts.name}")
+        self._letting_go = self._loop.create_task(self._let_go_of_lost(error), name=f"let go of {self._parts.name}")
+        self._stop_timer()
         if self._stored:
-            self._parts.on_lost(error)
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        if self.state is KeptState.LOST and self._lost is not None:
+            self._timer = self._loop.call_later(self._parts.settings.rate_seconds, self._tell_lost)
+            self._parts.on_lost(self._lost)
+
+    async def _let_go_of_lost(self, error: MagnetarError) -> None:
+        await self._stop_telling(error)
+        if self._hold is not None:
+            await self._hold.close()
 
     async def _end(self, error: MagnetarError) -> None:
+        self._stop_timer()
         await self._stop_telling(error)
-        letting_go = self._letting_go
-        if letting_go is not None and letting_go is not asyncio.current_task():
-            await asyncio.gather(letting_go, return_exceptions=True)
+        if self._letting_go is not None:
+            await asyncio.gather(self._letting_go, return_exceptions=True)
         elif self._hold is not None:
             await self._hold.close()
         self._parts.on_closed()
 
-    async def _stop_telling(self, error: MagnetarError) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def _stop_telling(self, error: MagnetarError) -> None:
         round_, self._round = self._round, None
         if round_ is not None:
             round_.cancel()

@@ -68,7 +68,7 @@ class Kept:
 
     @staticmethod
     def of(acks: AckState) -> Kept:
-        """As it is now."""
+        """A copy of what a cursor has acknowledged now."""
         mark_ledger, mark_entry = mark = acks.mark_delete
         beyond: dict[int, int] = {}
         if acks.individual_count:
@@ -102,9 +102,9 @@ class Kept:
     def _move_mark(self, mark: Position) -> None:
         self.mark = mark
         for ledger_id in [each for each in self.beyond if each <= mark[0]]:
-            bits = _above(self.beyond.pop(ledger_id), mark[1]) if ledger_id == mark[0] else 0
-            if bits:
-                self.beyond[ledger_id] = bits
+            bits = self.beyond.pop(ledger_id)
+            if ledger_id == mark[0] and (left := _above(bits, mark[1])):
+                self.beyond[ledger_id] = left
         for position in [each for each in self.partial if each <= mark]:
             del self.partial[position]
 

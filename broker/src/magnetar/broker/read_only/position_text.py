@@ -20,7 +20,7 @@ MORE: Final = "..."
 SHOWN_CHARACTERS_MAX: Final = 80
 """Of a text that makes no sense: as much as tells what it is."""
 
-_STRETCH: Final = re.compile(r"\((\d{1,18}):(-1|\d{1,18})\.\.(\d{1,18}):(\d{1,18})\](?:, ?|$)")
+_STRETCH: Final = re.compile(r"\((\d{1,18}):(-1|\d{1,18})\.\.(\d{1,18}):(\d{1,18})\](?:, ?|\Z)", re.ASCII)
 
 
 class BadPositionText(PeerError):

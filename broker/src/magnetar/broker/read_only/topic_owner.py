@@ -180,7 +180,10 @@ class RemoteTopicOwner:
         return cursors
 
     async def _write_properties(self, subscription: str, properties: dict[str, str]) -> None:
-        path = f"{admin_path(self._topic)}/subscription/{java_url_encode(subscription)}/properties"
+        name = java_url_encode(subscription)
+        if "%" in subscription:
+            name = java_url_encode(name)  # Brokers decode it twice (`PersistentTopicsBase.decode`).
+        path = f"{admin_path(self._topic)}/subscription/{name}/properties"
         await self._parts.admin.call("PUT", path, body=properties)
 
     def _forget(self, subscription: str) -> None:
