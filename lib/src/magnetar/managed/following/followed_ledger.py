@@ -16,9 +16,10 @@ from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced, ManagedLedgerReadOnly
 from magnetar.managed.following.api import KeptCursor, TopicOwner
 from magnetar.managed.following.copies import FollowedCopies
-from magnetar.managed.following.follower import FollowerLag, ManagedLedgerFollower
+from magnetar.managed.following.follower import ManagedLedgerFollower
 from magnetar.managed.following.no_offloads import NoOffloads
 from magnetar.managed.following.settings import FollowSettings
+from magnetar.managed.following.tail_follower import FollowerLag
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.ledger_rollover import LedgerRollover
