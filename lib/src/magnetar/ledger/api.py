@@ -174,8 +174,9 @@ class LedgerObserver(LedgerReader, Protocol):
     while the ledger is open. `closed`: that is its end, for ever."""
 
     @property
-    def denials_needed(self) -> int:
-        """Looks in a row that find nothing, after which no confirmed entry can have been missed."""
+    def nothing_beyond(self) -> bool:
+        """Whether so many bookies have said that they have nothing behind what was seen, since the last time that
+        anything was, that no confirmed entry can have been there when they did."""
         ...
 
     def vouch(self, last_entry_id: int) -> None:
@@ -192,7 +193,8 @@ class LedgerObserver(LedgerReader, Protocol):
 
     async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
         """The entries from this one on that a bookie has, confirmed or not: at least one when it has the first, and no
-        more than about so many bytes. `LedgerUnavailable`: no bookie that should have the first one answers."""
+        more than about so many bytes. One bookie is asked, the next time another one; all of them when the first entry
+        is known to be confirmed. `LedgerUnavailable`: none answers."""
         ...
 
 

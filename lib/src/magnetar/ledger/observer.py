@@ -23,8 +23,11 @@ from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import DigestMismatch, EntryCodec, header
 from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
-STRIDE_MAX: Final = 64
-"""Entries of a striped ledger that one look asks for at once: one by one at its end, more when there are many."""
+STRIPED_MAX: Final = 64
+"""Entries of a striped ledger that one look asks for at once."""
+
+STRIDE_GROWTH: Final = 8
+"""So many times as much is asked for after a look that brought all that it asked for."""
 
 
 async def observe(
@@ -56,12 +59,17 @@ class OpenLedgerObserver(OpenLedgerReader):
         self._turn: int = 0
         """Looks that found nothing: each further one asks another bookie first."""
         self._stride: int = 1
+        """Entries that the next look asks for: few at the end, as bookies without batch reads are asked for each."""
+        self._denied: int = -1
+        self._deniers: set[str] = set()
+        """The bookies that have no entry `_denied`."""
         self._take(metadata)
 
     @property
-    def denials_needed(self) -> int:
-        """Looks in a row that find nothing, after which no confirmed entry can have been missed."""
-        return self.metadata.write_quorum - self.metadata.ack_quorum + 1
+    def nothing_beyond(self) -> bool:
+        """Whether so many bookies have said that they have nothing behind what was seen, since the last time that
+        anything was, that no confirmed entry can have been there when they did."""
+        return len(self._deniers) > self.metadata.write_quorum - self.metadata.ack_quorum
 
     def vouch(self, last_entry_id: int) -> None:
         """Somebody knows that all up to this entry are confirmed: they may be read."""
@@ -90,9 +98,9 @@ class OpenLedgerObserver(OpenLedgerReader):
             self.length_bytes = query.round.length_bytes
 
     async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
-        """The entries from this one on that a bookie has, confirmed or not. None: see `denials_needed`.
-
-        `LedgerUnavailable`: no bookie that should have the first one answers."""
+        """The entries from this one on that a bookie has, confirmed or not: at least one when it has the first, and no
+        more than about so many bytes. One bookie is asked, the next time another one; all of them when the first entry
+        is known to be confirmed. `LedgerUnavailable`: none answers."""
         entries = await self._entries_from(first_entry_id, size_bytes_max)
         payloads = [entry[self._codec.overhead_bytes :] for entry in entries]
         length_bytes = 0
@@ -124,9 +132,17 @@ class OpenLedgerObserver(OpenLedgerReader):
             count_max = min(count_max, self.last_add_confirmed + 1 - first)
         if count_max <= 0:
             return []
-        if metadata.ensemble_size == metadata.write_quorum:
-            return await self._ask_in_turn(first, count_max, size_bytes_max, self._in_turn(first, ensemble))
-        return await self._striped(first, min(count_max, self._stride), ensemble)
+        whole = metadata.ensemble_size == metadata.write_quorum
+        count = min(count_max, self._stride, BATCH_COUNT_MAX if whole else STRIPED_MAX)
+        if whole:
+            found = await self._ask_in_turn(first, count, size_bytes_max, self._in_turn(first, ensemble))
+        else:
+            found = await self._striped(first, count, ensemble)
+        if len(found) == count:
+            self._stride = min(BATCH_COUNT_MAX, STRIDE_GROWTH * count)
+        elif sum(map(len, found)) < size_bytes_max // 2:
+            self._stride = 1
+        return found
 
     async def _striped(self, first: int, count: int, ensemble: Sequence[str]) -> list[bytes]:
         results = await asyncio.gather(
@@ -142,7 +158,6 @@ class OpenLedgerObserver(OpenLedgerReader):
             if not result:
                 break
             found += result
-        self._stride = min(STRIDE_MAX, 2 * count) if len(found) == count else 1
         return found
 
     def _in_turn(self, entry_id: int, ensemble: Sequence[str]) -> list[str]:
@@ -175,6 +190,7 @@ class OpenLedgerObserver(OpenLedgerReader):
             except BookieError as error:
                 if error.code in DENIALS:
                     denied = True
+                    self._note_denial(first, bookie_id)
                     if first > self.last_add_confirmed:
                         break
                 elif error.code is BookieCode.UNREACHABLE:
@@ -184,6 +200,13 @@ class OpenLedgerObserver(OpenLedgerReader):
             raise LedgerUnavailable(f"no bookie tells of entry {self.ledger_id}:{first}: {'; '.join(problems)}")
         self._turn += 1
         return []
+
+    def _note_denial(self, entry_id: int, bookie_id: str) -> None:
+        if entry_id > self._denied:
+            self._denied = entry_id
+            self._deniers = set()
+        if entry_id == self._denied:
+            self._deniers.add(bookie_id)
 
     def _good(self, entries: Sequence[bytes], first: int) -> list[bytes]:
         good: list[bytes] = []

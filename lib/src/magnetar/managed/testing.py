@@ -382,7 +382,7 @@ class MemoryObserver(MemoryReader):
     """A `LedgerObserver` of a ledger in memory. As at bookies, the last entry of an open ledger is not known to be
     confirmed before there is another one."""
 
-    denials_needed: int = 1
+    nothing_beyond: bool = True
 
     def __init__(self, ledgers: MemoryLedgers, ledger_id: int, changed: Callable[[], None]) -> None:
         stored = ledgers.find(ledger_id)

@@ -75,7 +75,8 @@ class ListenedStore:
 
 
 class PathWatches:
-    """One listener at a store for all who follow single nodes: a change costs those of other nodes nothing. Whoever is told reads it again, with `watch=True`.
+    """One listener at a store for all who follow single nodes: a change costs those of other nodes nothing. Whoever is
+    told reads the node again, with `watch=True`.
 
     As many nodes as there are followers: they bound it."""
 

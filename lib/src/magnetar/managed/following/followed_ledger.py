@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from magnetar.core.errors import MagnetarError
@@ -16,9 +17,11 @@ from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced, ManagedLedgerReadOnly
 from magnetar.managed.following.api import KeptCursor, TopicOwner
 from magnetar.managed.following.copies import FollowedCopies
-from magnetar.managed.following.follower import FollowerLag, ManagedLedgerFollower
+from magnetar.managed.following.follower import ManagedLedgerFollower
+from magnetar.managed.following.list_changes import NO_LEDGER
 from magnetar.managed.following.no_offloads import NoOffloads
 from magnetar.managed.following.settings import FollowSettings
+from magnetar.managed.following.tail_follower import FollowerLag
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.ledger_rollover import LedgerRollover
@@ -27,6 +30,7 @@ from magnetar.managed.parts import ManagedLedgerParts
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import ManagedLedgerState
+from magnetar.managed.stats import ManagedLedgerStats
 
 logger: Final = logging.getLogger(__name__)
 
@@ -168,6 +172,11 @@ class FollowedLedger(ManagedLedger):
                 over.set()
         super().cursor_closed(cursor)
         self._follower.cursors_changed()
+
+    def internal_stats(self, *, with_cursors: bool = True) -> ManagedLedgerStats:
+        """Statistics for administrators. `with_cursors=False` is for callers that ask the cursors one by one."""
+        stats = super().internal_stats(with_cursors=with_cursors)
+        return replace(stats, ledgers=[each for each in stats.ledgers if each.ledger_id != NO_LEDGER])
 
     # --- from the follower
 

@@ -13,10 +13,10 @@ from magnetar.managed.managed_ledger import ManagedLedger
 
 
 class WriterAsOwner:
-    """A `TopicOwner`: asks whichever managed ledger `writer` is now."""
+    """A `TopicOwner`: asks whichever managed ledger `writer` is now; None: the topic has no owner."""
 
-    def __init__(self, writer: ManagedLedger) -> None:
-        self.writer: ManagedLedger = writer
+    def __init__(self, writer: ManagedLedger | None) -> None:
+        self.writer: ManagedLedger | None = writer
         self.away: bool = False
         """Nothing is answered while this is set."""
         self.asked: int = 0
@@ -29,14 +29,14 @@ class WriterAsOwner:
         """Ask the writer for its last confirmed entry."""
         self.asked += 1
         await asyncio.sleep(0)
-        if self.away:
+        if self.away or self.writer is None:
             raise Unavailable("the owner is away")
         return self.writer.last_confirmed
 
     async def keep(self, subscription: str, start: Position, properties: Mapping[str, str]) -> KeptByWriter:
         """Hold the writer's cursor of this name, unless it is held."""
         await asyncio.sleep(0)
-        if self.away:
+        if self.away or self.writer is None:
             raise Unavailable("the owner is away")
         if subscription in self.held:
             raise Unavailable(f"{subscription} is held already")
@@ -112,6 +112,7 @@ class StoredByWriter:
     async def delete(self) -> None:
         """Delete the writer's cursor."""
         self.deleting = True
+        assert self._owner.writer is not None
         await self._owner.writer.delete_cursor(self._cursor.name)
         self._owner.held.discard(self._cursor.name)
 
