@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_the_last_entry_is_asked_for_once_for_all_who_want_it(world: World) -> None:
-    assert await world.owner.last_confirmed() == (-1, -1)
+    assert await world.owner.last_confirmed() == (0, -1)
     positions = await world.publish(3)
     assert await asyncio.gather(*(world.owner.last_confirmed() for _ in range(5))) == [positions[-1]] * 5
     subscriptions = world.broker.service.topics[str(TOPIC)].subscriptions

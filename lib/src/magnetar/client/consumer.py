@@ -91,6 +91,14 @@ class Receiver(TopicEnd):
         last: MessageId = MessageId.from_wire(answer.last_message_id)
         return last
 
+    async def mark_delete(self) -> tuple[int, int]:
+        """Up to which (ledger id, entry id) the broker has the subscription acknowledged; (-1, -1) when it does not
+        say. Raises `PulsarError` or `Unavailable`."""
+        answer = await self._last_ids()
+        if not answer.HasField("consumer_mark_delete_position"):
+            return (-1, -1)
+        return MessageId.from_wire(answer.consumer_mark_delete_position).position
+
     async def _last_ids(self) -> CommandGetLastMessageIdResponse:
         while True:
             connection = await self._wait_until_attached()

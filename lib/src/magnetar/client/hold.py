@@ -73,14 +73,6 @@ class SubscriptionHold(ClientConsumer):
         """Until it stands. Raises why it is over, or `TimedOut`."""
         await self._wait_until_attached()
 
-    async def mark_delete(self) -> Position:
-        """Up to where the broker has the subscription acknowledged; (-1, -1) when it does not say. Raises `PulsarError`
-        or `Unavailable`."""
-        answer = await self._last_ids()
-        if not answer.HasField("consumer_mark_delete_position"):
-            return (-1, -1)
-        return MessageId.from_wire(answer.consumer_mark_delete_position).position
-
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None:
         """Everything up to and with this entry is done; otherwise as `acknowledge_each`."""
         ids = [MessageId(*position).to_wire()]

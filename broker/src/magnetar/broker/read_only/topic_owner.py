@@ -84,14 +84,17 @@ class RemoteTopicOwner:
         self._last = OneRequest(f"the last message of {topic}", self._ask_last)
         self._stats = OneRequest(f"internalStats of {topic}", self._ask_stats)
         self._asker: ClientConsumer | None = None
+        self._told: Position = (-1, -1)
+        """The last answer."""
+        self._ends_asked = 0
         self._kept: dict[str, KeptPosition] = {}
         self._closed = False
 
     async def last_confirmed(self) -> Position:
-        """The last entry that the owner has confirmed, asked for after this call began; (-1, -1) when there is none.
+        """The last entry that the owner has confirmed, asked for after this call began; (ledger id, -1) when there is none.
 
-        It is the last one that consumers may get: markers and what open transactions hold are not vouched for. Raises
-        `PulsarError`, or `Unavailable` within `patience_seconds`."""
+        It may be less than that, and is not when it was asked twice: the first answer is of the last message, without
+        markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
         return await self._patiently(self._last.answer(), "says nothing of its last message")
 
     async def keep(self, subscription: str, start: Position, properties: Mapping[str, str]) -> KeptPosition:
@@ -194,19 +197,33 @@ class RemoteTopicOwner:
     async def _ask_last(self) -> Position:
         asker = self._asker
         if asker is None or asker.failure is not None:
-            # It begins at the end and asks for nothing: it is there to ask.
-            asker = self._asker = await self._parts.client().consumer(
-                self._topic,
-                ConsumerOptions(
-                    subscription=f"read-only-broker-{self._parts.broker_id}",
-                    name=f"read-only broker {self._parts.broker_id}",
-                    create_topic=False,
-                    receives=False,
-                    durable=False,
-                ),
-            )
+            asker = self._asker = await self._new_asker(f"read-only-broker-{self._parts.broker_id}")
         position: Position = (await asker.last_message_id()).position
+        if position <= self._told:
+            # Nothing new among messages: what was seen may be a marker, such as a transaction's end, which is none.
+            position = max(position, await self._ask_end())
+        self._told = max(position, self._told)
         return position
+
+    async def _ask_end(self) -> Position:
+        """A subscription that begins at the end, whatever the last entry is, has its mark there."""
+        self._ends_asked += 1
+        asker = await self._new_asker(f"read-only-broker-{self._parts.broker_id}-{self._ends_asked}")
+        try:
+            return await asker.mark_delete()
+        finally:
+            await asker.close()
+
+    async def _new_asker(self, subscription: str) -> ClientConsumer:
+        """It begins at the end and asks for no messages: it is there to ask where that is."""
+        options = ConsumerOptions(
+            subscription=subscription,
+            name=f"read-only broker {self._parts.broker_id}",
+            create_topic=False,
+            receives=False,
+            durable=False,
+        )
+        return await self._parts.client().consumer(self._topic, options)
 
     async def _patiently(self, waiting: Awaitable[T], failing: str) -> T:
         patience = self._parts.settings.patience_seconds
