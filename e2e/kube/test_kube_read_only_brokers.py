@@ -86,7 +86,9 @@ class Stream:
             # It has to be there before anybody follows it.
             publish(cluster, topic, range(1))
             self.sent = 1
-            client.subscribe(topic, "stream", initial_position=pulsar.InitialPosition.Earliest).close()
+            client.subscribe(
+                topic, "stream", pulsar.ConsumerType.Failover, initial_position=pulsar.InitialPosition.Earliest
+            ).close()
         self._urls = {self._produce: cluster.service_url, self._consume: read_only_url}
         self._topic = topic
         self._pool = ThreadPoolExecutor(2)
@@ -101,7 +103,8 @@ class Stream:
 
     def _consume(self, url: str, topic: str) -> None:
         with client_of(url) as client:
-            consumer = client.subscribe(topic, "stream")
+            # An exclusive one would be refused while another broker still lets the subscription go.
+            consumer = client.subscribe(topic, "stream", pulsar.ConsumerType.Failover)
             ends_at = time.monotonic() + 900
             while not (self._over.is_set() and len(set(self.received)) >= self.sent):
                 assert time.monotonic() < ends_at, f"{len(set(self.received))} of {self.sent} came"
