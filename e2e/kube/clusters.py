@@ -74,8 +74,13 @@ class DeployedCluster:
         addresses = nodes[0]["status"]["addresses"]
         return str(next(each["address"] for each in addresses if each["type"] == "InternalIP"))
 
-    def _node_port(self, name: str) -> int:
-        ports = self.namespace.get("service", f"{self.name}-proxy")["spec"]["ports"]
+    @property
+    def read_only_service_url(self) -> str:
+        """Of the read-only brokers, for clients that reach pods by their addresses."""
+        return f"pulsar://{self._node_address()}:{self._node_port('pulsar', 'read-only-broker')}"
+
+    def _node_port(self, name: str, component: str = "proxy") -> int:
+        ports = self.namespace.get("service", f"{self.name}-{component}")["spec"]["ports"]
         return int(next(port["nodePort"] for port in ports if port["name"] == name))
 
     # --- the resource
@@ -105,12 +110,12 @@ class DeployedCluster:
         """Whether the operator has seen the newest spec and all of it is there."""
         found = self.resource()
         ready = condition(found, "Ready")
-        pool = self.pool()
+        pools = [] if "attach" in self.spec else [self.pool()]
         return (
             all(
                 condition(each, "Ready").get("status") == "True"
                 and each["status"].get("observedGeneration") == each["metadata"]["generation"]
-                for each in (found, pool)
+                for each in (found, *pools)
             )
             and ready.get("observedGeneration") == found["metadata"]["generation"]
         )

@@ -14,6 +14,9 @@ from e2e.kube.kubectl import CommandFailed, Manifest, Namespace
 
 API_VERSION = "pulsar.magnetar.dev/v1alpha1"
 
+ATTACHED: dict[str, Any] = {"attach": {}, "metadata": {"url": "zk:there:2181"}, "readOnlyBrokers": {}}
+"""Read-only brokers over a cluster that others run."""
+
 # What is there, what it is changed to (None: it is made like that), and the rule's words.
 Case = tuple[str, dict[str, Any] | None, dict[str, Any], str]
 
@@ -57,6 +60,46 @@ CASES: list[Case] = [
         None,
         {"proxy": {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}}},
         "with type LoadBalancer only",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"readOnlyBrokers": {"replicas": 3, "autoscaling": {"maxReplicas": 5}}},
+        "leave readOnlyBrokers.replicas out",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"readOnlyBrokers": {"autoscaling": {"minReplicas": 6, "maxReplicas": 5}}},
+        "readOnlyBrokers.autoscaling.minReplicas must not exceed maxReplicas",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"readOnlyBrokers": {"service": {"loadBalancerClass": "internal"}}},
+        "loadBalancerClass have an effect with type LoadBalancer only",
+    ),
+    (
+        "PulsarCluster",
+        None,
+        {"readOnlyBrokers": {"service": {"externalTrafficPolicy": "Local"}}},
+        "with the types NodePort and LoadBalancer only",
+    ),
+    ("PulsarCluster", None, {"attach": {}, "readOnlyBrokers": {}}, "attach needs metadata.url"),
+    ("PulsarCluster", None, {"attach": {}, "metadata": {"url": "zk:there:2181"}}, "attach needs metadata.url"),
+    ("PulsarCluster", None, ATTACHED | {"broker": {"replicas": 1}}, "has no brokers and bookies of its own"),
+    ("PulsarCluster", None, ATTACHED | {"bookkeeper": {"replicas": 3}}, "has no brokers and bookies of its own"),
+    (
+        "PulsarCluster",
+        {"metadata": {"url": "zk:there:2181"}, "readOnlyBrokers": {}},
+        ATTACHED,
+        "whether a cluster is attached, and to which, cannot be changed",
+    ),
+    (
+        "PulsarCluster",
+        ATTACHED,
+        ATTACHED | {"attach": {"clusterName": "other"}},
+        "whether a cluster is attached, and to which, cannot be changed",
     ),
     ("PulsarCluster", None, {"metadata": {"zookeeper": {"replicas": 2}}}, "an even number of ZooKeeper servers"),
     (

@@ -12,7 +12,14 @@ from magnetar.core.bundle import BundleName
 from magnetar.operator.children.control import TOKEN_KEY, token_secret_name
 from magnetar.operator.children.naming import INSTANCE_LABEL
 from magnetar.operator.control.controls import ASK_SECONDS_MAX, COUNT_SECONDS_MAX, Driver
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    EnsembleFacts,
+    LostBookieFacts,
+    ReadOnlyBrokerFacts,
+    ZookeeperFacts,
+)
 from magnetar.operator.resources.cluster import BundleMove
 
 from e2e.operator_simulation.brokers import BUNDLES, Broker
@@ -164,6 +171,10 @@ class SimulatedControls:
     ) -> None:
         """See `Controls`."""
         await self._tell_broker(address, token, f"split {bundle}", lambda broker: None)
+
+    async def read_only_broker(self, address: str) -> ReadOnlyBrokerFacts:
+        """See `Controls`. No cluster here has any."""
+        raise ControlUnavailable(f"no read-only broker answers at {address}")
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:
         """See `Controls`."""

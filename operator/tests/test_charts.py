@@ -85,7 +85,7 @@ def test_the_file_of_everything_sets_nearly_everything() -> None:
     assert values_of(OPERATOR).keys() - given.keys() == {"watchNamespaces", "affinity", "rbac"}
     given = yaml.safe_load((CLUSTER / "ci/everything-values.yaml").read_text())
     specification = structural_schema(PulsarClusterSpec)["properties"]
-    assert specification.keys() - given["cluster"].keys() == {"paused", "hibernated", "networkPolicies"}
+    assert specification.keys() - given["cluster"].keys() == {"attach", "paused", "hibernated", "networkPolicies"}
 
 
 def test_examples_in_values_are_valid() -> None:

@@ -14,8 +14,12 @@ from magnetar.operator.resources.cluster import PulsarClusterSpec, PulsarCluster
 from magnetar.operator.resources.crd import DEFINITIONS, custom_resource_definition
 from magnetar.operator.resources.markers import RULES
 
+from tools.charts import checking
+from tools.charts.rendering import strict_schema
 from tools.generate_crds import SIZE_BYTES_MAX, out_of_date, rendered
+from tools.source_tree import ROOT
 
+FILES = {definition.kind: f"{definition.name}.yaml" for definition in DEFINITIONS}
 CRDS = {definition.kind: custom_resource_definition(definition) for definition in DEFINITIONS}
 
 
@@ -98,6 +102,36 @@ def test_people_find_it_and_see_what_matters(crd: dict[str, Any]) -> None:
         for name in path.removeprefix(".").split("."):
             found = found["properties"][name]
         assert found["type"] in {"integer", "string"}
+
+
+def samples_of_docs() -> list[dict[str, Any]]:
+    """Whole resources in the page about Kubernetes, with their lines."""
+    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    return [yaml.safe_load(block) | {"lines": block.splitlines()} for block in blocks if "apiVersion" in block]
+
+
+@pytest.mark.parametrize("sample", samples_of_docs(), ids=lambda sample: sample["metadata"]["name"])
+def test_the_definitions_know_every_field_of_the_samples(sample: dict[str, Any]) -> None:
+    [version] = yaml.safe_load((ROOT / f"crds/{FILES[sample['kind']]}").read_text())["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    parts = {"kind": {"type": "string"}, "spec": spec}
+    schema = json.loads(strict_schema({"type": "object", "properties": parts}, "resource", ["spec"]))
+    given = {name: sample[name] for name in parts}
+    assert list(checking.faults(schema, given)) == []
+    assert list(checking.faults(schema, given | {"spec": given["spec"] | {"readOnlyBroker": {}}}))
+
+
+def test_to_attach_to_a_cluster_of_others_takes_fewer_than_fifteen_lines() -> None:
+    [sample] = [sample for sample in samples_of_docs() if "attach" in sample["spec"]]
+    assert len(sample["lines"]) < 15
+    spec = msgspec.convert(sample["spec"], PulsarClusterSpec)
+    assert spec.attach is not None
+    assert (spec.attach.cluster_name, spec.metadata.url) == ("pulsar-1", "zk:zookeeper.apache:2181")
+    assert spec.read_only_brokers is not None
+    # The rules about it: what they ask for, and what they refuse.
+    assert (spec.broker.replicas, spec.broker.autoscaling) == (None, None)
+    assert (spec.bookkeeper.replicas, spec.bookkeeper.autoscaling) == (None, None)
 
 
 def test_a_cluster_takes_fewer_than_fifteen_lines() -> None:

@@ -32,6 +32,7 @@ from magnetar.operator.plan.facts import (
     BrokerFacts,
     EnsembleFacts,
     LostBookieFacts,
+    ReadOnlyBrokerFacts,
     ZookeeperFacts,
 )
 from magnetar.operator.plan.pool.questions import Questions
@@ -96,6 +97,16 @@ async def test_brokers_are_asked_and_their_leader_for_more(stage: ReconcilerStag
     assert sorted(seen.brokers) == ["blue-broker-a", "blue-broker-b"]
     assert (seen.driver, seen.moves, seen.load) == ("leader", stage.controls.latest, None)
     assert stage.controls.calls == [("driver", "10.0.0.2:3183"), ("moves", "10.0.0.2:3183")]
+
+
+async def test_read_only_brokers_are_asked_at_their_web_ports(stage: ReconcilerStage) -> None:
+    stage.put_pod("blue-read-only-broker-a", "read-only-broker", "10.0.0.1")
+    stage.put_pod("blue-read-only-broker-b", "read-only-broker", "10.0.0.2")
+    stage.controls.read_only = {"10.0.0.2:8080": ReadOnlyBrokerFacts(connections=7)}
+    await stage.reconciler.reconcile(BLUE)
+    [seen] = stage.clusters
+    assert seen.read_only_brokers == {"blue-read-only-broker-b": ReadOnlyBrokerFacts(connections=7)}
+    assert seen.brokers == {}
 
 
 async def test_a_pool_is_seen_with_its_cluster(stage: ReconcilerStage) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.operator.children.brokers import broker_children
-from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, ZOOKEEPER
+from magnetar.operator.children.naming import BROKER, FINALIZER, INIT, PROXY, READ_ONLY_BROKER, ZOOKEEPER
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.plan.actions import Apply, Delete, EmitEvent, Plan, Scale, StartBrokerDrain
 from magnetar.operator.plan.cluster.parts import alive, one_of, template_hash
@@ -21,10 +21,12 @@ from magnetar.operator.plan.facts import (
     ClusterSeen,
     PodFacts,
     PoolFacts,
+    ReadOnlyBrokerFacts,
     ResourceFacts,
     ZookeeperFacts,
 )
 from magnetar.operator.resources.cluster import PulsarClusterStatus
+from magnetar.operator.resources.read_only import ReadOnlyBrokersStatus
 from operator_fakes.cluster_builders import (
     GENERATION,
     asked,
@@ -70,6 +72,15 @@ SPECS = optional(
     ),
     proxy=st.sampled_from([{}, {"replicas": 0}]),
     metadata=st.sampled_from([{}, {"url": "zk:elsewhere:2181"}, {"zookeeper": {"storage": {"size": "20Gi"}}}]),
+    readOnlyBrokers=st.sampled_from(
+        [
+            {},
+            {"replicas": 0},
+            {"replicas": 3},
+            {"autoscaling": {"minReplicas": 1, "maxReplicas": 4, "stabilizationSeconds": 0}},
+        ]
+    ),
+    attach=st.sampled_from([None, None, None, {"clusterName": "other"}]),
     balance=st.sampled_from([{"driver": "Operator"}, {"driver": "Leader"}, {"driver": "None"}]),
 )
 
@@ -136,12 +147,16 @@ BROKERS = st.builds(
     drain=st.sampled_from(["None", "Running", "Done"]),
     bundles_left=st.integers(0, 5),
 )
+READ_ONLY_BROKERS = st.builds(
+    ReadOnlyBrokerFacts, connections=st.integers(0, 5000), lag_seconds=st.floats(0, 100, allow_nan=False)
+)
 STATUSES = st.sampled_from(
     [
         PulsarClusterStatus(),
         PulsarClusterStatus(hibernated_replicas=3),
         healthy().status,
         msgspec.structs.replace(healthy().status, hibernated_replicas=3),
+        msgspec.structs.replace(healthy().status, read_only_brokers=ReadOnlyBrokersStatus(hibernated_replicas=3)),
     ]
 )
 
@@ -150,9 +165,13 @@ STATUSES = st.sampled_from(
 def snapshots(draw: st.DrawFn) -> ClusterSeen:
     brokers = draw(pods(BROKER, 6))
     servers = draw(pods(ZOOKEEPER, 3))
+    readers = draw(pods(READ_ONLY_BROKER, 4))
     found = {
         key: workload
-        for key in (("StatefulSet", "blue-zookeeper"), ("Deployment", "blue-broker"), ("Deployment", "blue-proxy"))
+        for key in (
+            ("StatefulSet", "blue-zookeeper"),
+            *(("Deployment", f"blue-{part}") for part in (BROKER, PROXY, READ_ONLY_BROKER)),
+        )
         if (workload := draw(workloads(*key))) is not None
     }
     objects = [
@@ -174,7 +193,7 @@ def snapshots(draw: st.DrawFn) -> ClusterSeen:
         status=draw(STATUSES),
         children=Children(
             objects={(one["kind"], one["metadata"]["name"]): one for one in draw(st.sampled_from([[], objects]))},
-            pods=[*brokers, *servers, *draw(pods(PROXY, 2)), *draw(pods(INIT, 1))],
+            pods=[*brokers, *servers, *readers, *draw(pods(PROXY, 2)), *draw(pods(INIT, 1))],
             claims=claims,
             workloads=found,
         ),
@@ -185,6 +204,7 @@ def snapshots(draw: st.DrawFn) -> ClusterSeen:
             if draw(st.booleans())
         },
         brokers={pod.name: draw(BROKERS) for pod in brokers if draw(st.booleans())},
+        read_only_brokers={pod.name: draw(READ_ONLY_BROKERS) for pod in readers if draw(st.booleans())},
         driver=draw(st.sampled_from(["", "leader", "control"])),
         now_seconds=NOW,
     )

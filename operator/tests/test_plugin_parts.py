@@ -280,11 +280,12 @@ def test_reports_leave_arguments_out_that_are_secrets() -> None:
         ("bookie", ["bookkeeper"]),
         ("broker", ["broker"]),
         ("proxy", ["proxy"]),
+        ("read-only-broker", ["readOnlyBrokers"]),
         ("zookeeper", ["metadata", "zookeeper"]),
     ],
 )
 def test_a_restart_is_an_annotation_of_the_template(component: str, path: list[str]) -> None:
-    found = cluster_patch(cluster_manifest(), component, "2026-11-21T10:00:00+00:00")
+    found = cluster_patch(cluster_manifest(spec={"readOnlyBrokers": {}}), component, "2026-11-21T10:00:00+00:00")
     for name in path:
         found = found[name]
     assert found == {"pod": {"annotations": {RESTARTED_ANNOTATION: "2026-11-21T10:00:00+00:00"}}}
@@ -294,6 +295,17 @@ def test_a_store_of_others_is_not_ours_to_restart() -> None:
     cluster = cluster_manifest(spec={"metadata": {"url": "zk:zk:2181"}})
     with pytest.raises(SettingError, match="does not run"):
         cluster_patch(cluster, "zookeeper", "now")
+
+
+def test_only_what_there_is_can_be_restarted() -> None:
+    """The annotation would make read-only brokers where nobody wants any."""
+    with pytest.raises(SettingError, match="no read-only brokers"):
+        cluster_patch(cluster_manifest(), "read-only-broker", "now")
+    attached = cluster_manifest(spec={"attach": {}, "metadata": {"url": "zk:zk:2181"}, "readOnlyBrokers": {}})
+    for component in ("broker", "bookie", "proxy"):
+        with pytest.raises(SettingError, match="others run that cluster"):
+            cluster_patch(attached, component, "now")
+    assert "readOnlyBrokers" in cluster_patch(attached, "read-only-broker", "now")
 
 
 def test_bookies_that_are_alike_come_by_their_numbers() -> None:

@@ -253,3 +253,56 @@ def test_an_overview_has_a_line_for_each() -> None:
 def test_a_resource_of_another_version_is_named() -> None:
     with pytest.raises(OtherVersion, match="PulsarCluster demo is of another version than this plugin: status"):
         cluster_view(cluster_manifest(status={"bookies": "three"}))
+
+
+READ_ONLY = {
+    "desiredReplicas": 3,
+    "replicas": 2,
+    "readyReplicas": 1,
+    "updatedReplicas": 2,
+    "serviceUrl": "pulsar://demo-read-only-broker.messaging.svc:6650",
+    "lastScale": {
+        "time": "2026-11-21T10:58:00Z",
+        "before": 2,
+        "after": 3,
+        "reason": "2 read-only brokers have 2100 connections",
+    },
+    "members": [
+        {"name": "demo-read-only-broker-a", "state": "Ready", "connections": 1, "lagSeconds": 12},
+        {"name": "demo-read-only-broker-b", "state": "Starting"},
+    ],
+}
+READ_ONLY_PODS = [
+    pod_manifest("demo-read-only-broker-a", "read-only-broker"),
+    pod_manifest("demo-read-only-broker-b", "read-only-broker", ready=False),
+]
+READ_ONLY_DRAWN = """\
+    ├── 2 to 3, 2m ago: 2 read-only brokers have 2100 connections
+    ├── ● demo-read-only-broker-a  Ready        1 connection  12 s behind
+    └── ◐ demo-read-only-broker-b  Starting"""
+
+
+def test_read_only_brokers_are_drawn_after_the_proxies() -> None:
+    manifest = cluster_manifest(spec={"readOnlyBrokers": {}}, status=status(readOnlyBrokers=READ_ONLY))
+    view = cluster_view(manifest, [pool_manifest(status=members(*WRITABLE))], [*PODS, *READ_ONLY_PODS])
+    drawn = text(draw_status(view, Drawing(now_seconds=NOW)))
+    head = "└── ◐ read-only brokers  1/3 ready  pulsar://demo-read-only-broker.messaging.svc:6650\n"
+    assert drawn.endswith(head + READ_ONLY_DRAWN)
+    overview = text(draw_overview([view], Drawing(now_seconds=NOW), namespaces=False))
+    assert "read-only" in overview.splitlines()[0]
+    assert "1/3" in overview
+    without = cluster_view(cluster_manifest("other", status=status()))
+    assert "read-only" not in text(draw_overview([without], Drawing(now_seconds=NOW), namespaces=False))
+
+
+def test_a_cluster_of_others_is_drawn_without_what_others_run() -> None:
+    spec = {"attach": {"clusterName": "pulsar-1"}, "metadata": {"url": "zk:there:2181"}, "readOnlyBrokers": {}}
+    found = status(serviceUrl=READ_ONLY["serviceUrl"], readOnlyBrokers=READ_ONLY)
+    view = cluster_view(cluster_manifest(spec=spec, status=found), [], READ_ONLY_PODS)
+    drawn = text(draw_status(view, Drawing(now_seconds=NOW)))
+    assert "metadata  zk:there:2181" in drawn
+    assert "attached to  pulsar-1, which others run" in drawn
+    assert drawn.endswith("└── ◐ read-only brokers  1/3 ready\n" + READ_ONLY_DRAWN)
+    for others in ("bookies", "proxies", " brokers  1/1"):
+        assert others not in drawn
+    assert view.entrance == "read-only-broker"

@@ -30,10 +30,16 @@
 {{- if kindIs "invalid" $found -}}{{ index . 2 }}{{- else if and (kindIs "string" $found) (eq $found "") -}}{{ index . 2 }}{{- else -}}{{ $found }}{{- end -}}
 {{- end -}}
 
+{{/* Not empty where the cluster is one that others run: `attach` may be there with nothing in it. */}}
+{{- define "magnetar-cluster.attached" -}}
+{{- if hasKey (default dict .Values.cluster) "attach" -}}{{- if not (kindIs "invalid" .Values.cluster.attach) -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
 {{/* The Service that clients connect to. */}}
 {{- define "magnetar-cluster.service" -}}
 {{- $proxies := include "magnetar-cluster.get" (list .Values.cluster "proxy.replicas" "2") -}}
-{{- include "magnetar-cluster.name" . -}}{{- ternary "-broker" "-proxy" (eq $proxies "0") -}}
+{{- include "magnetar-cluster.name" . -}}
+{{- if include "magnetar-cluster.attached" . -}}-read-only-broker{{- else -}}{{- ternary "-broker" "-proxy" (eq $proxies "0") -}}{{- end -}}
 {{- end -}}
 
 {{- define "magnetar-cluster.serviceUrl" -}}

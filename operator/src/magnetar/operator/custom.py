@@ -28,6 +28,7 @@ _SETTINGS: Final = (
     ("bookkeeper", "settings"),
     ("broker", "settings"),
     ("proxy", "settings"),
+    ("readOnlyBrokers", "settings"),
 )
 """Where specs of either kind have settings. The API server takes anything as the value of one."""
 _SIZES: Final = (

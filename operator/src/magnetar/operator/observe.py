@@ -15,6 +15,7 @@ from magnetar.operator.api import ApiServer
 from magnetar.operator.children.context import (
     BOOKIE_CONTROL_PORT,
     BROKER_CONTROL_PORT,
+    WEB_PORT,
     ZOOKEEPER_PORT,
     ClusterContext,
     Defaults,
@@ -25,6 +26,7 @@ from magnetar.operator.children.naming import (
     COMPONENT_LABEL,
     INSTANCE_LABEL,
     NAME_LABEL,
+    READ_ONLY_BROKER,
     ZOOKEEPER,
     label_text,
     selector,
@@ -113,9 +115,12 @@ class Observer:
         children, versions = _with_pools(looked, pools)
         asker = ControlPortCalls(looked.token)
         broker_pods = children.of(BROKER)
-        zookeeper, brokers = await asyncio.gather(
+        zookeeper, brokers, read_only_brokers = await asyncio.gather(
             asker.each(children.of(ZOOKEEPER), ZOOKEEPER_PORT, lambda address, _: self._controls.zookeeper(address)),
             asker.each(broker_pods, BROKER_CONTROL_PORT, self._controls.broker),
+            asker.each(
+                children.of(READ_ONLY_BROKER), WEB_PORT, lambda address, _: self._controls.read_only_broker(address)
+            ),
         )
         reach = _broker_reach(broker_pods, brokers, looked.token)
         driver, moves, load = await asyncio.gather(
@@ -131,6 +136,7 @@ class Observer:
             pools=[self._pool_facts(pool) for pool in pools],
             zookeeper=zookeeper,
             brokers=brokers,
+            read_only_brokers=read_only_brokers,
             driver=driver or "",
             moves=moves or (),
             load=load,

@@ -13,9 +13,11 @@ from magnetar.auth.certificates import authority_problem, certificate_problem
 from magnetar.auth.keys import read_public_key, read_secret_key
 from magnetar.core.errors import SettingError
 from magnetar.operator.children.access import BROKER_TOKEN_KEY, PROXY_TOKEN_KEY
+from magnetar.operator.children.read_only import PARAMETERS_KEY, TOKEN_KEY
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.facts import SpecProblem
 from magnetar.operator.resources.cluster import PulsarClusterSpec, TlsSpec
+from magnetar.operator.resources.read_only import AttachSpec
 
 SECRET_MISSING: Final = "SecretMissing"  # noqa: S105  (a reason)
 SECRET_INVALID: Final = "SecretInvalid"  # noqa: S105  (a reason)
@@ -44,11 +46,26 @@ def named_secrets(spec: PulsarClusterSpec) -> list[NamedSecret]:
         found.append(NamedSecret(tls.secret_name, "spec.tls.secretName", partial(_wrong_certificate, tls), remedy))
     if spec.authentication is not None:
         token = spec.authentication.token
-        keys = ["secret.key" if token.key == "Secret" else "public.key", BROKER_TOKEN_KEY]
-        keys += [PROXY_TOKEN_KEY] if spec.proxy.replicas else []
+        keys = ["secret.key" if token.key == "Secret" else "public.key"]
+        keys += [BROKER_TOKEN_KEY] if spec.attach is None or spec.attach.credentials is None else []
+        keys += [PROXY_TOKEN_KEY] if spec.proxy.replicas and spec.attach is None else []
         remedy = f"make it with {', '.join(keys)}: `magnetar tokens` makes them"
         look = partial(_wrong_tokens, keys)
         found.append(NamedSecret(token.secret_name, "spec.authentication.token.secretName", look, remedy))
+    return found + (_of_others(spec.attach) if spec.attach is not None else [])
+
+
+def _of_others(attach: AttachSpec) -> list[NamedSecret]:
+    """How brokers are spoken to that others run."""
+    found = []
+    if (credentials := attach.credentials) is not None:
+        key = PARAMETERS_KEY if credentials.plugin is not None else TOKEN_KEY
+        remedy = f"make it with {key}, which that cluster's brokers accept"
+        field = "spec.attach.credentials.secretName"
+        found.append(NamedSecret(credentials.secret_name, field, partial(_wrong_text, key), remedy))
+    if (tls := attach.broker_tls) is not None:
+        remedy = "make it with ca.crt, the authority of that cluster's certificates"
+        found.append(NamedSecret(tls.secret_name, "spec.attach.brokerTls.secretName", _wrong_authority, remedy))
     return found
 
 
@@ -86,6 +103,18 @@ def _wrong_tokens(keys: Sequence[str], content: Mapping[str, bytes], _: float) -
     except SettingError as error:
         return SECRET_INVALID, f"{error}: `magnetar tokens` makes another one"
     return "", ""
+
+
+def _wrong_text(key: str, content: Mapping[str, bytes], _: float) -> tuple[str, str]:
+    lacking = _lacking(content, [key])
+    return (SECRET_INVALID, lacking) if lacking else ("", "")
+
+
+def _wrong_authority(content: Mapping[str, bytes], _: float) -> tuple[str, str]:
+    if lacking := _lacking(content, ["ca.crt"]):
+        return SECRET_INVALID, lacking
+    problem = authority_problem(content["ca.crt"])
+    return (CERTIFICATE_INVALID, problem) if problem else ("", "")
 
 
 def _lacking(content: Mapping[str, bytes], keys: Sequence[str]) -> str:

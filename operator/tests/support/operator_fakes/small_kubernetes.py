@@ -13,7 +13,14 @@ from magnetar.operator.control.controls import Driver
 from magnetar.operator.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import EmitEvent
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    EnsembleFacts,
+    LostBookieFacts,
+    ReadOnlyBrokerFacts,
+    ZookeeperFacts,
+)
 from magnetar.operator.resources.cluster import BundleMove
 
 Answer = TypeVar("Answer")
@@ -165,6 +172,7 @@ class SmallControls:
     def __init__(self) -> None:
         self.bookies: dict[str, BookieFacts] = {}
         self.brokers: dict[str, BrokerFacts] = {}
+        self.read_only: dict[str, ReadOnlyBrokerFacts] = {}
         self.servers: dict[str, ZookeeperFacts] = {}
         self.lost: dict[str, LostBookieFacts] = {}
         self.under_replicated = 0
@@ -198,6 +206,9 @@ class SmallControls:
 
     async def broker(self, address: str, token: str) -> BrokerFacts:
         return self._answer(self.brokers, address)
+
+    async def read_only_broker(self, address: str) -> ReadOnlyBrokerFacts:
+        return self._answer(self.read_only, address)
 
     async def largest_ensemble(self, address: str, token: str) -> EnsembleFacts:
         return self._answer(self.ensembles, address)

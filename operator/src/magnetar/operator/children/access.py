@@ -18,7 +18,7 @@ PROXY_TOKEN_KEY: Final = f"{PROXY}-token"
 """The key of what proxies show to brokers."""
 
 _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
-_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105  (a class)
 
 
 def plain_ports(cluster: ClusterContext) -> bool:
@@ -127,6 +127,6 @@ def _credentials(cluster: ClusterContext, component: str) -> dict[str, Scalar]:
         key: f"file://{TOKEN_DIRECTORY}/{file}",
         "authorizationEnabled": wanted.authorization,
         "superUserRoles": ",".join(sorted(roles)),
-        "brokerClientAuthenticationPlugin": _PLUGIN,
+        "brokerClientAuthenticationPlugin": TOKEN_PLUGIN,
         "brokerClientAuthenticationParameters": f"file://{TOKEN_DIRECTORY}/{component}-token",
     }

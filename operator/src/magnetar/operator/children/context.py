@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.operator.children.naming import BOOKIE, BROKER, PROXY, ZOOKEEPER, OwnerResource
+from magnetar.operator.children.naming import BOOKIE, BROKER, PROXY, READ_ONLY_BROKER, ZOOKEEPER, OwnerResource
 from magnetar.operator.resources.cluster import PulsarClusterSpec
 from magnetar.operator.resources.common import Component
 
@@ -44,8 +44,18 @@ class ClusterContext:
 
     @property
     def name(self) -> str:
-        """Also Pulsar's name of the cluster."""
+        """Also Pulsar's name of the cluster, unless it is one of others."""
         return self.owner.name
+
+    @property
+    def attached(self) -> bool:
+        """Whether the cluster is one of others: only read-only brokers of it are ours."""
+        return self.spec.attach is not None
+
+    @property
+    def pulsar_name(self) -> str:
+        """Pulsar's name of the cluster."""
+        return (self.spec.attach.cluster_name if self.spec.attach is not None else None) or self.name
 
     @property
     def version(self) -> str:
@@ -71,6 +81,11 @@ class ClusterContext:
     def proxy(self) -> str:
         """The proxies' Deployment and Service."""
         return f"{self.name}-{PROXY}"
+
+    @property
+    def read_only_broker(self) -> str:
+        """The read-only brokers' Deployment and Service."""
+        return f"{self.name}-{READ_ONLY_BROKER}"
 
     def bookie(self, pool: str) -> str:
         """A pool's StatefulSet and Service."""
@@ -100,4 +115,6 @@ class ClusterContext:
     @property
     def entrance(self) -> str:
         """The Service that clients connect to."""
+        if self.attached:
+            return self.read_only_broker
         return self.proxy if self.spec.proxy.replicas else self.broker

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
-from magnetar.operator.children import bookies, brokers, proxies
+from magnetar.operator.children import bookies, brokers, proxies, read_only
 from magnetar.operator.children.configuration import setting_text
 from magnetar.operator.children.context import ClusterContext
 from magnetar.operator.resources.bookie import BookieSpec
 from magnetar.operator.resources.cluster import ZookeeperSpec
 from magnetar.operator.resources.common import Scalar
+
+_Given: TypeAlias = tuple[str, Mapping[str, Scalar] | None]
+"""Where settings stand in the spec, and what they are."""
 
 _ADDRESSES: Final = "ports and addresses of pods are fixed; spec.tls adds the TLS ports"
 _ACCESS: Final = "use spec.authentication"
@@ -36,6 +39,7 @@ _INSTEAD: Final = {
     "metadataStoreUrl": "use spec.metadata.url",
     "prometheusStatsHttpPort": "PodMonitors go by that port",
     "proxyRoles": "use spec.authentication.token.proxyRole",
+    read_only.READ_ONLY_SETTING: "spec.readOnlyBrokers is about such brokers, spec.broker about the others",
     "servicePort": "use spec.tls.plainPorts",
     "servicePortTls": _ADDRESSES,
     "superUserRoles": "use spec.authentication.superUserRoles",
@@ -49,6 +53,14 @@ _INSTEAD: Final = {
     "webServicePortTls": _ADDRESSES,
 }
 """What to do instead, by the setting's name."""
+_INSTEAD_ATTACHED: Final = _INSTEAD | {
+    "brokerClientAuthenticationParameters": "use the Secret of spec.attach.credentials",
+    "brokerClientAuthenticationPlugin": "use spec.attach.credentials",
+    "brokerClientTlsEnabled": "use spec.attach.brokerTls",
+    "brokerClientTrustCertsFilePath": "use ca.crt in the Secret of spec.attach.brokerTls",
+    "clusterName": "use spec.attach.clusterName",
+}
+"""What to do instead where the cluster is one that others run."""
 
 _CONTROL_TOKEN: Final = "controlTokenFile"  # noqa: S105  (a setting's name)
 _BY_ADDRESS: Final = frozenset({"advertisedAddress", _CONTROL_TOKEN})
@@ -60,16 +72,28 @@ def cluster_settings_without_effect(cluster: ClusterContext) -> list[str]:
     """Settings of a PulsarCluster that say otherwise than the operator's own, each with what to use instead. Those of
     its bookies are told by the pool."""
     shared = ("spec.settings", cluster.spec.settings)
+    if cluster.attached:
+        return list(dict.fromkeys(_read_only_without_effect(cluster, shared, _INSTEAD_ATTACHED)))
     broker = ("spec.broker.settings", cluster.spec.broker.settings)
     found = _without_effect((shared, broker), brokers.owned_settings(cluster), _BY_ADDRESS)
     if cluster.spec.proxy.replicas:
         proxy = ("spec.proxy.settings", cluster.spec.proxy.settings)
         found += _without_effect((shared, proxy), proxies.owned_settings(cluster), _BY_TOKEN)
+    found += _read_only_without_effect(cluster, shared, _INSTEAD)
     zookeeper = cluster.spec.metadata.zookeeper or ZookeeperSpec()
     if zookeeper.replicas > 1:
         servers = [name for name in sorted(zookeeper.settings or {}) if name.startswith("server.")]
         found += [f"spec.metadata.zookeeper.settings.{name} (use spec.metadata.zookeeper.replicas)" for name in servers]
     return list(dict.fromkeys(found))
+
+
+def _read_only_without_effect(cluster: ClusterContext, shared: _Given, instead: Mapping[str, str]) -> list[str]:
+    spec = cluster.spec.read_only_brokers
+    if spec is None:
+        return []
+    given = (shared, ("spec.readOnlyBrokers.settings", spec.settings))
+    by_pods = _BY_ADDRESS | read_only.parameters_by_environment(cluster)
+    return _without_effect(given, read_only.owned_settings(cluster), by_pods, instead)
 
 
 def pool_settings_without_effect(cluster: ClusterContext, spec: BookieSpec) -> list[str]:
@@ -78,12 +102,15 @@ def pool_settings_without_effect(cluster: ClusterContext, spec: BookieSpec) -> l
 
 
 def _without_effect(
-    given: Iterable[tuple[str, Mapping[str, Scalar] | None]], owned: Mapping[str, Scalar], by_pods: frozenset[str]
+    given: Iterable[_Given],
+    owned: Mapping[str, Scalar],
+    by_pods: frozenset[str],
+    instead: Mapping[str, str] = _INSTEAD,
 ) -> list[str]:
     found = []
     for place, settings in given:
         for name, value in sorted((settings or {}).items()):
             differs = name in owned and setting_text(value) != setting_text(owned[name])
             if differs or name in by_pods:
-                found.append(f"{place}.{name} ({_INSTEAD.get(name, 'leave it out')})")
+                found.append(f"{place}.{name} ({instead.get(name, 'leave it out')})")
     return found

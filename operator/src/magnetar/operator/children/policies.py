@@ -22,6 +22,7 @@ from magnetar.operator.children.naming import (
     INSTANCE_LABEL,
     NAME_LABEL,
     PROXY,
+    READ_ONLY_BROKER,
     READER_LABEL,
     ZOOKEEPER,
     OwnerResource,
@@ -45,9 +46,12 @@ def policy_children(cluster: ClusterContext, *, pod_monitors_known: bool) -> lis
     found = []
     if cluster.runs_zookeeper:
         found.append(budget(cluster.owner, cluster.zookeeper, cluster.name, ZOOKEEPER))
-    found.append(budget(cluster.owner, cluster.broker, cluster.name, BROKER))
-    if cluster.spec.proxy.replicas:
-        found.append(budget(cluster.owner, cluster.proxy, cluster.name, PROXY))
+    if not cluster.attached:
+        found.append(budget(cluster.owner, cluster.broker, cluster.name, BROKER))
+        if cluster.spec.proxy.replicas:
+            found.append(budget(cluster.owner, cluster.proxy, cluster.name, PROXY))
+    if cluster.spec.read_only_brokers is not None:
+        found.append(budget(cluster.owner, cluster.read_only_broker, cluster.name, READ_ONLY_BROKER))
     if cluster.spec.network_policies:
         found += _network_policies(cluster)
     wanted = cluster.spec.monitoring.pod_monitors
@@ -67,20 +71,26 @@ def budget(owner: OwnerResource, name: str, cluster: str, component: str, pool: 
 
 
 def _network_policies(cluster: ClusterContext) -> list[Manifest]:
-    own = [{"podSelector": {"matchLabels": {INSTANCE_LABEL: cluster.name, NAME_LABEL: "magnetar"}}}]
-    operator = _operator(cluster)
-    clients = sorted(client_ports(cluster).values())
+    rules = {} if cluster.attached else _own_rules(cluster)
+    if cluster.spec.read_only_brokers is not None:
+        # Their number goes by their metrics.
+        rules[READ_ONLY_BROKER] = _broker_rules(cluster, BROKER_CONTROL_PORT, WEB_PORT)
+    return [_network_policy(cluster, component, found) for component, found in sorted(rules.items())]
+
+
+def _own_rules(cluster: ClusterContext) -> dict[str, list[dict[str, Any]]]:
+    """By component, of all but the read-only brokers."""
+    own, operator = _own(cluster), _operator(cluster)
     rules = {
         BOOKIE: [
             _rule([*own, *_readers()], BOOKIE_PORT),
             _rule(operator, BOOKIE_CONTROL_PORT),
             _rule(_ANYBODY, BOOKIE_METRICS_PORT),
         ],
-        BROKER: [_rule(_ANYBODY, *clients), _rule(operator, BROKER_CONTROL_PORT)],
+        BROKER: _broker_rules(cluster, BROKER_CONTROL_PORT),
     }
-    if not plain_ports(cluster):
-        rules[BROKER].append(_rule(own, SERVICE_PORT, WEB_PORT))
     if cluster.spec.proxy.replicas:
+        clients = sorted(client_ports(cluster).values())
         rules[PROXY] = [_rule(_ANYBODY, *clients), _rule(operator, PROXY_CONTROL_PORT)]
     if cluster.runs_zookeeper:
         servers = [{"podSelector": {"matchLabels": selector(cluster.name, ZOOKEEPER)}}]
@@ -89,7 +99,19 @@ def _network_policies(cluster: ClusterContext) -> list[Manifest]:
             _rule(servers, PEER_PORT, ELECTION_PORT),
             _rule(_ANYBODY, METRICS_PORT),
         ]
-    return [_network_policy(cluster, component, found) for component, found in sorted(rules.items())]
+    return rules
+
+
+def _broker_rules(cluster: ClusterContext, *operator_ports: int) -> list[dict[str, Any]]:
+    clients = sorted(client_ports(cluster).values())
+    rules = [_rule(_ANYBODY, *clients), _rule(_operator(cluster), *operator_ports)]
+    if not plain_ports(cluster):
+        rules.append(_rule(_own(cluster), SERVICE_PORT, WEB_PORT))
+    return rules
+
+
+def _own(cluster: ClusterContext) -> list[dict[str, Any]]:
+    return [{"podSelector": {"matchLabels": {INSTANCE_LABEL: cluster.name, NAME_LABEL: "magnetar"}}}]
 
 
 def _operator(cluster: ClusterContext) -> list[dict[str, Any]]:

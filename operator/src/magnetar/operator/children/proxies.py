@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from magnetar.operator.children.access import client_ports, proxy_access_settings, service_ports
+from magnetar.operator.children.access import client_ports, proxy_access_settings
 from magnetar.operator.children.configuration import settings_file, settings_map
 from magnetar.operator.children.context import PROXY_CONTROL_PORT, ClusterContext
-from magnetar.operator.children.naming import PROXY, child, labels, selector
-from magnetar.operator.children.servers import Server, server_deployment
+from magnetar.operator.children.naming import PROXY, labels
+from magnetar.operator.children.servers import Server, client_service, server_deployment
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import Scalar
 
@@ -36,26 +36,8 @@ def proxy_children(cluster: ClusterContext, replicas: int) -> list[Manifest]:
         resources=RESOURCES,
         grace_seconds=GRACE_SECONDS,
     )
-    return [server.configuration, _service(cluster, its_labels), server_deployment(cluster, server, replicas)]
-
-
-def _service(cluster: ClusterContext, its_labels: dict[str, str]) -> Manifest:
-    wanted = cluster.spec.proxy.service
-    optional = {
-        "loadBalancerSourceRanges": wanted.load_balancer_source_ranges,
-        "loadBalancerClass": wanted.load_balancer_class,
-        "externalTrafficPolicy": wanted.external_traffic_policy,
-    }
-    spec = {
-        "type": wanted.type,
-        "selector": selector(cluster.name, PROXY),
-        "ports": service_ports(cluster),
-        **{name: value for name, value in optional.items() if value is not None},
-    }
-    service = child(cluster.owner, "Service", cluster.proxy, its_labels, spec=spec)
-    if wanted.annotations:
-        service["metadata"]["annotations"] = dict(wanted.annotations)
-    return service
+    service = client_service(cluster, PROXY, its_labels, cluster.spec.proxy.service)
+    return [server.configuration, service, server_deployment(cluster, server, replicas)]
 
 
 def owned_settings(cluster: ClusterContext) -> dict[str, Scalar]:

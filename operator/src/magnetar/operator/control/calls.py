@@ -1,4 +1,4 @@
-"""`Controls` over gRPC and TCP."""
+"""`Controls` over gRPC, HTTP and TCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import PeerError
 from magnetar.operator.control import facts
 from magnetar.operator.control.controls import ASK_SECONDS_MAX, ASKED_AT_ONCE_MAX, COUNT_SECONDS_MAX, Driver
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.control.metrics_page import MetricsPages
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    EnsembleFacts,
+    LostBookieFacts,
+    ReadOnlyBrokerFacts,
+    ZookeeperFacts,
+)
 from magnetar.operator.resources.cluster import BundleMove
 
 CHANNELS_MAX: Final = 256
@@ -47,6 +55,7 @@ class ControlCalls:
         self._clock = clock
         self._lines: OrderedDict[tuple[str, str], _Line] = OrderedDict()
         """By address and token, the one not used for longest first."""
+        self._metrics = MetricsPages(clock)
 
     async def close(self) -> None:
         """Close all channels."""
@@ -157,6 +166,10 @@ class ControlCalls:
         """Cut a bundle of the broker at the address, which keeps the parts. `ControlRefused` if it does not own it."""
         async with self._broker(address, token, COUNT_SECONDS_MAX) as control:
             await control.split_bundle(bundle, algorithm=algorithm, boundaries=boundaries)
+
+    async def read_only_broker(self, address: str) -> ReadOnlyBrokerFacts:
+        """What the metrics of a read-only broker say, some seconds old perhaps. The address is of its web port."""
+        return await self._metrics.read_only_broker(address)
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:
         """What a ZooKeeper server answers to `srvr`."""

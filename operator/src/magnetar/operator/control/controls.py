@@ -1,4 +1,4 @@
-"""What the operator asks of its pods, by their control ports and ZooKeeper's four-letter words."""
+"""What the operator asks of its pods: by their control ports, by metrics, by ZooKeeper's four-letter words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 from magnetar.balance.model import LoadSnapshot
-from magnetar.operator.plan.facts import BookieFacts, BrokerFacts, EnsembleFacts, LostBookieFacts, ZookeeperFacts
+from magnetar.operator.plan.facts import (
+    BookieFacts,
+    BrokerFacts,
+    EnsembleFacts,
+    LostBookieFacts,
+    ReadOnlyBrokerFacts,
+    ZookeeperFacts,
+)
 from magnetar.operator.resources.cluster import BundleMove
 
 ASK_SECONDS_MAX: Final = 3.0
@@ -92,6 +99,10 @@ class Controls(Protocol):
         self, address: str, token: str, bundle: str, *, algorithm: str, boundaries: Sequence[int] = ()
     ) -> None:
         """Cut a bundle of the broker at the address, which keeps the parts. `ControlRefused` if it does not own it."""
+        ...
+
+    async def read_only_broker(self, address: str) -> ReadOnlyBrokerFacts:
+        """What the metrics of a read-only broker say, some seconds old perhaps. The address is of its web port."""
         ...
 
     async def zookeeper(self, address: str) -> ZookeeperFacts:

@@ -6,11 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INIT, PROXY, ZOOKEEPER
+from magnetar.operator.children.naming import BOOKIE, BROKER, COMPONENT_LABEL, INIT, PROXY, READ_ONLY_BROKER, ZOOKEEPER
 
 _BOOKIE_KIND: Final = "Bookie"
 
-_PARTS: Final = {BROKER: "broker", PROXY: "proxy", ZOOKEEPER: "metadata.zookeeper", BOOKIE: "", INIT: "broker"}
+_PARTS: Final = {
+    BROKER: "broker",
+    PROXY: "proxy",
+    READ_ONLY_BROKER: "readOnlyBrokers",
+    ZOOKEEPER: "metadata.zookeeper",
+    BOOKIE: "",
+    INIT: "broker",
+}
 """The part of a spec that a component has. A pool's own spec has what is a bookie's at its top."""
 
 _POD: Final = r"spec\.template\."
@@ -42,7 +49,7 @@ def what_to_correct(owner_kind: str, manifest: Mapping[str, Any], words: str) ->
     if component not in _PARTS:
         return ""
     field = next((field for pattern, field in _FIELDS if re.search(pattern, words)), "")
-    if not field and manifest["kind"] == "Service" and component == PROXY and "spec." in words:
+    if not field and manifest["kind"] == "Service" and component in (PROXY, READ_ONLY_BROKER) and "spec." in words:
         field = "service"
     if not field:
         return ""

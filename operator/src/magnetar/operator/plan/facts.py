@@ -211,6 +211,16 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyBrokerFacts:
+    """What a read-only broker's metrics say; a pod that does not answer has none."""
+
+    connections: int
+    """Connections of clients."""
+    lag_seconds: float = 0.0
+    """By which the topic that is the furthest behind is behind its writer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZookeeperFacts:
     """What a ZooKeeper server answers to `srvr`; a pod that does not answer has none."""
 
@@ -240,12 +250,13 @@ class ClusterSeen:
     status: PulsarClusterStatus
     """The cluster's status as it was written last."""
     children: Children
-    """The children of the cluster, but for those of pools: pods of zookeeper, broker, proxy, init; all claims of the
-    cluster, those of its pools too."""
+    """The children of the cluster, but for those of pools: pods of zookeeper, broker, proxy, read-only-broker, init;
+    all claims of the cluster, those of its pools too."""
     pools: Sequence[PoolFacts] = ()
     zookeeper: Mapping[str, ZookeeperFacts] = field(default_factory=dict)
     """By pod, as the next one."""
     brokers: Mapping[str, BrokerFacts] = field(default_factory=dict)
+    read_only_brokers: Mapping[str, ReadOnlyBrokerFacts] = field(default_factory=dict)
     driver: str = ""
     """Who balances, as the brokers have it: leader, control; empty: none answered."""
     moves: Sequence[BundleMove] = ()

@@ -34,6 +34,7 @@ class ComponentName(enum.StrEnum):
     BOOKIE = "bookie"
     BROKER = "broker"
     PROXY = "proxy"
+    READ_ONLY_BROKER = "read-only-broker"
 
 
 def _complete(context: typer.Context, kind: str, selector: str, incomplete: str) -> list[str]:

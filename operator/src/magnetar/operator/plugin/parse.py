@@ -170,7 +170,9 @@ def _events_about(
 ) -> list[EventView]:
     """The cluster's own and its pools' whatever they tell, and warnings about what belongs to it; the latest last."""
     own = {f"PulsarCluster/{cluster}", *(f"Bookie/{pool.name}" for pool in pools)}
-    workloads = {f"{cluster}-{part}" for part in ("zookeeper", "broker", "proxy")} | {f"{p.name}-bookie" for p in pools}
+    workloads = {f"{cluster}-{part}" for part in ("zookeeper", "broker", "proxy", "read-only-broker")} | {
+        f"{p.name}-bookie" for p in pools
+    }
     theirs = {f"{kind}/{name}" for kind in ("StatefulSet", "Deployment", "Service") for name in workloads}
     theirs |= {f"Pod/{pod.name}" for pod in pods}
     found = [event_view(event) for event in events]

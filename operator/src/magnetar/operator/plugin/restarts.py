@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from magnetar.core.errors import SettingError
+from magnetar.operator.children.naming import READ_ONLY_BROKER
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.resources.common import GROUP
 
@@ -23,4 +24,12 @@ def cluster_patch(cluster: Manifest, component: str, at: str) -> dict[str, Any]:
         if cluster.get("spec", {}).get("metadata", {}).get("url"):
             raise SettingError("the metadata are in a store that the operator does not run: restart that by yourself")
         return {"metadata": {"zookeeper": part}}
+    if component == READ_ONLY_BROKER:
+        if cluster.get("spec", {}).get("readOnlyBrokers") is None:
+            raise SettingError(
+                "the cluster has no read-only brokers: spec.readOnlyBrokers says how many there are to be"
+            )
+        return {"readOnlyBrokers": part}
+    if cluster.get("spec", {}).get("attach") is not None:
+        raise SettingError("others run that cluster: only its read-only brokers are the operator's")
     return {"bookkeeper" if component == "bookie" else component: part}

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from magnetar.core.text import human_bytes
+from magnetar.operator.children.naming import READ_ONLY_BROKER
 from magnetar.operator.plugin.drawing import BAD, BUSY, GOOD, QUIET, UNICODE, Signs, age, bar, sign
+from magnetar.operator.plugin.parse import seconds
 from magnetar.operator.plugin.views import ClusterSummary, PodView, PoolSummary
 from magnetar.operator.resources.bookie import BookieMember, DrainProgress
-from magnetar.operator.resources.cluster import BrokerMember, ComponentStatus
-from magnetar.operator.resources.common import Condition
+from magnetar.operator.resources.cluster import BrokerMember
+from magnetar.operator.resources.common import ComponentStatus, Condition
+from magnetar.operator.resources.read_only import ReadOnlyBrokerMember, ReadOnlyBrokersStatus
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +34,7 @@ _STATES: Final[Mapping[str, str]] = {
     "Writable": GOOD,
     "Ready": GOOD,
     "Draining": BUSY,
+    "Stopping": BUSY,
     "Drained": BUSY,
     "Starting": BUSY,
     "ReadOnly": BUSY,
@@ -58,10 +62,16 @@ def draw_status(view: ClusterSummary, drawing: Drawing) -> RenderableType:
         _draw_plain(tree, "ZooKeeper", view.status.zookeeper, view.of("zookeeper"), drawing)
     else:
         tree.add(Text.assemble(sign(drawing.signs, ""), " metadata  ", (view.spec.metadata.url, QUIET)))
-    _draw_bookies(tree, view, drawing)
-    _draw_brokers(tree, view, drawing)
-    if view.spec.proxy.replicas or view.of("proxy"):
-        _draw_plain(tree, "proxies", view.status.proxies, view.of("proxy"), drawing)
+    if (attach := view.spec.attach) is not None:
+        words = f"{attach.cluster_name or view.name}, which others run"
+        tree.add(Text.assemble(sign(drawing.signs, ""), " attached to  ", (words, QUIET)))
+    else:
+        _draw_bookies(tree, view, drawing)
+        _draw_brokers(tree, view, drawing)
+        if view.spec.proxy.replicas or view.of("proxy"):
+            _draw_plain(tree, "proxies", view.status.proxies, view.of("proxy"), drawing)
+    if view.status.read_only_brokers is not None or view.of(READ_ONLY_BROKER):
+        _draw_read_only(tree, view, drawing)
     _draw_jobs(tree, view, drawing)
     parts: list[RenderableType] = [tree]
     if matters := [*_unseen(view, drawing), *_conditions(view)]:
@@ -257,6 +267,32 @@ def _draw_brokers(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
         branch.add(_with_trouble(line, pod, member.message or (_untold(pod, {}) if pod is not None else ""), drawing))
 
 
+def _draw_read_only(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
+    status = view.status.read_only_brokers or ReadOnlyBrokersStatus()
+    head = _head("read-only brokers", status.ready_replicas, status.desired_replicas, _rollout(status), drawing)
+    if status.service_url and view.spec.attach is None:
+        head.append(f"  {status.service_url}", style=QUIET)
+    branch = tree.add(head)
+    if (last := status.last_scale) is not None:
+        ago = age(drawing.now_seconds - seconds(last.time))
+        branch.add(Text(f"{last.before} to {last.after}, {ago} ago: {last.reason}", style=QUIET))
+    pods = {pod.name: pod for pod in view.of(READ_ONLY_BROKER)}
+    names = sorted({*pods, *(member.name for member in status.members)})
+    width = max(map(len, names), default=0)
+    for name in names:
+        pod = pods.get(name)
+        state = pod_state(pod) if pod is not None else "Down"
+        member = view.read_only_broker(name) or ReadOnlyBrokerMember(name=name, state=state)
+        state = "Terminating" if pod is not None and pod.deleting else member.state
+        colour = BUSY if state == "Terminating" else _STATES.get(state, BAD if pod is None else pod_colour(pod))
+        line = Text.assemble(sign(drawing.signs, colour), " ", name.ljust(width), "  ", state.ljust(11))
+        if member.connections is not None:
+            line.append(f"  {member.connections} connection{'' if member.connections == 1 else 's'}")
+        if member.lag_seconds is not None:
+            line.append(f"  {member.lag_seconds} s behind")
+        branch.add(_with_trouble(line, pod, member.message or (_untold(pod, {}) if pod is not None else ""), drawing))
+
+
 def _draw_jobs(tree: Tree, view: ClusterSummary, drawing: Drawing) -> None:
     """The metadata Job's pod is of interest until it is done."""
     for pod in view.of("init"):
@@ -282,7 +318,8 @@ def _young(view: ClusterSummary, drawing: Drawing) -> bool:
 def _conditions(view: ClusterSummary) -> list[tuple[str, str, str]]:
     """(colour, what, message) of conditions that say that something is not as usual; none that says what another one,
     or the tree, has said."""
-    told = [part.message for part in (view.status.zookeeper, *_parts(view)) if part.message]
+    parts = [view.status.zookeeper, *_parts(view), view.status.read_only_brokers or ComponentStatus()]
+    told = [part.message for part in parts if part.message]
     found: list[tuple[str, str, str]] = []
     sources: list[tuple[str, Sequence[Condition]]] = [("", view.status.conditions)]
     sources += [(f"pool {pool.name}: ", pool.status.conditions) for pool in view.pools]
@@ -334,13 +371,15 @@ def _events(view: ClusterSummary, drawing: Drawing) -> RenderableType | None:
 def draw_overview(views: Sequence[ClusterSummary], drawing: Drawing, *, namespaces: bool) -> RenderableType:
     """A line for each cluster."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=QUIET)
+    read_only = any(view.status.read_only_brokers is not None for view in views)
     titles = ["", *(["namespace"] if namespaces else []), "cluster", "phase", "bookies", "brokers", "proxies"]
-    for title in [*titles, "version", "age", "message"]:
+    for title in [*titles, *(["read-only"] if read_only else []), "version", "age", "message"]:
         table.add_column(title, overflow="fold")
     for view in views:
         status = view.status
         ready = view.condition("Ready")
-        counts = [f"{part.ready_replicas}/{part.desired_replicas}" for part in _parts(view)]
+        parts = [*_parts(view), *([status.read_only_brokers or ComponentStatus()] if read_only else [])]
+        counts = [f"{part.ready_replicas}/{part.desired_replicas}" for part in parts]
         message = ready.message if ready is not None and ready.status != "True" else ""
         row = [*([view.namespace] if namespaces else []), view.name, status.phase or "not looked at yet", *counts]
         message = message if len(message) <= _MESSAGE_LENGTH_MAX else f"{message[: _MESSAGE_LENGTH_MAX - 1]}…"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from magnetar.operator.children.naming import READ_ONLY_BROKER
 from magnetar.operator.resources.bookie import BookieMember, BookieSpec, BookieStatus
 from magnetar.operator.resources.cluster import BrokerMember, PulsarClusterSpec, PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
+from magnetar.operator.resources.read_only import ReadOnlyBrokerMember
 
 
 class JsonView(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -104,6 +106,11 @@ class ClusterSummary(JsonView, kw_only=True, frozen=True):
         """What status says of a broker's pod."""
         return next((member for member in self.status.broker_members if member.name == pod), None)
 
+    def read_only_broker(self, pod: str) -> ReadOnlyBrokerMember | None:
+        """What status says of a read-only broker's pod."""
+        status = self.status.read_only_brokers
+        return next((member for member in status.members if member.name == pod), None) if status is not None else None
+
     def condition(self, type_: str) -> Condition | None:
         """One of the cluster's conditions."""
         return next((found for found in self.status.conditions if found.type == type_), None)
@@ -111,6 +118,8 @@ class ClusterSummary(JsonView, kw_only=True, frozen=True):
     @property
     def entrance(self) -> str:
         """The component that clients connect to."""
+        if self.spec.attach is not None:
+            return READ_ONLY_BROKER
         return "proxy" if self.spec.proxy.replicas else "broker"
 
 

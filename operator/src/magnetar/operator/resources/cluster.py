@@ -1,4 +1,4 @@
-"""`PulsarCluster`: metadata, bookies, brokers and proxies of one cluster."""
+"""`PulsarCluster`: metadata, bookies, brokers and proxies of one cluster, or read-only brokers of one that is there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from magnetar.operator.resources.bookie import BookieAutoscaling, BookieStorage
 from magnetar.operator.resources.common import (
     CLASS_STAYS,
     Component,
+    ComponentStatus,
     Conditions,
     Part,
     Quantity,
+    SecretName,
+    ServiceSpec,
     Settings,
     Time,
     Volume,
 )
 from magnetar.operator.resources.markers import Rule, keyed_by, says, unchangeable
+from magnetar.operator.resources.read_only import (
+    READ_ONLY_RULES,
+    AttachSpec,
+    ReadOnlyBrokersSpec,
+    ReadOnlyBrokersStatus,
+)
 
 
 class ZookeeperSpec(Component, kw_only=True, frozen=True):
@@ -97,20 +106,6 @@ class BrokerAutoscaling(Part, kw_only=True, frozen=True):
     ] = 300
 
 
-class ServiceSpec(Part, kw_only=True, frozen=True):
-    """The Kubernetes Service in front."""
-
-    type: Annotated[Literal["ClusterIP", "NodePort", "LoadBalancer"], says("Who can reach it.")] = "ClusterIP"
-    annotations: Annotated[dict[str, str] | None, says("Of the Service, for load balancers.")] = None
-    load_balancer_source_ranges: Annotated[
-        list[str] | None, says("From which addresses a LoadBalancer may be reached.")
-    ] = None
-    load_balancer_class: Annotated[str | None, says("Which controller makes the load balancer.")] = None
-    external_traffic_policy: Annotated[
-        Literal["Cluster", "Local"] | None, says("Local keeps clients' addresses, and goes to nodes with a proxy only.")
-    ] = None
-
-
 class BrokerSpec(Component, kw_only=True, frozen=True):
     """The brokers, a Deployment."""
 
@@ -143,12 +138,6 @@ class BalanceSpec(Part, kw_only=True, frozen=True):
     splits: Annotated[bool, says("Whether bundles are split.")] = True
     moves_per_round_max: Annotated[int, msgspec.Meta(ge=0), says("How many bundles are moved at once.")] = 10
     interval_seconds: Annotated[int, msgspec.Meta(ge=10), says("Between two rounds.")] = 60
-
-
-class SecretName(Part, kw_only=True, frozen=True):
-    """A Secret of the same namespace."""
-
-    secret_name: Annotated[str, msgspec.Meta(min_length=1), says("Its name.")]
 
 
 class TlsSpec(SecretName, kw_only=True, frozen=True):
@@ -222,21 +211,21 @@ class PulsarClusterSpec(Part, kw_only=True, frozen=True):
     )
     broker: Annotated[BrokerSpec, says("The brokers.")] = BrokerSpec()
     proxy: Annotated[ProxySpec, says("The proxies.")] = ProxySpec()
+    read_only_brokers: Annotated[
+        ReadOnlyBrokersSpec | None, says("Further brokers, for consumers and readers only; left out: none.")
+    ] = None
+    attach: Annotated[
+        AttachSpec | None,
+        says(
+            "The Pulsar cluster is there already, as metadata.url says: only readOnlyBrokers are run, and nothing is "
+            "written into its topics. Bookies, brokers and proxies of this resource are not made."
+        ),
+    ] = None
     balance: Annotated[BalanceSpec, says("How bundles are split and moved.")] = BalanceSpec()
     tls: Annotated[TlsSpec | None, says("The certificate that clients see.")] = None
     authentication: Annotated[AuthenticationSpec | None, says("Who may come in; left out: everybody.")] = None
     network_policies: Annotated[bool, says("Whether only the cluster's own pods may reach its inner ports.")] = True
     monitoring: Annotated[MonitoringSpec, says("What is made for Prometheus.")] = MonitoringSpec()
-
-
-class ComponentStatus(Part, kw_only=True, frozen=True):
-    """One component."""
-
-    replicas: Annotated[int, says("Pods that there are.")] = 0
-    ready_replicas: Annotated[int, says("Pods that are ready.")] = 0
-    updated_replicas: Annotated[int, says("Pods as they should be by now.")] = 0
-    desired_replicas: Annotated[int, says("Pods that there should be.")] = 0
-    message: Annotated[str, says("What is the matter, or under way.")] = ""
 
 
 class BrokerMember(Part, kw_only=True, frozen=True):
@@ -281,6 +270,9 @@ class PulsarClusterStatus(Part, kw_only=True, frozen=True):
     bookies: Annotated[ComponentStatus, says("All pools together.")] = ComponentStatus()
     brokers: Annotated[ComponentStatus, says("The brokers.")] = ComponentStatus()
     proxies: Annotated[ComponentStatus, says("The proxies.")] = ComponentStatus()
+    read_only_brokers: Annotated[
+        ReadOnlyBrokersStatus | None, says("The read-only brokers, where there are to be any.")
+    ] = None
     broker_replicas: Annotated[int, says("For the scale subresource.")] = 0
     broker_selector: Annotated[str, says("For the scale subresource.")] = ""
     broker_members: Annotated[list[BrokerMember], keyed_by("name"), says("Each broker.")] = msgspec.field(
@@ -388,5 +380,6 @@ CLUSTER_RULES = (
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 40",
         "the name may have 40 characters, a to z, 0 to 9 and -, and begins with a letter: Services are named after it",
     ),
+    *READ_ONLY_RULES,
 )
 """Rules of the whole resource."""

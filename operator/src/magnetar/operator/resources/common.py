@@ -96,6 +96,27 @@ class Component(Part, kw_only=True, frozen=True):
     pod: Annotated[PodTemplate | None, says("Everything else about the pods.")] = None
 
 
+class SecretName(Part, kw_only=True, frozen=True):
+    """A Secret of the same namespace."""
+
+    secret_name: Annotated[str, msgspec.Meta(min_length=1), says("Its name.")]
+
+
+class ServiceSpec(Part, kw_only=True, frozen=True):
+    """The Kubernetes Service in front."""
+
+    type: Annotated[Literal["ClusterIP", "NodePort", "LoadBalancer"], says("Who can reach it.")] = "ClusterIP"
+    annotations: Annotated[dict[str, str] | None, says("Of the Service, for load balancers.")] = None
+    load_balancer_source_ranges: Annotated[
+        list[str] | None, says("From which addresses a LoadBalancer may be reached.")
+    ] = None
+    load_balancer_class: Annotated[str | None, says("Which controller makes the load balancer.")] = None
+    external_traffic_policy: Annotated[
+        Literal["Cluster", "Local"] | None,
+        says("Local keeps clients' addresses, and goes to nodes with such a pod only."),
+    ] = None
+
+
 class Volume(Part, kw_only=True, frozen=True):
     """One kind of volume of a StatefulSet's pods."""
 
@@ -135,6 +156,17 @@ CLASS_STAYS: Final = Rule(
     ".storageClassName",
 )
 """The rule of a `Volume` as a whole: the field's own rule is asked only where it was there before and still is."""
+
+
+class ComponentStatus(Part, kw_only=True, frozen=True):
+    """One component."""
+
+    replicas: Annotated[int, says("Pods that there are.")] = 0
+    ready_replicas: Annotated[int, says("Pods that are ready.")] = 0
+    updated_replicas: Annotated[int, says("Pods as they should be by now.")] = 0
+    desired_replicas: Annotated[int, says("Pods that there should be.")] = 0
+    message: Annotated[str, says("What is the matter, or under way.")] = ""
+
 
 ConditionStatus: TypeAlias = Literal["True", "False", "Unknown"]
 

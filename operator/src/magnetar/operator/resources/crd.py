@@ -76,6 +76,7 @@ DEFINITIONS: Final = (
             PrinterColumn(name="Bookies", path=".status.bookies.readyReplicas", type="integer"),
             PrinterColumn(name="Brokers", path=".status.brokers.readyReplicas", type="integer"),
             PrinterColumn(name="Proxies", path=".status.proxies.readyReplicas", type="integer"),
+            PrinterColumn(name="ReadOnly", path=".status.readOnlyBrokers.readyReplicas", type="integer"),
             PrinterColumn(name="Version", path=".status.version"),
             PrinterColumn(name="Age", path=".metadata.creationTimestamp", type="date"),
             PrinterColumn(name="URL", path=".status.serviceUrl", priority=1),

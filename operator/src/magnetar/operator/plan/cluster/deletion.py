@@ -8,7 +8,7 @@ as no operator runs. None is needed, as processes stop within seconds though Zoo
 from __future__ import annotations
 
 import msgspec
-from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY
+from magnetar.operator.children.naming import BROKER, FINALIZER, PROXY, READ_ONLY_BROKER
 from magnetar.operator.plan.actions import Action, Delete, EmitEvent, Plan, SetFinalizer
 from magnetar.operator.plan.cluster.parts import POD_FAILING, failures
 from magnetar.operator.plan.conditions import READY, RECONCILING, STALLED, NewCondition, condition, conditions, written
@@ -51,7 +51,7 @@ def _steps(seen: ClusterSeen) -> tuple[list[Action], str]:
     actions += [
         Delete("Job", job["name"], job["uid"], reason=_REASON) for job in jobs if "deletionTimestamp" not in job
     ]
-    serving = [pod for pod in seen.children.pods if pod.component in {BROKER, PROXY}]
+    serving = [pod for pod in seen.children.pods if pod.component in {BROKER, PROXY, READ_ONLY_BROKER}]
     if first or serving:
         return actions, f"bookies and ZooKeeper stop once {len(serving)} brokers and proxies are gone"
     actions += [Delete("Bookie", pool.name, pool.uid, reason=_REASON) for pool in seen.pools if not pool.deleting]

@@ -13,6 +13,7 @@ from magnetar.operator.plan.cluster.parts import (
     METADATA_READY,
     PODS_NOT_READY,
     PROXIES_READY,
+    READ_ONLY_BROKERS_READY,
     SCALING,
     STARTING,
     STOPPING,
@@ -27,7 +28,14 @@ from magnetar.operator.plan.conditions import READY, condition, stall_events
 from magnetar.operator.resources.cluster import PulsarClusterStatus
 from magnetar.operator.resources.common import Condition
 
-_COMPONENTS: Final = (METADATA_READY, ZOOKEEPER_READY, BOOKIES_READY, BROKERS_READY, PROXIES_READY)
+_COMPONENTS: Final = (
+    METADATA_READY,
+    ZOOKEEPER_READY,
+    BOOKIES_READY,
+    BROKERS_READY,
+    PROXIES_READY,
+    READ_ONLY_BROKERS_READY,
+)
 _OF_ALL_POOLS: Final = frozenset({TOO_FEW_BOOKIES, TOO_FEW_WRITABLE})
 """What is told of the cluster's bookies: the rest each pool tells of itself."""
 

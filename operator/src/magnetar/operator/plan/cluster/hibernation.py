@@ -1,17 +1,18 @@
-"""What stops when while a cluster goes to sleep: proxies, brokers, bookies, ZooKeeper. Waking is the usual start."""
+"""What stops when while a cluster goes to sleep: proxies and read-only
+brokers, brokers, bookies, ZooKeeper. Waking is the usual start."""
 
 from __future__ import annotations
 
-from magnetar.operator.children.naming import BROKER, PROXY
+from magnetar.operator.children.naming import BROKER, PROXY, READ_ONLY_BROKER
 from magnetar.operator.plan.cluster.parts import alive
 from magnetar.operator.plan.facts import ClusterSeen
 
 
 def brokers_may_stop(seen: ClusterSeen) -> bool:
-    """No proxy is left, and it is written down how many brokers there were."""
+    """No proxy and no read-only broker is left, and it is written down how many brokers there were."""
     spec = seen.cluster.spec
     remembered = spec.broker.replicas is not None or seen.status.hibernated_replicas is not None
-    return remembered and not alive(seen.children.of(PROXY))
+    return remembered and not alive(seen.children.of(PROXY)) and not alive(seen.children.of(READ_ONLY_BROKER))
 
 
 def zookeeper_may_stop(seen: ClusterSeen) -> bool:
@@ -19,7 +20,7 @@ def zookeeper_may_stop(seen: ClusterSeen) -> bool:
     asleep = all(
         pool.status.replicas == 0 and pool.status.cluster_generation == seen.resource.generation for pool in seen.pools
     )
-    return asleep and not alive(seen.children.of(PROXY)) and not alive(seen.children.of(BROKER))
+    return asleep and not any(alive(seen.children.of(part)) for part in (PROXY, BROKER, READ_ONLY_BROKER))
 
 
 def remembered_brokers(seen: ClusterSeen) -> int | None:

@@ -41,7 +41,7 @@ def _configurations(seen: ClusterSeen, wanted: set[tuple[str, str]]) -> list[Del
         if kind != "ConfigMap" or (kind, name) in wanted or name in used or not _is_ours(seen, manifest):
             continue
         component, _, _ = name.rpartition("-")
-        if component in (cluster.zookeeper, cluster.broker, cluster.proxy):
+        if component in (cluster.zookeeper, cluster.broker, cluster.proxy, cluster.read_only_broker):
             by_component.setdefault(component, []).append(manifest)
     found = []
     for manifests in by_component.values():

@@ -12,15 +12,17 @@ from magnetar.operator.plan.actions import Action, Apply
 from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import PodFacts
 from magnetar.operator.plan.rollout import failing, trouble
-from magnetar.operator.resources.cluster import ComponentStatus
+from magnetar.operator.resources.common import ComponentStatus
 
 METADATA_READY: Final = "MetadataReady"
 ZOOKEEPER_READY: Final = "ZookeeperReady"
 BOOKIES_READY: Final = "BookiesReady"
 BROKERS_READY: Final = "BrokersReady"
 PROXIES_READY: Final = "ProxiesReady"
+READ_ONLY_BROKERS_READY: Final = "ReadOnlyBrokersReady"
 
 ALL_READY: Final = "AllReady"
+ATTACHED: Final = "Attached"
 HIBERNATED: Final = "Hibernated"
 POD_FAILING: Final = "PodFailing"
 PODS_NOT_READY: Final = "PodsNotReady"

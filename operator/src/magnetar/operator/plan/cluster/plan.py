@@ -11,6 +11,7 @@ from magnetar.operator.children.metadata_job import metadata_digest
 from magnetar.operator.children.naming import FINALIZER
 from magnetar.operator.children.policies import policy_children
 from magnetar.operator.children.proxies import proxy_children
+from magnetar.operator.children.read_only import read_only_children
 from magnetar.operator.children.zookeeper import zookeeper_children
 from magnetar.operator.kubernetes.kinds import Manifest
 from magnetar.operator.plan.actions import (
@@ -25,6 +26,7 @@ from magnetar.operator.plan.actions import (
     SplitBundle,
     TransferBundle,
 )
+from magnetar.operator.plan.cluster.attached import plan_attached
 from magnetar.operator.plan.cluster.brokers import plan_brokers
 from magnetar.operator.plan.cluster.deletion import plan_deletion
 from magnetar.operator.plan.cluster.deployments import RolloutGate
@@ -32,6 +34,7 @@ from magnetar.operator.plan.cluster.events import transitions
 from magnetar.operator.plan.cluster.leftovers import finished_jobs, leftovers
 from magnetar.operator.plan.cluster.parts import METADATA_READY, applied
 from magnetar.operator.plan.cluster.proxies import plan_proxies
+from magnetar.operator.plan.cluster.read_only import after_brokers, plan_read_only_brokers
 from magnetar.operator.plan.cluster.start import (
     brokers_start_waits_for,
     brokers_update_waits_for,
@@ -42,7 +45,7 @@ from magnetar.operator.plan.cluster.status import ComponentPlans, cluster_status
 from magnetar.operator.plan.cluster.zookeeper import plan_zookeeper
 from magnetar.operator.plan.conditions import READY, holds, written
 from magnetar.operator.plan.facts import ClusterSeen
-from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterStatus
+from magnetar.operator.resources.cluster import BalanceSpec, PulsarClusterSpec, PulsarClusterStatus
 
 IDLE_SECONDS: Final = 60.0
 WAITING_SECONDS: Final = 30.0
@@ -83,6 +86,8 @@ def plan_cluster(seen: ClusterSeen, moves_now: Sequence[Action] = ()) -> Plan:
 
 
 def _parts(seen: ClusterSeen) -> ComponentPlans:
+    if seen.cluster.attached:
+        return plan_attached(seen)
     zookeeper = plan_zookeeper(seen)
     metadata = plan_metadata(seen, zookeeper)
     bookies = plan_bookies(seen, metadata)
@@ -97,6 +102,7 @@ def _parts(seen: ClusterSeen) -> ComponentPlans:
         bookies=bookies,
         brokers=brokers,
         proxies=plan_proxies(seen, brokers),
+        read_only_brokers=plan_read_only_brokers(seen, after_brokers(brokers)),
     )
 
 
@@ -118,6 +124,7 @@ def _rest(seen: ClusterSeen) -> list[Action]:
         *zookeeper_children(seen.cluster),
         *broker_children(seen.cluster, None),
         *proxy_children(seen.cluster, 0),
+        *read_only_children(seen.cluster, None),
         *policies,
     ]
     found = applied(manifest for manifest in policies if manifest["kind"] == "PodMonitor")
@@ -177,7 +184,13 @@ def _wake(seen: ClusterSeen, parts: ComponentPlans, status: PulsarClusterStatus)
     if any(part.busy for part in parts.all()):
         return BUSY_SECONDS
     longest = IDLE_SECONDS if holds(status.conditions, READY) else WAITING_SECONDS
-    if seen.cluster.spec.broker.autoscaling is not None and not seen.cluster.spec.hibernated:
+    if _by_load(seen.cluster.spec) and not seen.cluster.spec.hibernated:
         longest = LOAD_SECONDS
     balance = seen.cluster.spec.balance
     return min(longest, float(balance.interval_seconds)) if balance.driver == "Operator" else longest
+
+
+def _by_load(spec: PulsarClusterSpec) -> bool:
+    """Whether any number of brokers goes by what they do."""
+    read_only = spec.read_only_brokers
+    return spec.broker.autoscaling is not None or (read_only is not None and read_only.autoscaling is not None)

@@ -28,7 +28,7 @@ from magnetar.operator.plan.cluster.parts import (
 )
 from magnetar.operator.plan.conditions import READY, STALLED, NewCondition, condition, holds
 from magnetar.operator.plan.facts import ClusterSeen, PoolFacts
-from magnetar.operator.resources.cluster import ComponentStatus
+from magnetar.operator.resources.common import ComponentStatus
 
 METADATA_INIT_FAILED: Final = "MetadataInitFailed"
 TOO_FEW_BOOKIES: Final = "TooFewBookies"

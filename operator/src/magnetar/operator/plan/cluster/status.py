@@ -25,6 +25,7 @@ from magnetar.operator.plan.cluster.parts import (
     WAITING,
     ComponentPlan,
 )
+from magnetar.operator.plan.cluster.read_only import ReadOnlyBrokersPlan
 from magnetar.operator.plan.cluster.start import metadata_written
 from magnetar.operator.plan.conditions import (
     GETS_ON,
@@ -66,10 +67,11 @@ class ComponentPlans:
     bookies: ComponentPlan
     brokers: BrokersPlan
     proxies: ComponentPlan
+    read_only_brokers: ReadOnlyBrokersPlan
 
     def all(self) -> list[ComponentPlan]:
         """In the order in which they start."""
-        return [self.zookeeper, self.metadata, self.bookies, self.brokers, self.proxies]
+        return [self.zookeeper, self.metadata, self.bookies, self.brokers, self.proxies, self.read_only_brokers]
 
 
 def cluster_status(seen: ClusterSeen, parts: ComponentPlans, moves_now: Sequence[Action]) -> PulsarClusterStatus:
@@ -88,6 +90,7 @@ def cluster_status(seen: ClusterSeen, parts: ComponentPlans, moves_now: Sequence
         bookies=parts.bookies.status,
         brokers=parts.brokers.status,
         proxies=parts.proxies.status,
+        read_only_brokers=parts.read_only_brokers.told,
         broker_replicas=parts.brokers.status.replicas,
         broker_selector=label_text(selector(cluster.name, BROKER)),
         broker_members=list(parts.brokers.members),
@@ -110,6 +113,7 @@ def _new_conditions(seen: ClusterSeen, parts: ComponentPlans) -> list[NewConditi
         if stalled is not None
         else NewCondition(STALLED, False, GETS_ON, "nothing needs a person"),
         *(part.condition for part in (parts.metadata, parts.zookeeper, parts.bookies, parts.brokers, parts.proxies)),
+        *([parts.read_only_brokers.condition] if spec.read_only_brokers is not None else []),
         NewCondition(PAUSED, True, PAUSED, "the operator looks, and touches nothing; set paused to false")
         if spec.paused
         else NewCondition(PAUSED, False, "Active", "the operator looks after the cluster"),
@@ -129,7 +133,7 @@ def stall(seen: ClusterSeen, parts: ComponentPlans) -> NewCondition | None:
 
 def _asleep(parts: ComponentPlans) -> bool:
     """Whether nothing of the cluster runs."""
-    return not any(part.status.replicas for part in (parts.zookeeper, parts.bookies, parts.brokers, parts.proxies))
+    return not any(part.status.replicas for part in parts.all())
 
 
 def _ready(

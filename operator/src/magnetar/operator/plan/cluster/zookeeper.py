@@ -27,7 +27,8 @@ from magnetar.operator.plan.cluster.parts import (
 from magnetar.operator.plan.conditions import NewCondition
 from magnetar.operator.plan.facts import ClaimFacts, ClusterSeen, PodFacts, WorkloadFacts
 from magnetar.operator.plan.rollout import next_restart
-from magnetar.operator.resources.cluster import ComponentStatus, ZookeeperSpec
+from magnetar.operator.resources.cluster import ZookeeperSpec
+from magnetar.operator.resources.common import ComponentStatus
 from magnetar.operator.resources.quantities import format_bytes, size_bytes
 
 VOLUME_NOT_EXPANDABLE: Final = "VolumeNotExpandable"

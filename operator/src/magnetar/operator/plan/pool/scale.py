@@ -88,7 +88,8 @@ def _replicas_hibernated(view: PoolView, builder: PlanBuilder) -> int | None:
     if view.desired == 0 or status is None or resource is None:
         return view.desired
     known = status.observed_generation == resource.generation
-    if known and status.brokers.replicas == 0 and status.proxies.replicas == 0:
+    read_only = status.read_only_brokers.replicas if status.read_only_brokers is not None else 0
+    if known and status.brokers.replicas == status.proxies.replicas == read_only == 0:
         return 0
     builder.waiting("Hibernating", "bookies stop when no proxy and no broker is left")
     return view.desired

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SAME_WORDS_SECONDS: Final = 30.0
 """What hinders many connections at once is said once in that time."""
 
+_ENTRANCES: Final = {"proxy": "proxies", "broker": "brokers", "read-only-broker": "read-only brokers"}
+"""By the component that clients connect to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
@@ -112,10 +115,12 @@ async def _warn(view: ClusterSummary, pods: ReadyPods, *, tls: bool) -> None:
         warn(f"{view.name} is hibernated; `kubectl pulsar wake {view.name}` starts it")
     elif not await pods.names():
         warn(f"no {view.entrance} is ready yet: connections wait for one; `kubectl pulsar status {view.name}` says why")
-    if view.entrance == "broker":
+    if view.entrance != "proxy":
         warn(
             "There are no proxies: a client is sent on to the broker that serves its topic by that pod's own address, "
-            "which is not reached from here. Set proxy.replicas, or use the admin port only."
+            "which is not reached from here. "
+            + ("Set proxy.replicas, or use" if view.entrance == "broker" else "Use")
+            + " the admin port only."
         )
     if tls:
         warn("The certificate is the Services': clients that check host names refuse it at this address.")
@@ -145,7 +150,7 @@ def _show(view: ClusterSummary, found: list[Forwarding], address: str, output: O
         Text.assemble(
             ("● ", "green"),
             (view.name, "bold"),
-            f" of namespace {view.namespace}, by its {'proxies' if view.entrance == 'proxy' else 'brokers'}",
+            f" of namespace {view.namespace}, by its {_ENTRANCES[view.entrance]}",
         ),
         Text.assemble(("  service URL  ", "dim"), (service_url, "bold")),
         Text.assemble(("  admin URL    ", "dim"), (web_url, "bold")),

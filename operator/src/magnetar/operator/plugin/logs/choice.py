@@ -39,7 +39,7 @@ def _trouble(view: ClusterSummary, pod: PodView, now_seconds: float) -> tuple[in
 
 
 def _state(view: ClusterSummary, pod: str) -> str:
-    broker = view.broker(pod)
+    broker = view.broker(pod) or view.read_only_broker(pod)
     if broker is not None:
         return broker.state
     return next((member.state for pool in view.pools if (member := pool.member(pod)) is not None), "")
@@ -49,7 +49,8 @@ def _messages(view: ClusterSummary) -> Iterable[str]:
     status = view.status
     for conditions in (status.conditions, *(pool.status.conditions for pool in view.pools)):
         yield from (condition.message for condition in conditions if matters(condition))
-    yield from (part.message for part in (status.zookeeper, status.bookies, status.brokers, status.proxies))
+    parts = (status.zookeeper, status.bookies, status.brokers, status.proxies, status.read_only_brokers)
+    yield from (part.message for part in parts if part is not None)
 
 
 def _names(message: str, pod: str) -> bool:
