@@ -112,6 +112,7 @@ def take(acks: AckState, step: Any) -> None:
         acks.acknowledge_batch_indexes(what[0], words_of(what[1]), BATCH)
 
 
+@pytest.mark.slow
 @given(st.lists(steps, max_size=25))
 @example([("each", [(9, 5)]), ("tell all",), ("seek", (9, 0)), ("tell all",)])
 @example([("part", (9, 5), 1), ("tell all",), ("up to", (9, 4)), ("seek", (9, 5))])
@@ -133,6 +134,7 @@ def test_the_owner_comes_to_have_the_same_acknowledged(story: list[Any]) -> None
     assert not tell_next(teller.told, Kept.of(acks), 4)
 
 
+@pytest.mark.slow
 @given(st.lists(steps.filter(lambda step: not step[0].startswith("seek")), max_size=25))
 def test_without_a_seek_here_there_is_none_at_the_owner(story: list[Any]) -> None:
     acks = AckState(ledger_list(), (3, -1))
@@ -237,6 +239,7 @@ def test_a_bad_text_is_told_in_short() -> None:
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.slow
 @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=40))
 def test_every_text_is_read_as_it_was_written(acknowledged: set[Position]) -> None:
     acks = AckState(LedgerList([LedgerRecord(each, 61) for each in range(6)]), (0, -1))

@@ -219,6 +219,23 @@ async def test_of_very_many_stretches_the_first_are_taken_over(world: World, mon
     assert await world.rest() == [b"2.0", b"4.0", b"6.0", b"8.0", b"10.0"]
 
 
+async def test_the_stretches_of_all_subscriptions_together_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "STRETCHES_OF_TOPIC_MAX", 5)
+    monkeypatch.setattr(internals, "STRETCHES_MIN", 1)
+    names = ["a", "b", "c"]
+    for name in names:
+        await (await world.consumer(name, from_earliest=True)).close()
+    positions = await world.publish(8)
+    for name in names:
+        kept, acks = await world.take(name)
+        await acknowledge(kept, acks, *positions[1::2])
+        await kept.close()
+    found = [len((await world.owner.keep(name, LATEST, {})).acknowledged) for name in names]
+    assert found == [4, 1, 1]
+
+
 # --- seeks, deletion
 
 
@@ -296,6 +313,7 @@ async def test_a_topic_that_moves_is_told_all_again(world: World) -> None:
     assert await world.rest() == [b"3.0", b"5.0"]
 
 
+@pytest.mark.slow
 async def test_a_topic_that_moves_to_another_broker_is_told_all_again() -> None:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(MemoryCluster(2))
