@@ -160,6 +160,7 @@ class WatchedClient:
         self._inner = inner
         self._witness = witness
         self.describe = inner.describe
+        self.observe = inner.observe
         self.delete = inner.delete
         self.close = inner.close
 

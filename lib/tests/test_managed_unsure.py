@@ -13,6 +13,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import LedgerReader, LedgerUnauthorized, LedgerUnavailable
 from magnetar.managed.cursors.cursor import Cursor
+from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.owned_node import UNSURE_WRITES_MAX
@@ -541,7 +542,7 @@ async def test_a_cursors_ledger_that_fails_while_another_takes_its_place_is_no_s
         world.ledgers.stored.clear()
         await world.store.delete_recursively("/managed-ledgers")
         _, cursor, at = await with_receipts(world, 3)
-        assert cursor.storage is not None
+        assert isinstance(cursor.storage, CursorStorage)
         before = cursor.storage.ledger_id
         age(world)
         cursor.acknowledge([at[5]])
