@@ -108,6 +108,7 @@ class Stage:
             name="topic s",
             settings=settings,
             clock=LoopClock(),
+            pause_seconds=lambda: settings.rate_seconds,
             on_lost=self.lost.append,
             on_closed=self._count,
             write_properties=self._refuse,

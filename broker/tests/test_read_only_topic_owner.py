@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 from magnetar.broker.admin.topics import internals
-from magnetar.broker.read_only.kept_position import PositionMoved
+from magnetar.broker.read_only.kept_position import KeepSettings, PositionMoved
 from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
-from magnetar.core.ids import LATEST
+from magnetar.core.ids import EARLIEST, LATEST
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.errors import CursorClosed
 from magnetar.managed.paths import cursor_path
@@ -449,3 +449,13 @@ async def test_an_owner_that_is_closed_lets_all_go(world: World) -> None:
         await kept.flush()
     with pytest.raises(Unavailable):
         await world.owner.keep("c", LATEST, {})
+
+
+async def test_thousands_of_subscriptions_are_told_of_less_often(world: World) -> None:
+    await world.owner.keep("s", EARLIEST, {})
+    assert world.owner._pause_seconds() == KeepSettings().rate_seconds
+    crowd = {f"s{number}": world.owner._kept["s"] for number in range(1_000)}
+    world.owner._kept |= crowd
+    assert world.owner._pause_seconds() == pytest.approx(10.0, rel=0.01)
+    for name in crowd:
+        del world.owner._kept[name]

@@ -73,6 +73,8 @@ class KeepSettings:
     rate_seconds: float = 1.0
     """Between the beginnings of two rounds for one subscription, unless somebody waits for it (Pulsar's own rate for a
     cursor: `managedLedgerDefaultMarkDeleteRateLimit`)."""
+    rounds_per_second_max: float = 100.0
+    """For all subscriptions of a topic together, so that thousands of them cost its owner no more than this."""
     patience_seconds: float = 30.0
     """Without any progress, after which who waits for the owner is told that it does not answer."""
     close_seconds: float = 10.0
@@ -116,6 +118,8 @@ class KeepingParts:
     """Topic and subscription, for logs and errors."""
     settings: KeepSettings
     clock: Clock
+    pause_seconds: Callable[[], float]
+    """How long between two rounds as things are now."""
     on_lost: Callable[[MagnetarError], None]
     """The subscription is another one's, is gone, or was moved by somebody else: its consumers here have to go. Called
     after `store` was, and again at the rate until the position is closed: it may be lost before those who are to be
@@ -306,7 +310,7 @@ class KeptPosition:
     def _tell_later(self) -> None:
         if self._timer is None and self._round is None:
             passed = self._parts.clock.monotonic_seconds() - self._began_seconds
-            self._timer = self._loop.call_later(max(0.0, self._parts.settings.rate_seconds - passed), self._tell_now)
+            self._timer = self._loop.call_later(max(0.0, self._parts.pause_seconds() - passed), self._tell_now)
 
     def _tell_now(self) -> None:
         self._stop_timer()

@@ -130,6 +130,7 @@ class RemoteTopicOwner:
             name=f"{self._topic} {subscription}",
             settings=self._parts.settings,
             clock=self._parts.clock,
+            pause_seconds=self._pause_seconds,
             on_lost=lambda error: self._on_lost(subscription, error),
             on_closed=lambda: self._forget(subscription),
             write_properties=lambda properties: self._write_properties(subscription, properties),
@@ -189,6 +190,10 @@ class RemoteTopicOwner:
             name = java_url_encode(name)  # Brokers decode it twice (`PersistentTopicsBase.decode`).
         path = f"{admin_path(self._topic)}/subscription/{name}/properties"
         await self._parts.admin.call("PUT", path, body=properties)
+
+    def _pause_seconds(self) -> float:
+        settings = self._parts.settings
+        return max(settings.rate_seconds, len(self._kept) / settings.rounds_per_second_max)
 
     def _forget(self, subscription: str) -> None:
         self._kept.pop(subscription, None)
