@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from magnetar.broker.bundles.close_notices import urls_of
 from magnetar.broker.read_only.membership import ReadOnlyMembership
 from magnetar.broker.read_only.paths import BROKERS_PATH, SUBSCRIPTIONS_PATH, binding_path
-from magnetar.broker.read_only.upkeep import IDLE_SECONDS, IDLE_TOPICS
+from magnetar.broker.read_only.upkeep import COMPACTIONS, IDLE_SECONDS, IDLE_TOPICS
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
@@ -394,3 +394,29 @@ async def test_a_topic_that_nobody_reads_is_let_go_of(stage: Stage) -> None:
     await reader.service.upkeep.check_now(IDLE_TOPICS)
     assert TOPIC not in reader.service.topics
     await client.consumer(TOPIC)
+
+
+async def test_a_compacted_view_is_that_of_the_owners_newest_compaction(stage: Stage) -> None:
+    producer = await stage.producer()
+    reader = await stage.reader()
+    await producer.publish(1, first=0, partition_key="a")
+    await producer.publish(1, first=1, partition_key="b")
+    await producer.publish(1, first=2, partition_key="a")
+    await compacted(stage)
+    client = await reader.connect()
+    await client.consumer(TOPIC, "first", initialPosition=EARLIEST, read_compacted=True)
+    assert payloads(await client.messages(2, permits=100)) == [b"m1", b"m2"]
+    await producer.publish(1, first=3, partition_key="b")
+    assert payloads([await client.expect(pb.BaseCommand.MESSAGE)]) == [b"m3"]
+    await compacted(stage)
+    await reader.service.upkeep.check_now(COMPACTIONS)
+    other = await reader.connect()
+    await other.consumer(TOPIC, "second", durable=False, initialPosition=EARLIEST, read_compacted=True)
+    assert payloads(await other.messages(2, permits=100)) == [b"m2", b"m3"]
+
+
+async def compacted(stage: Stage) -> None:
+    """Compact the topic at its owner, to the end."""
+    run = stage.writer.service.compaction(stage.writer.service.topics[TOPIC])
+    run.start()
+    await until(lambda: run.status["status"] == "SUCCESS")

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.read_only.bindings import Bindings
+from magnetar.broker.read_only.followed_compaction import CompactionTeller, learn_compaction
 from magnetar.broker.read_only.followed_transactions import FollowedTransactions
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -31,7 +33,7 @@ class FollowedTopic(PersistentTopic):
     """Its durable subscriptions are here from their first consumer to their last: so long is this broker bound to
     them, and holds them at the topic's owner, where their positions are kept."""
 
-    __slots__ = ("_bindings", "_leaving", "followed", "transactions")
+    __slots__ = ("_bindings", "_leaving", "_owner", "followed", "transactions")
 
     def __init__(
         self,
@@ -41,12 +43,14 @@ class FollowedTopic(PersistentTopic):
         runtime: SubscriptionRuntime,
         on_lost: Callable[[PersistentTopic, MagnetarError], None],
         bindings: Bindings,
+        owner: CompactionTeller,
     ) -> None:
         super().__init__(name, ledger, policies, runtime, on_lost)
         self.followed = ledger
         self.transactions: FollowedTransactions | None = None
         """None: the cluster has no transactions."""
         self._bindings = bindings
+        self._owner = owner
         ledger.on_lost = self._ledger_lost
         ledger.on_terminated = self._ledger_terminated
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -138,6 +142,23 @@ class FollowedTopic(PersistentTopic):
         )
 
     # --- subscriptions
+
+    async def subscribe(
+        self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
+    ) -> Subscription:
+        """Attach a consumer; who wants a compacted view gets that of the owner's newest compaction."""
+        if consumer.identity.read_compacted:
+            await self.learn_compaction()
+        return await super().subscribe(consumer, name, start, properties)
+
+    async def learn_compaction(self) -> None:
+        """Know the owner's newest compaction. Raises why that cannot be known."""
+        await learn_compaction(self.name, self.followed, self._owner)
+
+    @property
+    def reads_compacted(self) -> bool:
+        """Whether any consumer reads what a compaction left."""
+        return any(isinstance(one.cursor, CompactedCursor) for one in self.subscriptions.values())
 
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None, marks: dict[str, int] | None = None

@@ -102,7 +102,7 @@ class ReadOnlyService(BrokerService):
                 ServerError.TOPIC_NOT_FOUND,
                 f"Topic {name} does not exist, and a read-only broker makes none: a producer of it does",
             ) from None
-        topic = FollowedTopic(name, ledger, self.policies.of(name), self._runtime, self._lost, self._bindings)
+        topic = FollowedTopic(name, ledger, self.policies.of(name), self._runtime, self._lost, self._bindings, owner)
         topics.append(topic)
         try:
             if not topic.of_broker and await self.resources.partitions(COORDINATORS_TOPIC) is not None:

@@ -113,6 +113,12 @@ class RemoteTopicOwner:
             raise
         return kept
 
+    async def cursor(self, name: str) -> dict[str, Any] | None:
+        """A cursor as the owner's internalStats tells of it; None: there is none. Raises as `keep`."""
+        cursors = await self._patiently(self._stats.answer(), "does not tell of its cursors")
+        document = cursors.get(name)
+        return document if isinstance(document, dict) else None
+
     async def close(self) -> None:
         """Let go; what is still held is given up without being told."""
         self._closed = True

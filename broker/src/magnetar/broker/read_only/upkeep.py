@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.read_only.followed_topic import FollowedTopic
 from magnetar.broker.topics.replication import Replication
 from magnetar.broker.topics.sweep import Job, Work
 from magnetar.broker.topics.upkeep import STORAGE_STATISTICS, Upkeep
+from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
@@ -15,10 +18,18 @@ if TYPE_CHECKING:
     from magnetar.core.clock import CallLater
     from magnetar.managed.managed_ledger import ManagedLedger
 
+logger: Final = logging.getLogger(__name__)
+
 IDLE_TOPICS: Final = "idle topics"
 
 IDLE_SECONDS: Final = 60.0
 """How long a topic that nobody reads stays loaded: its list is watched in the metadata store so long."""
+
+COMPACTIONS: Final = "compactions"
+
+COMPACTION_SECONDS: Final = 15.0
+"""How late a newer compaction may be noticed: the owner deletes the ledger of the one before, so that its readers wait
+until then."""
 
 DONE_HERE: Final = frozenset({"rates", STORAGE_STATISTICS, "unacknowledged"})
 """Of the periodic work on topics."""
@@ -43,7 +54,22 @@ class ReadOnlyUpkeep(Upkeep):
 
     def _topic_jobs(self) -> list[Job[Topic]]:
         jobs = [job for job in super()._topic_jobs() if job.name in DONE_HERE]
-        return [*jobs, Job(IDLE_TOPICS, IDLE_SECONDS / 2, self._check_idle)]
+        return [
+            *jobs,
+            Job(IDLE_TOPICS, IDLE_SECONDS / 2, self._check_idle),
+            Job(COMPACTIONS, COMPACTION_SECONDS, self._check_compaction),
+        ]
+
+    def _check_compaction(self, topic: Topic) -> Work | None:
+        if isinstance(topic, FollowedTopic) and topic.reads_compacted:
+            return lambda: self._learn_compaction(topic)
+        return None
+
+    async def _learn_compaction(self, topic: FollowedTopic) -> None:
+        try:
+            await topic.learn_compaction()
+        except MagnetarError as error:
+            logger.info("%s: its owner does not tell of its compaction now: %s", topic.name, error)
 
     def _check_idle(self, topic: Topic) -> Work | None:
         return (lambda: self._let_go(topic)) if self._is_idle(topic) else None
