@@ -40,7 +40,7 @@ POLICY = ManagedLedgerSettings(
     retention_time_ms=-1,
     retention_size_bytes=-1,
 )
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 20.0
 
 
 class OnlyReadBookie(MemoryBookie):
@@ -135,9 +135,15 @@ class Followed:
         await self.tree.put(ledger_path(NAME), value)
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not reached():
-                await asyncio.sleep(0.001)
+        """Wait for something, and tell how things stood when it does not come."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not reached():
+                    await asyncio.sleep(0.01)
+        except TimeoutError as error:
+            ledgers = [(each.ledger_id, each.entries) for each in self.ledger.ledgers.records()]
+            shown = f"{self.ledger.state}, {ledgers}, shown {self.ledger.last_confirmed}, {self.ledger.lag}"
+            raise AssertionError(f"not reached: {shown}; the owner is {self.owner}") from error
 
     async def until_shown(self, position: Position) -> None:
         await self.until(lambda: self.ledger.last_confirmed >= position)
@@ -148,7 +154,7 @@ class Followed:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(found) < count:
                 found += await read_all(cursor)
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.01)
         return found
 
 

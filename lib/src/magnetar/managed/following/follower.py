@@ -30,6 +30,10 @@ from magnetar.managed.states import ManagedLedgerState
 logger: Final = logging.getLogger(__name__)
 
 
+PAUSE_SECONDS_MIN: Final = 0.0005
+"""A timer may fire a moment early: what is left of its pause is not worth a turn of the loop of its own."""
+
+
 class FollowedCursors(Protocol):
     """The managed ledger, as its follower knows it."""
 
@@ -193,7 +197,8 @@ class ManagedLedgerFollower:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        timer = None if seconds == NEVER else self._shared.loop.call_later(seconds, self._wake_up)
+        delay_seconds = max(seconds, PAUSE_SECONDS_MIN)
+        timer = None if seconds == NEVER else self._shared.loop.call_later(delay_seconds, self._wake_up)
         try:
             await self._wake.wait()
         finally:

@@ -1,0 +1,169 @@
+"""What is decided about the end of a followed ledger: when to look, when to ask, what to show."""
+
+from __future__ import annotations
+
+import pytest
+from magnetar.core.errors import PeerError
+from magnetar.managed.following.list_changes import NO_LEDGER, current_of, take_over
+from magnetar.managed.following.settings import FollowSettings
+from magnetar.managed.following.tail import NEVER, LedgerTail, TailStep
+from magnetar.managed.info_codec import LedgerInfo
+from magnetar.managed.ledger_list import LedgerList, LedgerRecord
+
+SETTINGS = FollowSettings(unconfirmed_bytes_max=4)
+
+
+def taken(tail: LedgerTail) -> list[bytes]:
+    shown = tail.take()
+    return [] if shown is None else shown.payloads
+
+
+def test_what_is_confirmed_is_shown_and_what_is_not_waits() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a", b"b"], 0, 1.0)
+    tail.confirm(0)
+    assert taken(tail) == [b"a"]
+    assert (tail.shown, tail.next_entry_id, tail.waiting_entries, tail.since_seconds) == (0, 2, 1, 1.0)
+    assert taken(tail) == []
+    tail.saw([b"c"], 2, 2.0)
+    tail.confirm(2)
+    shown = tail.take()
+    assert shown is not None
+    assert (shown.first_entry_id, shown.payloads, shown.length_bytes) == (1, [b"b", b"c"], 3)
+    assert (tail.waiting_entries, tail.since_seconds) == (0, NEVER)
+
+
+def test_looks_follow_at_once_on_news_and_rarer_and_rarer_on_none() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    assert tail.next_step(0.0) == (TailStep.LOOK, 0.0)
+    pauses = []
+    now = 0.0
+    for _ in range(6):
+        tail.saw([], 0, now)
+        step, pause = tail.next_step(now)
+        assert step is TailStep.PAUSE
+        pauses.append(round(pause, 6))
+        now += pause + 0.000001
+        assert tail.next_step(now)[0] is TailStep.LOOK
+    assert pauses == [0.005, 0.01, 0.02, 0.04, 0.05, 0.05]
+    tail.saw([b"a"], 0, now)
+    assert tail.next_step(now)[0] is TailStep.LOOK
+    tail.saw([], 0, now)
+    tail.confirm(0)
+    tail.take()
+    step, pause = tail.next_step(now)
+    assert step is TailStep.PAUSE
+    assert round(pause, 6) == 0.005
+
+
+def test_the_owner_is_asked_when_nothing_new_comes_and_later_after_each_answer_that_does_not_help() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a"], 0, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.LOOK
+    tail.saw([], 0, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.ASK_OWNER
+    tail.asking(1.0)
+    assert tail.next_step(1.0)[0] is TailStep.PAUSE  # One question at a time.
+    now, pauses = 1.0, []
+    for _ in range(9):
+        tail.answered(-1, now)
+        asked = now
+        while tail.next_step(now)[0] is not TailStep.ASK_OWNER:
+            step, pause = tail.next_step(now)
+            if step is TailStep.LOOK:
+                tail.saw([], 0, now)
+            else:
+                now += pause + 0.000001
+        pauses.append(round(now - asked, 3))
+        tail.asking(now)
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+    tail.answered(0, now)
+    assert taken(tail) == [b"a"]
+    assert tail.next_step(now)[0] is TailStep.PAUSE
+
+
+def test_an_owner_that_is_away_is_not_asked_more_often_because_of_news() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a"], 0, 1.0)
+    tail.saw([], 0, 1.0)
+    tail.asking(1.0)
+    tail.not_answered(1.0)
+    assert tail.owner_away
+    tail.saw([b"b"], 1, 1.05)
+    tail.saw([], 0, 1.05)
+    assert tail.next_step(1.05)[0] is TailStep.PAUSE
+    tail.saw([], 0, 1.1)
+    assert tail.next_step(1.1)[0] is TailStep.ASK_OWNER
+
+
+def test_without_room_bookies_are_asked_and_not_read() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"aaaa"], 0, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.ASK_OWNER
+    tail.asking(1.0)
+    assert tail.next_step(1.0)[0] is TailStep.ASK_BOOKIES
+    tail.asked_bookies(1.0)
+    assert tail.next_step(1.0)[0] is TailStep.PAUSE
+
+
+def test_what_is_vouched_for_and_not_seen_is_looked_for_and_else_shown_unseen() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([], 0, 1.0)
+    tail.confirm(4)
+    assert tail.next_step(1.0)[0] is TailStep.LOOK
+    tail.saw([b"a"], 0, 1.0)
+    assert taken(tail) == [b"a"]
+    assert tail.skip()
+    assert (tail.shown, tail.next_entry_id) == (4, 5)
+    assert not tail.skip()
+
+
+@pytest.mark.parametrize(("last_entry_id", "shown"), [(2, [b"b", b"c"]), (1, [b"b"]), (0, []), (-1, [])])
+def test_the_end_is_final(last_entry_id: int, shown: list[bytes]) -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a", b"b", b"c"], 0, 1.0)
+    tail.confirm(0)
+    assert taken(tail) == [b"a"]
+    tail.end(last_entry_id)
+    tail.confirm(9)
+    assert taken(tail) == shown
+    assert taken(tail) == []
+    assert not tail.skip()
+    assert tail.waiting_entries == 0
+    assert tail.next_step(99.0) == (TailStep.PAUSE, NEVER)
+
+
+def info(*records: tuple[int, int], terminated_at: tuple[int, int] | None = None) -> LedgerInfo:
+    """Ledgers with their counts; -1: in use."""
+    stored = [LedgerRecord(each, max(0, count), 10 * max(0, count), int(count >= 0)) for each, count in records]
+    return LedgerInfo(stored, terminated_at, {})
+
+
+def test_the_list_is_taken_over() -> None:
+    ledgers = LedgerList([])
+    take_over(ledgers, info())
+    assert ledgers.ids == [NO_LEDGER]
+    assert ledgers.last_position() == (-1, -1)
+    changes = take_over(ledgers, info((3, 5), (4, -1)))
+    assert (changes.added, changes.removed) == ([3, 4], [NO_LEDGER])
+    record = ledgers.get(4)
+    assert record is not None
+    record.entries = 2  # What is shown of it by now.
+    assert not take_over(ledgers, info((3, 5), (4, -1)))
+    assert ledgers.entries_in(4) == 2
+    changes = take_over(ledgers, info((4, 6), (9, -1)))
+    assert (changes.added, changes.removed, changes.counted) == ([9], [3], [4])
+    assert [(each.ledger_id, each.entries) for each in ledgers.records()] == [(4, 6), (9, 0)]
+    assert current_of(info((4, 6), (9, -1))) == 9
+    take_over(ledgers, info((4, 6), (9, -1), terminated_at=(9, 3)))
+    assert ledgers.entries_in(9) == 4
+    assert current_of(info((9, -1), terminated_at=(9, 3))) is None
+    assert current_of(info((9, 3))) is None
+
+
+@pytest.mark.parametrize("ids", [(5, 4), (4, 4), (1, 9), (-2, 9)])
+def test_a_list_out_of_order_is_refused_and_changes_nothing(ids: tuple[int, int]) -> None:
+    ledgers = LedgerList([LedgerRecord(3, 1), LedgerRecord(4)])
+    with pytest.raises(PeerError, match=r"out of order|has come before"):
+        take_over(ledgers, info(*((each, -1) for each in ids)))
+    assert ledgers.ids == [3, 4]
