@@ -11,6 +11,7 @@ from magnetar.broker.read_only.position_difference import (
     IDS_MAX,
     WORDS_MAX,
     Kept,
+    Stretch,
     Tell,
     start_after,
     takes_back,
@@ -186,6 +187,24 @@ def test_what_the_mark_has_passed_takes_no_memory() -> None:
     assert told.beyond == {}
 
 
+def test_parts_of_batches_that_are_wholly_told_take_no_memory() -> None:
+    told = Kept((1, -1), None, {(1, 2): 1, (1, 3): 1})
+    told.add(Tell(None, [Stretch(1, 2, 2)], []))
+    assert told.partial == {(1, 3): 1}
+
+
+def test_of_many_parts_a_thousand_are_told_at_once() -> None:
+    now = Kept((1, -1), None, {(1, entry): 1 for entry in range(IDS_MAX + 1)})
+    assert [len(tell.parts) for tell in tell_next(Kept((1, -1)), now, 4)] == [IDS_MAX, 1]
+
+
+def test_what_a_state_still_has_of_older_ledgers_means_nothing() -> None:
+    acks = AckState(ledger_list(), (3, 0))
+    acks.acknowledge([(3, 5), (9, 3)])
+    acks.mark_delete = (8, 0)
+    assert Kept.of(acks).beyond == {9: 0b1000}
+
+
 # --- text
 
 
@@ -211,6 +230,8 @@ def test_stretches_are_read(text: str, found: list[tuple[Position, Position]]) -
         "]",
         "[ ]",
         "(3:1..3:5]",
+        "x(3:1..3:5]]",
+        "[(3:1..3:5]x",
         "[(3:1..3:5)]",
         "[[3:1..3:5]]",
         "[(3:1..3:5],]",

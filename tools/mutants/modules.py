@@ -395,6 +395,12 @@ PARTS: Final = (
     Part("statistics", f"{_BROKER}/admin", (), _files("broker/tests", "broker_many_subscriptions")),
     Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), _files("lib/tests", "auth_token", "auth_providers")),
     Part(
+        "kept positions",
+        f"{_BROKER}/read_only",
+        ("position_difference", "position_text", "kept_position"),
+        _files("broker/tests", "read_only_positions", "read_only_kept_position", "read_only_topic_owner"),
+    ),
+    Part(
         "proxy",
         _PROXY,
         ("targets", "client_access"),

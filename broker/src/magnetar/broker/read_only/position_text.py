@@ -30,7 +30,7 @@ class BadPositionText(PeerError):
 def stretches_of(text: str) -> list[tuple[Position, Position]]:
     """The stretches in a text, in its order. `BadPositionText` for any other form: nothing is guessed, as what counts
     as acknowledged by mistake is lost."""
-    if not (text.startswith("[") and text.endswith("]")) or len(text) < 2:
+    if not text.startswith("[") or not text.endswith("]"):
         raise _bad(text)
     inside = text[1:-1]
     if inside.endswith(MORE):
@@ -61,5 +61,4 @@ def text_of(stretches: Sequence[tuple[Position, Position]]) -> str:
 
 
 def _bad(text: str) -> BadPositionText:
-    shown = text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
-    return BadPositionText(f"no acknowledged stretches: {shown!r}")
+    return BadPositionText(f"no acknowledged stretches: {text[:SHOWN_CHARACTERS_MAX]!r}")
