@@ -66,6 +66,15 @@ def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> N
     assert run_seed(seed).violations == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(3983, id="an acknowledgement comes after the end of its transaction")],
+)
+def test_a_seed_that_found_a_mistake_of_a_broker(seed: int) -> None:
+    assert run_seed(seed).violations == []
+
+
 @pytest.mark.parametrize("name", sorted(MISTAKES))
 def test_every_mistake_still_has_its_place(name: str) -> None:
     """Also those that only `--mistake all` tries: code that moves takes its mistakes along."""
