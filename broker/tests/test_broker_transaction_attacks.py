@@ -12,6 +12,7 @@ from magnetar.broker.testing.sessions import MemoryBroker, Received, batch_messa
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions import coordinator as coordinator_module
 from magnetar.broker.transactions.buffers import buffer as buffer_module
+from magnetar.broker.transactions.buffers import buffer_table as buffer_table_module
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.broker.transactions.buffers.held_appends import HeldAppends
 from magnetar.broker.transactions.pending_handle import PendingAckHandle
@@ -66,6 +67,24 @@ async def test_a_message_after_the_end_is_refused_by_the_next_owner(*, commit: b
         await client.producer(TOPIC)
         (late,) = await send(client, 1, transaction=1)
         assert (late.name, late.body.error) == ("SEND_ERROR", pb.NotAllowedError)
+
+
+async def test_a_message_after_an_abort_is_refused_where_no_transaction_has_written_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such an abort leaves no marker. The message would hold back all that comes behind it."""
+    monkeypatch.setattr(buffer_table_module, "UNMARKED_KEPT", 2)
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        for transaction in (1, 2, 3):
+            await ended(client, transaction, commit=False)
+        (late,) = await send(client, 0, transaction=3)
+        assert (late.name, late.body.error) == ("SEND_ERROR", pb.NotAllowedError)
+        await send(client, 1)
+        assert texts(await client.messages(1)) == [b"m1"]
+        table = loaded(broker).buffer.table  # type: ignore[union-attr]
+        assert (list(table.unmarked), list(table.open)) == ([(0, 2), (0, 3)], [])
 
 
 # --- markers that clients make

@@ -340,6 +340,49 @@ async def test_a_transaction_may_acknowledge_in_both_ways(broker: MemoryBroker) 
     assert await after.shown(1) == [ids[2]]
 
 
+# --- after the end
+
+
+@pytest.mark.parametrize("action", [COMMIT, ABORT])
+async def test_an_acknowledgement_that_comes_after_the_end_is_refused(broker: MemoryBroker, action: int) -> None:
+    """Nobody would end it again: the message would be with nobody."""
+    client = await Client.of(broker)
+    await client.publish(2)
+    ids = await client.receive(2)
+    # The coordinator noted the subscription, and the end overtook what the client then acknowledged there.
+    assert await client.end(5, action) is None
+    assert await client.ack(5, ids[0]) == pb.TransactionConflict
+    assert await client.ack(6, ids[1]) is None
+    assert await client.end(6, action) is None
+    assert await client.ack(6, ids[0]) == pb.TransactionConflict
+    pending = topic_of(broker).pending_acks.of(topic_of(broker).subscriptions["s"])
+    assert not pending.held.transactions
+    assert await client.again() == (ids[:1] if action == COMMIT else ids)
+    assert await client.ack(7, ids[0]) is None
+    assert await client.end(7, COMMIT) is None
+    assert backlog(broker) == (0 if action == COMMIT else 1)
+
+
+async def test_a_cumulative_acknowledgement_that_comes_after_the_end_is_refused(broker: MemoryBroker) -> None:
+    client = await Client.of(broker, EXCLUSIVE)
+    await client.publish(2)
+    ids = await client.receive(2)
+    assert await client.end(5, ABORT) is None
+    assert await client.ack(5, ids[1], kind=pb.CommandAck.Cumulative) == pb.TransactionConflict
+    assert await client.ack(6, ids[0], kind=pb.CommandAck.Cumulative) is None
+    assert await client.end(6, COMMIT) is None
+    assert backlog(broker) == 1
+
+
+async def test_an_acknowledgement_of_what_its_coordinator_has_forgotten_is_refused(broker: MemoryBroker) -> None:
+    client = await Client.of(broker)
+    await client.publish(1)
+    ids = await client.receive(1)
+    assert await client.end(9, COMMIT, mark=7) is None
+    assert await client.ack(7, ids[0]) == pb.TransactionConflict
+    assert await client.ack(8, ids[0]) is None
+
+
 # --- while something else is under way
 
 

@@ -230,6 +230,28 @@ def test_transactions_below_the_low_water_mark_are_left_behind() -> None:
     assert held.low_water_marks == {3: 5}
 
 
+def test_ends_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_state, "ENDED_KEPT", 3)
+    held = HeldAcknowledgements()
+    for number in (4, 5, 6, 7):
+        assert not held.has_ended((3, number))
+        held.note_ended((3, number))
+    assert [held.has_ended((3, number)) for number in range(4, 9)] == [False, True, True, True, False]
+    held.clear()
+    assert held.has_ended((3, 7))
+    # What a low-water mark tells of takes no room.
+    held.low_water_mark(3, 6)
+    held.note_ended((8, 1))
+    assert list(held._ended) == [(3, 7), (8, 1)]
+    assert held.has_ended((3, 4))
+    held.low_water_mark(3, 9)
+    held.low_water_mark(8, 1)
+    held.note_ended((3, 9))
+    assert not held._ended
+    assert held.has_ended((3, 9))
+    assert not held.has_ended((8, 2))
+
+
 # --- what is held, by a model
 
 MOVES = st.lists(

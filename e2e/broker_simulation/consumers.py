@@ -99,13 +99,14 @@ class Consumer(Attached):
             consumer_name=self.name,
             from_earliest=True,
         )
-        session = Session(len(history.sessions), self.name, parameters.kind, link.number, link.host, self.client.now())
+        asked_at = self.client.now()
+        session = Session(len(history.sessions), self.name, parameters.kind, link.number, link.broker, asked_at)
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
         history.sessions.append(session)
         session.number = len(history.sessions)
         history.events.append(Began(session))
         self.session = session
-        self.client.note(f"session {session.number} of {parameters.name} at {link.host}")
+        self.client.note(f"session {session.number} of {parameters.name} at {link.broker}")
 
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""

@@ -61,7 +61,7 @@ class Producer(Attached):
         request = requests.ProducerRequest(topic=self.topic, name=self.name, epoch=sequence.epoch)
         sequence.epoch += 1
         answer = await link.ask(lambda request_id: requests.producer(request_id, end_id, request))
-        self.client.note(f"produces at {link.host}, last sequence id {signed64(answer.last_sequence_id)}")
+        self.client.note(f"produces at {link.broker}, last sequence id {signed64(answer.last_sequence_id)}")
 
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""
@@ -125,7 +125,7 @@ class Producer(Attached):
             Receipt(
                 content=pending.content,
                 position=None if position == NO_POSITION else position,
-                broker=link.host,
+                broker=link.broker,
                 link=link.number,
                 asked_at=pending.asked_at,
                 told_at=self.client.now(),

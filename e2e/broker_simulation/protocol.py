@@ -66,6 +66,11 @@ class Link(asyncio.Protocol):
         self._heard = True
         self._silence: asyncio.TimerHandle | None = None
 
+    @property
+    def broker(self) -> str:
+        """The host of the broker at its other end, also behind a proxy."""
+        return self.behind or self.host
+
     async def open(self) -> None:
         """Connect and shake hands. `NoAnswer`."""
         try:

@@ -43,7 +43,7 @@ class Reader(Attached):
             start_message_id=wire_id(start),
         )
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
-        self.client.note(f"reads from {start} on at {link.host}")
+        self.client.note(f"reads from {start} on at {link.broker}")
 
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""

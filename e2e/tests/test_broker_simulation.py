@@ -60,9 +60,19 @@ def test_every_promise_is_kept(first: int) -> None:
     [
         pytest.param(1390, id="a consumer is told to leave in the moment in which it is let in"),
         pytest.param(1396, id="a client of the admin API is gone before it is served"),
+        pytest.param(5010, id="two brokers behind one proxy each let one in, and one of them is the owner"),
     ],
 )
 def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> None:
+    assert run_seed(seed).violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(3983, id="an acknowledgement comes after the end of its transaction")],
+)
+def test_a_seed_that_found_a_mistake_of_a_broker(seed: int) -> None:
     assert run_seed(seed).violations == []
 
 

@@ -30,6 +30,7 @@ from e2e.broker_simulation.history import (
     Told,
     TopicHistory,
 )
+from e2e.broker_simulation.protocol import Link
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 FAILOVER, KEY_SHARED = SubscriptionType.FAILOVER, SubscriptionType.KEY_SHARED
@@ -420,3 +421,16 @@ def test_two_exclusive_consumers() -> None:
     story.session()
     story.session(link=2)
     assert "session 1 is let in beside session 0" in story.violations()[0]
+
+
+def test_an_exclusive_consumer_at_a_former_owner() -> None:
+    """It may not know yet that it owns the topic no more."""
+    story = Story()
+    story.session()
+    story.session(link=2).broker = "broker1"
+    assert story.violations() == []
+
+
+async def test_who_is_at_the_other_end_behind_a_proxy() -> None:
+    assert Link(1, "proxy0", "broker1").broker == "broker1"
+    assert Link(2, "broker1").broker == "broker1"

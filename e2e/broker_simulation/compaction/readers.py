@@ -65,7 +65,7 @@ class CompactedReader(Attached):
             read_compacted=True,
         )
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
-        self.client.note(f"reads compacted from {start} on at {link.host}")
+        self.client.note(f"reads compacted from {start} on at {link.broker}")
 
     async def work(self, link: Link) -> None:
         """See `Attached.work`."""

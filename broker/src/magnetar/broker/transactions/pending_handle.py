@@ -218,8 +218,8 @@ class PendingAckHandle:
     def _refusal(self, transaction: TransactionBits) -> PulsarError | None:
         if self.state is not PendingAckState.READY:
             return PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements are not replayed")
-        if transaction in self._endings:
-            return PulsarError(ServerError.TRANSACTION_CONFLICT, f"Transaction {transaction} is being ended")
+        if transaction in self._endings or self.held.has_ended(transaction):
+            return PulsarError(ServerError.TRANSACTION_CONFLICT, f"Transaction {transaction} has been ended")
         if self.log is not None and self.log.full:
             return PulsarError(
                 ServerError.TOO_MANY_REQUESTS, "Too many acknowledgements of transactions wait to be stored"
@@ -289,6 +289,7 @@ class PendingAckHandle:
     async def end(self, transaction: TransactionBits, *, commit: bool, low_water_mark: int) -> None:
         """A coordinator says how a transaction ended. May be repeated. Raises what keeps it from being stored."""
         await self.ready()
+        self.held.note_ended(transaction)
         ending = self._endings.get(transaction)
         if ending is None and self.held.knows(transaction):
             ending = self._end_in_background(transaction, commit=commit)

@@ -7,6 +7,7 @@ transactions-dedup-compaction section 1.7).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +36,10 @@ HELD_WORDS_MAX: Final = 1 << 20
 
 NUMBERS_KEPT: Final = 1_024
 """Numbers of transactions that are kept before those that are over are looked for."""
+
+ENDED_KEPT: Final = 4_096
+"""Transactions of a subscription whose ends are remembered; 1 MB. Coordinators' low-water marks tell of the older ones,
+unless thousands end while one stays open."""
 
 _NO_BIT: Final = 1 << 62
 
@@ -108,6 +113,7 @@ class HeldAcknowledgements:
     hides it: it stays the same object."""
 
     __slots__ = (
+        "_ended",
         "_looked_at",
         "_numbers",
         "_words",
@@ -129,6 +135,9 @@ class HeldAcknowledgements:
         self.low_water_marks: dict[int, int] = {}
         """By coordinator: transactions up to this number are over there."""
         self._words = 0
+        # Ordered: of a plain dict whose oldest keys go, finding the next oldest takes longer each time.
+        self._ended: OrderedDict[TransactionBits, None] = OrderedDict()
+        """Those whose ends were heard of lately, oldest first, also such as held nothing here."""
         self._looked_at: list[TransactionBits] = []
         self._numbers: dict[int, list[int]] = {}
         """Of each coordinator a heap of the numbers of those that are known, with some that are over."""
@@ -244,6 +253,22 @@ class HeldAcknowledgements:
     def low_water_mark(self, coordinator: int, number: int) -> None:
         """A coordinator says that its transactions up to this number are over; the highest one counts."""
         self.low_water_marks[coordinator] = max(number, self.low_water_marks.get(coordinator, number))
+
+    def note_ended(self, transaction: TransactionBits) -> None:
+        """Its coordinator says that it ends: nobody will end again what is held for it later."""
+        ended = self._ended
+        ended[transaction] = None
+        while len(ended) > ENDED_KEPT or self._is_over(next(iter(ended))):
+            ended.popitem(last=False)
+            if not ended:
+                return
+
+    def has_ended(self, transaction: TransactionBits) -> bool:
+        """Whether nothing may be held for it any more."""
+        return transaction in self._ended or self._is_over(transaction)
+
+    def _is_over(self, transaction: TransactionBits) -> bool:
+        return transaction[1] <= self.low_water_marks.get(transaction[0], -1)
 
     def left_behind(self) -> list[TransactionBits]:
         """Transactions that their coordinators have forgotten: nobody will end them."""

@@ -318,6 +318,8 @@ class TransactionBuffer:
             return  # It has nothing here, and there can be no marker.
         if commit or self.state is BufferState.READY:
             await self._store_marker(transaction, commit=commit)
+        else:
+            self.table.abort_unmarked(transaction)
         self.table.raise_low_water_mark(transaction[0], low_water_mark)
         if self.table.lost is not None and not self._sweeping:
             self._sweeping = True

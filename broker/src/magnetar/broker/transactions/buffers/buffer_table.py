@@ -16,11 +16,23 @@ COMMITTED_KEPT: Final = 10_000
 """Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones,
 unless thousands end while one stays open."""
 
+UNMARKED_KEPT: Final = 1_000
+"""Transactions of a topic whose aborts are remembered though no marker says so; 0.2 MB."""
+
 
 class BufferTable:
     """Transactions that are open, those that have ended, and what their coordinators have forgotten."""
 
-    __slots__ = ("_looked_at", "aborted", "aborted_count", "committed", "committed_count", "low_water_marks", "open")
+    __slots__ = (
+        "_looked_at",
+        "aborted",
+        "aborted_count",
+        "committed",
+        "committed_count",
+        "low_water_marks",
+        "open",
+        "unmarked",
+    )
 
     def __init__(self) -> None:
         # Ordered ones: of a plain dict whose oldest keys go, finding the next oldest takes longer each time.
@@ -31,6 +43,9 @@ class BufferTable:
         self.committed: OrderedDict[TransactionBits, None] = OrderedDict()
         """Those that were committed lately, oldest first: a message that comes later would open them again, and whoever
         aborts them then hides what was committed."""
+        self.unmarked: OrderedDict[TransactionBits, None] = OrderedDict()
+        """Those that were aborted lately, before any transaction had written here, oldest first: there is no marker of
+        them, and a message that comes later would open them."""
         self.low_water_marks: dict[int, int] = {}
         """Of each coordinator that was heard of: the highest number up to which it knows none any more."""
         self._looked_at: TransactionBits | None = None
@@ -58,6 +73,12 @@ class BufferTable:
         self.aborted[transaction] = marker
         self.aborted.move_to_end(transaction)
 
+    def abort_unmarked(self, transaction: TransactionBits) -> None:
+        """It is aborted and has nothing here, so that no marker is stored."""
+        self.unmarked[transaction] = None
+        if len(self.unmarked) > UNMARKED_KEPT:
+            self.unmarked.popitem(last=False)
+
     @property
     def first_open(self) -> Position | None:
         """The first message of the oldest open transaction."""
@@ -78,7 +99,9 @@ class BufferTable:
 
     def has_ended(self, transaction: TransactionBits) -> bool:
         """Whether nothing of it may be stored any more."""
-        return transaction in self.committed or transaction in self.aborted or self.is_over(transaction)
+        if transaction in self.committed or transaction in self.aborted or transaction in self.unmarked:
+            return True
+        return self.is_over(transaction)
 
     def is_over(self, transaction: TransactionBits) -> bool:
         """Whether its coordinator knows it no more."""
