@@ -148,6 +148,7 @@ def effective_policies(
         retention_megabytes=megabytes,
         size_quota=_backlog_quota(broker, levels, SIZE_QUOTA),
         age_quota=_backlog_quota(broker, levels, AGE_QUOTA),
+        migrated=(local or {}).get("migrated") is True,
         inactive_topics=_inactive_topics(broker, levels),
         message_size_bytes_max=message_size if 0 < message_size < broker.settings.message_size_bytes_max else 0,
         dispatch_rates=_dispatch_rates(levels),

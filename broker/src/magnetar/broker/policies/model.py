@@ -79,6 +79,8 @@ class EffectivePolicies:
     dispatch: DispatchSettings
     """Settings of dispatch, with the limits of unacknowledged messages that are in force."""
 
+    migrated: bool = False
+    """Whether the namespace has moved to the cluster that its own cluster's policies name."""
     retention_minutes: int = 0
     """Minutes that acknowledged messages are kept; below 0: for ever."""
     retention_megabytes: int = 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import islice
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
+from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
 from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
@@ -91,9 +93,32 @@ class ConsumerCommands:
     def reached_end_of_topic(self, consumer: Consumer) -> None:
         """Tell the client that nothing will come any more, if it can take it.
 
-        C++, Python and Go clients drop the connection on this command: only the Java client knows it."""
+        C++, Python and Go clients drop the connection on this command: only the Java client knows it. Where the topic
+        goes on in another cluster, the consumer is sent there instead."""
+        attachment = self._consumers.get(consumer.consumer_id)
+        if attachment is not None and attachment.topic.destination is not None:
+            # Whoever announces the end is going through the consumers.
+            asyncio.get_running_loop().call_soon(self._move, attachment, attachment.topic.destination)
+            return
         if self._session.protocol_version >= 9 and "java" in self._session.client_version.lower():
             self._session.write(messages.reached_end_of_topic(consumer.consumer_id))
+
+    def _move(self, attachment: Attachment, destination: Destination) -> None:
+        consumer_id = attachment.consumer.consumer_id
+        if self._consumers.get(consumer_id) is not attachment:
+            return
+        self._forget(consumer_id)
+        self._session.once_known(attachment.opened_seconds, partial(self._redirect, consumer_id, destination))
+
+    def _redirect(self, consumer_id: int, destination: Destination) -> None:
+        """The client subscribes again in another cluster. Its request, if it has had no answer yet, has none."""
+        session = self._session
+        if consumer_id in self._consumers or session.ended or session.close_on_old_peer():
+            return
+        if session.protocol_version >= MIGRATION_COMMAND_VERSION:
+            urls = destination.broker_service_url, destination.broker_service_url_tls
+            session.write(messages.consumer_migrated(consumer_id, *urls))
+        session.write(messages.close_consumer(consumer_id))
 
     def consumer_disconnected(self, consumer: Consumer) -> None:
         """Tell the client to look the topic up and subscribe again."""
@@ -145,6 +170,9 @@ class ConsumerCommands:
     async def _open_guarded(self, request: CommandSubscribe, opening: MemoryReservation) -> None:
         try:
             await self._open_consumer(request, opening)
+        except TopicMigrated as moved:
+            if self._opening.get(request.consumer_id) is opening:
+                self._redirect(request.consumer_id, moved.destination)
         except PulsarError:
             # The client that closed what it was opening has had its answer.
             if self._opening.get(request.consumer_id) is opening:
@@ -161,6 +189,8 @@ class ConsumerCommands:
         await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
         create = request.force_topic_creation and await self._service.may_create(name)
         topic = await self._service.topic(name, create=create)
+        if not isinstance(topic, PersistentTopic):
+            topic.refuse_when_migrated()
         if request.HasField("schema"):
             await self._service.topic_schemas.check_for_consumer(topic, request.schema)
         if request.durable and isinstance(topic, PersistentTopic) and request.subscription not in topic.subscriptions:
@@ -185,6 +215,8 @@ class ConsumerCommands:
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
         self._reservations[request.consumer_id] = opening
         self._session.write(messages.success(request.request_id))
+        if topic.destination is not None and isinstance(subscription, Subscription):
+            subscription.terminated = True
         subscription.consumer_ready(consumer)
 
     async def _have_replicated(self, topic: PersistentTopic, consumer: Consumer, subscription: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, producer_bytes
+from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
@@ -139,6 +140,9 @@ class ProducerCommands:
     async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
         try:
             await self._open_producer(request, opening)
+        except TopicMigrated as moved:
+            if not opening.withdrawn:
+                self._redirect(request.producer_id, moved.destination)
         except PulsarError:
             # The client that closed what it was opening has had its answer.
             if not opening.withdrawn:
@@ -149,6 +153,16 @@ class ProducerCommands:
             if self._reservations.get(request.producer_id) is not opening.reservation:
                 opening.reservation.release()
 
+    def _redirect(self, producer_id: int, destination: Destination) -> None:
+        """The client opens it again in another cluster. Its request has no other answer, as from Apache's broker."""
+        session = self._session
+        if session.close_on_old_peer():
+            return
+        if session.protocol_version >= MIGRATION_COMMAND_VERSION:
+            urls = destination.broker_service_url, destination.broker_service_url_tls
+            session.write(messages.producer_migrated(producer_id, *urls))
+        session.write(messages.close_producer(producer_id))
+
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
         await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
@@ -158,6 +172,7 @@ class ProducerCommands:
         identity = self._identity(request)
         identity.name = identity.name or await self._service.new_producer_name()
         producer = Producer(identity, self, self._session.context.clock.now_ms())
+        topic.refuse_when_migrated()
         await topic.check_producer(producer)
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
@@ -189,6 +204,7 @@ class ProducerCommands:
     async def _admit(self, opening: Opening, topic: Topic, producer: Producer) -> None:
         refusal: PulsarError | None = None
         try:
+            topic.refuse_when_migrated()
             if await topic.add_producer(producer, opening.admitted):
                 refusal = await self._wait_for_turn(opening, producer)
         except BaseException:

@@ -55,8 +55,7 @@ CACHE_STEP_BYTES: Final = 16 * MIB
 """Of entries that leave the cache in one turn of the event loop when it is made smaller."""
 
 SCHEMAS_LEFT_MAX: Final = 1_000
-"""Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic of that
-name."""
+"""Deletions of topics that may be asked for again. Of one that is forgotten the schema stays for the next topic."""
 
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
@@ -249,6 +248,7 @@ class BrokerService:
         if is_bare_ledger(name):
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
+        await self.upkeep.migration.check_load(name, policies)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
         try:
@@ -260,7 +260,7 @@ class BrokerService:
         self.transactions.equip(topic)
         try:
             await topic.prepare()
-            await self.upkeep.replication.prepare(topic)
+            await self.upkeep.prepare(topic)
         except BaseException:
             # Also when the load is cancelled, and once more while it closes: the ledger is nobody else's to close.
             await asyncio.shield(topic.close())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.bundles.close_notices import CloseNotices
+from magnetar.broker.migrated_topics import Destination, TopicMigrated
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
@@ -35,6 +36,7 @@ class TopicBase:
         "bytes_in",
         "close_notices",
         "created_ms",
+        "destination",
         "dispatch_limiters",
         "groups",
         "last_active_seconds",
@@ -45,6 +47,7 @@ class TopicBase:
         "policies",
         "publish_limiter",
         "publish_limiters",
+        "redirects",
         "replicated_subscriptions",
         "replicators",
         "state",
@@ -77,6 +80,10 @@ class TopicBase:
         """What brings its messages to other clusters; None: nothing does."""
         self.replicated_subscriptions: ReplicatedSubscriptions | None = None
         """Those whose positions other clusters know; None: the topic is not replicated, or positions are not."""
+        self.destination: Destination | None = None
+        """The cluster that its clients are to go on in; None: this one."""
+        self.redirects = False
+        """Whether all is ready there."""
         self._runtime = runtime
         self._clock = clock
 
@@ -164,6 +171,15 @@ class TopicBase:
             self.replicated_subscriptions = None  # Each refers to the other.
         if self.closing and self.replicators is not None:
             self.replicators.close()
+
+    def refuse_when_migrated(self) -> None:
+        """Raises `TopicMigrated` for whoever would publish to a topic that goes on in another cluster, and
+        SERVICE_NOT_READY while it may not go there yet."""
+        if self.destination is None:
+            return
+        if not self.redirects or (self.replicators is not None and self.replicators.behind):
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} was already migrated, wait for it")
+        raise TopicMigrated(str(self.name), self.destination)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
