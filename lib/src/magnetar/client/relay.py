@@ -39,6 +39,8 @@ class RelayedEntry(Protocol):
     publish_time_ms: int
     chunked: bool
     marker: bool
+    shadowed: bool
+    """Whether it goes to a shadow topic, which reads it where it stands: its SEND names the position."""
 
 
 class RelayReceiver(Protocol):
@@ -143,6 +145,7 @@ class RelayProducer:
                     entry.num_messages,
                     chunked=entry.chunked,
                     marker=entry.marker,
+                    message_id=entry.position if entry.shadowed else None,
                 )
             )
         connection.write_parts(frames)

@@ -126,6 +126,8 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True
     remote_clusters: tuple[str, ...] = ()
+    shadow_topics: tuple[str, ...] = ()
+    """Topics that show the entries of this one."""
     """Other clusters that its messages are to be replicated to, sorted."""
 
     @property

@@ -23,6 +23,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
+    from magnetar.broker.replication.shadow_replicators import ShadowReplicators
     from magnetar.broker.replication.topic_replicators import TopicReplicators
 
 
@@ -50,6 +51,7 @@ class TopicBase:
         "redirects",
         "replicated_subscriptions",
         "replicators",
+        "shadow_replicators",
         "state",
     )
 
@@ -78,6 +80,8 @@ class TopicBase:
         self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self.replicators: TopicReplicators | None = None
         """What brings its messages to other clusters; None: nothing does."""
+        self.shadow_replicators: ShadowReplicators | None = None
+        """What tells its shadow topics of its entries; None: it has had none."""
         self.replicated_subscriptions: ReplicatedSubscriptions | None = None
         """Those whose positions other clusters know; None: the topic is not replicated, or positions are not."""
         self.destination: Destination | None = None
@@ -171,6 +175,8 @@ class TopicBase:
             self.replicated_subscriptions = None  # Each refers to the other.
         if self.closing and self.replicators is not None:
             self.replicators.close()
+        if self.closing and self.shadow_replicators is not None:
+            self.shadow_replicators.close()
 
     def refuse_when_migrated(self) -> None:
         """Raises `TopicMigrated` for whoever would publish to a topic that goes on in another cluster, and
