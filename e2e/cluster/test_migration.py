@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from e2e import checkers, corpus, history
+from e2e.clients import builds
 from e2e.cluster import admin
 from e2e.history import Acknowledged, Received
 from e2e.interchange import apache, brokers, parts
@@ -21,7 +22,7 @@ from e2e.processes import wait_for
 from e2e.run_clients import Run, Tail, drive
 from e2e.workload import SubscriptionType, Workload
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 GREEN: Final = "green"
 NAMESPACE: Final = "public/default"
@@ -61,6 +62,15 @@ def move(old: BrokerPart, new: BrokerPart) -> None:
     admin.call("POST", f"{old.admin_url}/admin/v2/clusters/{CLUSTER}/migrate?migrated=true", urls)
 
 
+def introduce(to: BrokerPart, others: dict[str, BrokerPart]) -> None:
+    """Have a cluster know others, and its tenant be in them, too."""
+    base = f"{to.admin_url}/admin/v2"
+    for name, broker in others.items():
+        urls = {"serviceUrl": broker.admin_url, "brokerServiceUrl": broker.service_url}
+        admin.call("PUT", f"{base}/clusters/{name}", urls)
+    admin.call("POST", f"{base}/tenants/public", {"adminRoles": [], "allowedClusters": [CLUSTER, GREEN]})
+
+
 def producers_at(broker: BrokerPart, topic: str) -> int:
     of_topic = f"{broker.admin_url}/admin/v2/persistent/{topic.removeprefix('persistent://')}"
     found: list[Any] = admin.get_json(f"{of_topic}/stats")["publishers"]
@@ -77,8 +87,10 @@ def test_clients_go_on_in_the_green_cluster(
     new = green.our_broker(quorums, clusterName=GREEN)
     brokers.start_with_namespace(blue, old)
     brokers.start_with_namespace(green, new)
-    urls = {"serviceUrl": new.admin_url, "brokerServiceUrl": new.service_url}
-    admin.call("PUT", f"{old.admin_url}/admin/v2/clusters/{GREEN}", urls)
+    builds.workload_command(client)
+    introduce(old, {GREEN: new})
+    # Apache's broker makes tenant and namespace anew there, and wants all of their clusters known.
+    introduce(new, {CLUSTER: old})
 
     workload = Workload(client, SubscriptionType.EXCLUSIVE, False, "NONE", False, 0, False, count=COUNT)
     server: Any = SimpleNamespace(service_url=old.service_url)
