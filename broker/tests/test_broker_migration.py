@@ -64,7 +64,7 @@ def ask_to_publish(client: ProtocolClient, topic: str = TOPIC, producer_id: int 
     client.start(pb.BaseCommand.PRODUCER, topic=topic, producer_id=producer_id, producer_name=f"p{producer_id}")
 
 
-async def redirected(client: ProtocolClient, kind: pb.CommandTopicMigrated.ResourceType) -> Any:
+async def sent_away(client: ProtocolClient, kind: pb.CommandTopicMigrated.ResourceType) -> Any:
     """What the client is told, and that its producer or consumer is closed after that."""
     told: Any = (await client.expect(pb.BaseCommand.TOPIC_MIGRATED)).body
     assert told.resource_type == kind
@@ -74,6 +74,15 @@ async def redirected(client: ProtocolClient, kind: pb.CommandTopicMigrated.Resou
     else:
         closed = (await client.expect(pb.BaseCommand.CLOSE_CONSUMER)).body
         assert closed.consumer_id == told.resource_id
+    return told
+
+
+async def refused(client: ProtocolClient, kind: pb.CommandTopicMigrated.ResourceType) -> Any:
+    """What the client is told that has asked for a producer or a consumer, and that it is to try again."""
+    told: Any = (await client.expect(pb.BaseCommand.TOPIC_MIGRATED)).body
+    assert told.resource_type == kind
+    error: Any = (await client.expect(pb.BaseCommand.ERROR)).body
+    assert error.error == pb.ServiceNotReady
     return told
 
 
@@ -104,16 +113,17 @@ async def test_producers_leave_at_once_and_consumers_once_their_backlog_is_read(
         await move(blue, green)
         await check(blue)
 
-        told = await redirected(client, pb.CommandTopicMigrated.Consumer)
+        told = await sent_away(client, pb.CommandTopicMigrated.Producer)
+        assert (told.resource_id, told.brokerServiceUrl) == (1, url_of(green))
+        told = await sent_away(client, pb.CommandTopicMigrated.Consumer)
         assert (told.resource_id, told.brokerServiceUrl, told.brokerServiceUrlTls) == (1, url_of(green), "")
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
         ask_to_publish(client)
-        told = await redirected(client, pb.CommandTopicMigrated.Producer)
+        told = await refused(client, pb.CommandTopicMigrated.Producer)
         assert (told.resource_id, told.brokerServiceUrl) == (1, url_of(green))
 
         assert list(topic.subscriptions) == ["drained", "behind"]
         await consume(client, 3, consumer_id=2)
-        assert (await redirected(client, pb.CommandTopicMigrated.Consumer)).resource_id == 2
+        assert (await sent_away(client, pb.CommandTopicMigrated.Consumer)).resource_id == 2
         await check(blue)
         assert list(topic.subscriptions) == []
         assert (topic.ledger.terminated, topic.ledger.properties[MIGRATED_PROPERTY]) == (True, "true")
@@ -128,9 +138,9 @@ async def test_nothing_moves_without_a_destination_and_a_namespace_moves_by_itse
         await client.publish(1)
         await move(blue, green, cluster=False, namespace=True)
         await check(blue)
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        await sent_away(client, pb.CommandTopicMigrated.Producer)
         ask_to_publish(client)
-        await redirected(client, pb.CommandTopicMigrated.Producer)
+        await refused(client, pb.CommandTopicMigrated.Producer)
 
 
 async def test_what_is_left_of_a_backlog_is_read_after_the_topic_is_loaded_again() -> None:
@@ -145,9 +155,9 @@ async def test_what_is_left_of_a_backlog_is_read_after_the_topic_is_loaded_again
         other = await attach(blue)
         await other.consumer(TOPIC, "behind")
         assert len(await consume(other, 2)) == 2
-        await redirected(other, pb.CommandTopicMigrated.Consumer)
+        await sent_away(other, pb.CommandTopicMigrated.Consumer)
         ask_to_publish(other)
-        await redirected(other, pb.CommandTopicMigrated.Producer)
+        await refused(other, pb.CommandTopicMigrated.Producer)
 
 
 async def test_a_topic_that_is_not_loaded_is_not_made_and_one_that_is_stored_takes_nothing() -> None:
@@ -160,9 +170,11 @@ async def test_a_topic_that_is_not_loaded_is_not_made_and_one_that_is_stored_tak
         for name in (TOPIC, "persistent://public/default/new", "non-persistent://public/default/n"):
             fresh = await attach(blue, name)
             ask_to_publish(fresh, name, producer_id=4)
-            assert (await redirected(fresh, pb.CommandTopicMigrated.Producer)).resource_id == 4
+            assert (await refused(fresh, pb.CommandTopicMigrated.Producer)).resource_id == 4
             fresh.start(pb.BaseCommand.SUBSCRIBE, topic=name, subscription="s", consumer_id=5, subType=0)
-            assert (await redirected(fresh, pb.CommandTopicMigrated.Consumer)).resource_id == 5
+            assert (
+                await (sent_away if name == TOPIC else refused)(fresh, pb.CommandTopicMigrated.Consumer)
+            ).resource_id == 5
         assert list(blue.service.topics) == [TOPIC]
         # Without a check nothing is marked, so that the cluster may be taken back.
         assert not (await topic_of(blue)).ledger.terminated
@@ -173,7 +185,8 @@ async def test_clients_that_do_not_know_the_command_are_only_closed() -> None:
         await move(blue, green)
         client = await attach(blue, version=19)
         ask_to_publish(client)
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        answer: Any = (await client.expect(pb.BaseCommand.ERROR)).body
+        assert answer.error == pb.ServiceNotReady
         assert [one.kind for one in await client.round_trip()] == []
 
 
@@ -185,10 +198,10 @@ async def test_non_persistent_topics_let_everybody_go() -> None:
         await client.consumer(name)
         await move(blue, green)
         await check(blue)
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        await sent_away(client, pb.CommandTopicMigrated.Producer)
         await client.expect(pb.BaseCommand.CLOSE_CONSUMER)
         client.start(pb.BaseCommand.SUBSCRIBE, topic=name, subscription="s", consumer_id=1, subType=0)
-        await redirected(client, pb.CommandTopicMigrated.Consumer)
+        await refused(client, pb.CommandTopicMigrated.Consumer)
 
 
 async def test_producers_wait_until_the_other_clusters_have_everything() -> None:
@@ -203,13 +216,13 @@ async def test_producers_wait_until_the_other_clusters_have_everything() -> None
         topic = await topic_of(blue)
         assert topic.ledger.terminated
         await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
-        refused: Any = await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, producer_name="p")
-        assert refused.body.error == pb.ServiceNotReady
+        answer: Any = await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, producer_name="p")
+        assert answer.body.error == pb.ServiceNotReady
         await name_cluster(blue, "west", url_of(green))
         await caught_up(blue)
         await check(blue)
         ask_to_publish(client)
-        await redirected(client, pb.CommandTopicMigrated.Producer)
+        await refused(client, pb.CommandTopicMigrated.Producer)
         assert numbers(await stored(green)) == [0, 1]
         assert topic.replicators is not None
         replicator = topic.replicators.running["west"]
@@ -240,9 +253,9 @@ async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent
         assert (policies["message_ttl_in_seconds"], policies["replication_clusters"]) == (77, ["west"])
         made = green.service.topics[topic_name]
         assert list(made.subscriptions) == ["billing"]
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        await sent_away(client, pb.CommandTopicMigrated.Producer)
         ask_to_publish(client, topic_name)
-        await redirected(client, pb.CommandTopicMigrated.Producer)
+        await refused(client, pb.CommandTopicMigrated.Producer)
         # Again: what is there is no error.
         await blue.service.unload(TopicName.parse(topic_name))
         await check(blue)
@@ -265,7 +278,7 @@ async def test_nobody_leaves_while_the_other_cluster_lacks_something() -> None:
         await client.producer(TOPIC, producer_id=2, producer_name="q")
         await move(blue, green)
         await check(blue)
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        await sent_away(client, pb.CommandTopicMigrated.Producer)
 
 
 async def test_a_topic_waits_for_its_open_transactions() -> None:
@@ -286,6 +299,6 @@ async def test_a_topic_waits_for_its_open_transactions() -> None:
         await send(client, 1, transaction=1)
         assert not (await end(client, 1, topic=TOPIC)).HasField("error")
         await check(blue[0])
-        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        await sent_away(client, pb.CommandTopicMigrated.Producer)
         assert len(await consume(client, 2)) == 2
-        await redirected(client, pb.CommandTopicMigrated.Consumer)
+        await sent_away(client, pb.CommandTopicMigrated.Consumer)

@@ -77,8 +77,8 @@ def producers_at(broker: BrokerPart, topic: str) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize("client", ["java", "go"])
-@pytest.mark.parametrize("side", ["ours", "apache"])
+# Go's client waits two minutes for the answer to PRODUCER that Apache's broker does not give it.
+@pytest.mark.parametrize(("side", "client"), [("ours", "java"), ("ours", "go"), ("apache", "java")])
 def test_clients_go_on_in_the_green_cluster(
     side: str, client: str, blue: Cluster, green: Cluster, tmp_path: Path
 ) -> None:

@@ -83,7 +83,7 @@ class Migration:
 
     def __init__(self, service: Moving) -> None:
         self._service = service
-        self._destinations = Destinations(service.resources, service.settings.cluster_name)
+        self._known: Destinations | None = None
         self._green: GreenCluster | None = None
 
     async def check_load(self, name: TopicName, policies: EffectivePolicies) -> None:
@@ -113,7 +113,14 @@ class Migration:
 
     def stop(self) -> None:
         """Listen to the store no more."""
-        self._destinations.close()
+        if self._known is not None:
+            self._known.close()
+
+    @property
+    def _destinations(self) -> Destinations:
+        if self._known is None:
+            self._known = Destinations(self._service.resources, self._service.settings.cluster_name)
+        return self._known
 
     @property
     def _prepares(self) -> bool:

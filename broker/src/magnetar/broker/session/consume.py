@@ -108,17 +108,18 @@ class ConsumerCommands:
         if self._consumers.get(consumer_id) is not attachment:
             return
         self._forget(consumer_id)
-        self._session.once_known(attachment.opened_seconds, partial(self._redirect, consumer_id, destination))
+        self._session.once_known(attachment.opened_seconds, partial(self._send_away, consumer_id, destination))
 
-    def _redirect(self, consumer_id: int, destination: Destination) -> None:
-        """The client subscribes again in another cluster. Its request, if it has had no answer yet, has none."""
-        session = self._session
-        if consumer_id in self._consumers or session.ended or session.close_on_old_peer():
-            return
-        if session.protocol_version >= MIGRATION_COMMAND_VERSION:
+    def _send_away(self, consumer_id: int, destination: Destination) -> None:
+        """The client subscribes again in another cluster."""
+        if consumer_id not in self._consumers:
+            self._tell_moved(consumer_id, destination)
+            self._tell_closed(consumer_id, "", "")
+
+    def _tell_moved(self, consumer_id: int, destination: Destination) -> None:
+        if self._session.protocol_version >= MIGRATION_COMMAND_VERSION:
             urls = destination.broker_service_url, destination.broker_service_url_tls
-            session.write(messages.consumer_migrated(consumer_id, *urls))
-        session.write(messages.close_consumer(consumer_id))
+            self._session.write(messages.consumer_migrated(consumer_id, *urls))
 
     def consumer_disconnected(self, consumer: Consumer) -> None:
         """Tell the client to look the topic up and subscribe again."""
@@ -172,7 +173,8 @@ class ConsumerCommands:
             await self._open_consumer(request, opening)
         except TopicMigrated as moved:
             if self._opening.get(request.consumer_id) is opening:
-                self._redirect(request.consumer_id, moved.destination)
+                self._tell_moved(request.consumer_id, moved.destination)
+                raise PulsarError(ServerError.SERVICE_NOT_READY, moved.message) from None
         except PulsarError:
             # The client that closed what it was opening has had its answer.
             if self._opening.get(request.consumer_id) is opening:

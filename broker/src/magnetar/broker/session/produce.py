@@ -94,6 +94,10 @@ class ProducerCommands:
         opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
         if self._producers.get(producer.producer_id) is producer:
             self._closed(producer.producer_id)
+        destination = None if topic is None else topic.redirected_to
+        if destination is not None:
+            self._session.once_known(opened_seconds, partial(self._send_away, producer.producer_id, destination))
+            return
         notice = partial(self._send_close_notice, producer.producer_id, opened_seconds)
         if topic is None or topic.close_notices is None:
             notice()
@@ -142,7 +146,9 @@ class ProducerCommands:
             await self._open_producer(request, opening)
         except TopicMigrated as moved:
             if not opening.withdrawn:
-                self._redirect(request.producer_id, moved.destination)
+                # Apache's broker closes what is not open, and leaves the request without an answer: Go's client waits.
+                self._tell_moved(request.producer_id, moved.destination)
+                raise PulsarError(ServerError.SERVICE_NOT_READY, moved.message) from None
         except PulsarError:
             # The client that closed what it was opening has had its answer.
             if not opening.withdrawn:
@@ -153,15 +159,15 @@ class ProducerCommands:
             if self._reservations.get(request.producer_id) is not opening.reservation:
                 opening.reservation.release()
 
-    def _redirect(self, producer_id: int, destination: Destination) -> None:
-        """The client opens it again in another cluster. Its request has no other answer, as from Apache's broker."""
-        session = self._session
-        if session.close_on_old_peer():
-            return
-        if session.protocol_version >= MIGRATION_COMMAND_VERSION:
+    def _send_away(self, producer_id: int, destination: Destination) -> None:
+        """The client opens it again in another cluster."""
+        self._tell_moved(producer_id, destination)
+        self._tell_closed(producer_id, "", "")
+
+    def _tell_moved(self, producer_id: int, destination: Destination) -> None:
+        if self._session.protocol_version >= MIGRATION_COMMAND_VERSION:
             urls = destination.broker_service_url, destination.broker_service_url_tls
-            session.write(messages.producer_migrated(producer_id, *urls))
-        session.write(messages.close_producer(producer_id))
+            self._session.write(messages.producer_migrated(producer_id, *urls))
 
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)

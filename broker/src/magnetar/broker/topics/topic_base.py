@@ -178,14 +178,19 @@ class TopicBase:
         if self.closing and self.shadow_replicators is not None:
             self.shadow_replicators.close()
 
+    @property
+    def redirected_to(self) -> Destination | None:
+        """Where those who publish are sent now."""
+        waits = not self.redirects or (self.replicators is not None and self.replicators.behind)
+        return None if waits else self.destination
+
     def refuse_when_migrated(self) -> None:
         """Raises `TopicMigrated` for whoever would publish to a topic that goes on in another cluster, and
         SERVICE_NOT_READY while it may not go there yet."""
-        if self.destination is None:
-            return
-        if not self.redirects or (self.replicators is not None and self.replicators.behind):
-            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} was already migrated, wait for it")
-        raise TopicMigrated(str(self.name), self.destination)
+        if self.destination is not None:
+            if self.redirected_to is None:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} was already migrated, wait for it")
+            raise TopicMigrated(str(self.name), self.destination)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
