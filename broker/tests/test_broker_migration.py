@@ -15,6 +15,10 @@ from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+from magnetar.client.client import PulsarClient
+from magnetar.client.consumer import ConsumerOptions
+from magnetar.client.message import OutgoingMessage
+from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -302,3 +306,23 @@ async def test_a_topic_waits_for_its_open_transactions() -> None:
         await sent_away(client, pb.CommandTopicMigrated.Producer)
         assert len(await consume(client, 2)) == 2
         await sent_away(client, pb.CommandTopicMigrated.Consumer)
+
+
+async def test_our_own_client_goes_along() -> None:
+    async with moving(migration_creates_resources=True) as (blue, green):
+        client = PulsarClient(lambda: url_of(blue), SystemClock())
+        try:
+            name = TopicName.parse(TOPIC)
+            producer = await client.producer(name)
+            consumer = await client.consumer(name, ConsumerOptions(subscription="s"))
+            await producer.send(OutgoingMessage(b"blue"))
+            await consumer.acknowledge([(await consumer.receive()).id])
+            await move(blue, green)
+            await check(blue)
+            await until(lambda: TOPIC in green.service.topics)
+            await producer.send(OutgoingMessage(b"green"))
+            message_of_green = await consumer.receive()
+            assert message_of_green.payload == b"green"
+            assert len(numbers(await stored(green), producer.name)) == 1
+        finally:
+            await client.close()

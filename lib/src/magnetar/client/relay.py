@@ -209,6 +209,10 @@ class RelayProducer:
         self._connection = None
         self._end(ConnectionFailed(f"the connection to {where} for {self.topic} has ended"))
 
+    def moved(self, url: str, *, tls: bool) -> None:
+        """The topic goes on in another cluster, where the next one connects."""
+        self._parts.lookup.moved(self.topic, url, tls=tls)
+
     def _leave(self, connection: BrokerConnection) -> None:
         connection.detach(self._id)
         if not connection.closed:
