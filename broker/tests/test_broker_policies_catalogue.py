@@ -100,7 +100,6 @@ def test_what_is_in_force_has_a_field_of_its_own() -> None:
         "replication",
         "retention",
         "schema_auto_update",
-        "shadow_topics",
         "subscription_auth_mode",
     }
 

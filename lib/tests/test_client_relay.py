@@ -24,6 +24,7 @@ class Relayed:
     num_messages: int = 1
     publish_time_ms: int = 0
     chunked: bool = False
+    shadowed: bool = False
 
 
 class Heard:
@@ -151,3 +152,11 @@ def test_send_says_what_protobuf_would(*, chunked: bool, marker: bool) -> None:
     said = (command.producer_id, command.sequence_id, command.num_messages, command.is_chunk, command.marker)
     assert said == (3, 2**64 - 1, 2, chunked, marker)
     assert not command.HasField("highest_sequence_id")
+
+
+def test_a_shadow_is_told_where_the_message_stands_as_protobuf_would() -> None:
+    frame = requests.relay_send(3, 5, b"m", 1, chunked=False, marker=False, message_id=(2**40, 300))
+    size = int.from_bytes(frame[4:8], "big")
+    command = pb.BaseCommand.FromString(frame[8 : 8 + size]).send
+    assert command.message_id == pb.MessageIdData(ledgerId=2**40, entryId=300)
+    assert (command.producer_id, command.sequence_id, frame[8 + size :]) == (3, 5, b"m")

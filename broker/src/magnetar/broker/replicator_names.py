@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.core.errors import Misuse
+from magnetar.core.topic_name import java_url_encode
 
 REPLICATOR_PREFIX: Final = "pulsar.repl"
 """How producers of other clusters and their cursors are called (Apache's default of `replicatorPrefix`); they are no
@@ -51,6 +52,16 @@ def producer_name(local: str, remote: str) -> str:
 def producer_of(source: str, destination: str) -> str:
     """The producer by which one cluster replicates to another, whatever these are called."""
     return f"{CLUSTER_PREFIX}{source}{ARROW}{destination}"
+
+
+def shadow_cursor_name(shadow: str) -> str:
+    """The cursor that remembers what a shadow topic was told of; in memory only."""
+    return f"{REPLICATOR_PREFIX}-{java_url_encode(shadow)}"
+
+
+def shadow_producer_name(source: str, shadow: str) -> str:
+    """The producer by which a topic tells its shadow topic of its entries."""
+    return f"{REPLICATOR_PREFIX}-{source}{ARROW}{shadow}"
 
 
 def remote_of_cursor(name: str) -> str | None:

@@ -183,6 +183,11 @@ class Resources:
         return f"/admin/clusters/{cluster}"
 
     @staticmethod
+    def cluster_policies_path(cluster: str) -> str:
+        """What a cluster's policies are: whether it has moved, and where to."""
+        return f"{Resources.cluster_path(cluster)}/policies"
+
+    @staticmethod
     def tenant_path(tenant: str) -> str:
         """Where a tenant's data is; its namespaces stand below."""
         return f"/admin/policies/{tenant}"

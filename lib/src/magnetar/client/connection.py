@@ -22,6 +22,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandConnected,
     CommandMessage,
     CommandSendReceipt,
+    CommandTopicMigrated,
 )
 from magnetar.wire.pulsar.messages import decode_command
 
@@ -49,6 +50,10 @@ class ProducerEnd(Protocol):
         """The broker lets go of the topic, or the connection is lost; `assigned_url` is the new owner if known."""
         ...
 
+    def moved(self, url: str, *, tls: bool) -> None:
+        """The topic goes on in another cluster, at this service URL; it is let go of here next."""
+        ...
+
 
 class ConsumerEnd(Protocol):
     """What a connection tells a consumer."""
@@ -59,6 +64,10 @@ class ConsumerEnd(Protocol):
 
     def detached(self, assigned_url: str) -> None:
         """The broker lets go of the topic, or the connection is lost; `assigned_url` is the new owner if known."""
+        ...
+
+    def moved(self, url: str, *, tls: bool) -> None:
+        """The topic goes on in another cluster, at this service URL; it is let go of here next."""
         ...
 
 
@@ -272,9 +281,18 @@ class BrokerConnection:
             consumer = self._consumers.pop(ended.consumer_id, None)
             if consumer is not None:
                 consumer.detached(self._assigned(ended.assignedBrokerServiceUrl, ended.assignedBrokerServiceUrlTls))
+        elif command.type == BaseCommand.TOPIC_MIGRATED:
+            self._take_move(command.topicMigrated)
         else:
             # REACHED_END_OF_TOPIC, ACTIVE_CONSUMER_CHANGE: nothing that anybody here acts on.
             logger.debug("broker %s sends a command of type %d", self.address.host_and_port, command.type)
+
+    def _take_move(self, command: CommandTopicMigrated) -> None:
+        url = self._assigned(command.brokerServiceUrl, command.brokerServiceUrlTls)
+        of_producer = command.resource_type == CommandTopicMigrated.Producer
+        end = (self._producers if of_producer else self._consumers).get(command.resource_id)
+        if end is not None and url:
+            end.moved(url, tls=self.address.tls)
 
     def _assigned(self, url: str, url_tls: str) -> str:
         return url_tls if self.address.tls else url

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Final
 
 from magnetar.client.addresses import BrokerAddress, parse_service_url
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.errors import ConnectionFailed
 from magnetar.client.pool import ConnectionPool
 from magnetar.client.settings import ClientSettings
-from magnetar.core.errors import Unavailable
+from magnetar.core.errors import SettingError, Unavailable
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
@@ -19,6 +21,11 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandPartitionedTopicMetadataResponse,
     Schema,
 )
+
+logger: Final = logging.getLogger(__name__)
+
+MOVED_MAX: Final = 10_000
+"""Topics whose other cluster is remembered; of one that is forgotten we are told again."""
 
 
 class LookupService:
@@ -37,10 +44,27 @@ class LookupService:
         self._listener_name = listener_name
         self._first = 0
         """Which of the service URL's brokers is asked first: the one that answered last."""
+        self._moved: dict[TopicName, str] = {}
+        """The service URLs of other clusters that brokers have sent us to, by topic."""
+
+    def moved(self, topic: TopicName, url: str, *, tls: bool) -> None:
+        """A topic goes on in the cluster at this service URL. One that is strange, or leads out of TLS, is passed
+        over."""
+        try:
+            addresses = parse_service_url(url)
+        except SettingError as error:
+            logger.warning("%s: it is said to go on at a strange place: %s", topic, error)
+            return
+        if any(address.tls is not tls for address in addresses):
+            logger.warning("%s: it is said to go on at %s, where our credentials are not shown", topic, url)
+            return
+        self._moved[topic] = url
+        if len(self._moved) > MOVED_MAX:
+            del self._moved[next(iter(self._moved))]
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """Where to connect for a topic. Raises `PulsarError`, `ConnectionFailed` or another `Unavailable`."""
-        connection = await self.any_broker()
+        connection = await self._one_of(self._moved.get(topic) or self._service_url())
         authoritative = False
         for _ in range(self._settings.redirects_max):
             answer = await self._ask(connection, topic, authoritative)
@@ -107,7 +131,10 @@ class LookupService:
 
     async def any_broker(self) -> BrokerConnection:
         """A connection to one of the service URL's brokers."""
-        addresses = parse_service_url(self._service_url())
+        return await self._one_of(self._service_url())
+
+    async def _one_of(self, service_url: str) -> BrokerConnection:
+        addresses = parse_service_url(service_url)
         failure: Unavailable | None = None
         for offset in range(len(addresses)):
             index = (self._first + offset) % len(addresses)

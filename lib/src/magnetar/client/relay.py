@@ -39,6 +39,8 @@ class RelayedEntry(Protocol):
     publish_time_ms: int
     chunked: bool
     marker: bool
+    shadowed: bool
+    """Whether it goes to a shadow topic, which reads it where it stands: its SEND names the position."""
 
 
 class RelayReceiver(Protocol):
@@ -143,6 +145,7 @@ class RelayProducer:
                     entry.num_messages,
                     chunked=entry.chunked,
                     marker=entry.marker,
+                    message_id=entry.position if entry.shadowed else None,
                 )
             )
         connection.write_parts(frames)
@@ -205,6 +208,10 @@ class RelayProducer:
             return
         self._connection = None
         self._end(ConnectionFailed(f"the connection to {where} for {self.topic} has ended"))
+
+    def moved(self, url: str, *, tls: bool) -> None:
+        """The topic goes on in another cluster, where the next one connects."""
+        self._parts.lookup.moved(self.topic, url, tls=tls)
 
     def _leave(self, connection: BrokerConnection) -> None:
         connection.detach(self._id)

@@ -117,6 +117,10 @@ class TopicEnd(ABC):
         if self.failure is None:
             self._task = asyncio.get_running_loop().create_task(self._come_back(), name=f"reattach {self.topic}")
 
+    def moved(self, url: str, *, tls: bool) -> None:
+        """From the connection: it goes on in another cluster."""
+        self._parts.lookup.moved(self.topic, url, tls=tls)
+
     def _give_up_turn(self) -> None:
         """The broker owes no answer to who waits for its turn on a topic that it has let go of."""
         if self._turn is not None and not self._turn.done():

@@ -17,6 +17,10 @@ class ManagedLedgerFenced(ManagedLedgerError):
     """Someone else changed this managed ledger's metadata: it has another owner, so this object must be dropped."""
 
 
+class ManagedLedgerIsShadow(ManagedLedgerError):
+    """Its ledgers are those of another managed ledger: it must neither be recovered nor written."""
+
+
 class ManagedLedgerTerminated(ManagedLedgerError):
     """The managed ledger takes no more entries, for ever."""
 

@@ -14,11 +14,16 @@ from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerNotFound
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.entry_cache import CacheRates, EntryCache
-from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerNotFound, ManagedLedgerReadOnly
+from magnetar.managed.errors import (
+    ManagedLedgerClosed,
+    ManagedLedgerIsShadow,
+    ManagedLedgerNotFound,
+    ManagedLedgerReadOnly,
+)
 from magnetar.managed.following.api import TopicOwner
 from magnetar.managed.following.followed_ledger import FollowedLedger, follow
 from magnetar.managed.following.settings import FollowSettings
-from magnetar.managed.info_codec import POSITION_IN_NODE, LedgerInfo, decode_cursor_info
+from magnetar.managed.info_codec import POSITION_IN_NODE, SHADOW_SOURCE_PROPERTY, LedgerInfo, decode_cursor_info
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import LedgerRollover
@@ -182,6 +187,8 @@ class ManagedLedgerFactory:
         node = InfoNode(store, name, shared.delete_later)
         info = await node.load()
         doomed = set(shared.unsettled.get(name, ()))
+        if info is not None and SHADOW_SOURCE_PROPERTY in info.properties:
+            info.records = []  # They are the source's.
         if info is not None:
             doomed.update(record.ledger_id for record in info.records if at_bookies(record))
             try:
@@ -232,6 +239,9 @@ class ManagedLedgerFactory:
         new = info is None
         if info is None:
             info = LedgerInfo([], None, {})
+        elif SHADOW_SOURCE_PROPERTY in info.properties:
+            # To recover its last ledger would fence the source's writer, and to trim would delete the source's entries.
+            raise ManagedLedgerIsShadow(f"{name} is a shadow of {info.properties[SHADOW_SOURCE_PROPERTY]}")
         else:
             await self._recover_last(info, settings, said_by_last)
         empty = [record for record in info.records if not record.entries]

@@ -51,6 +51,9 @@ Ours alone. Apache's brokers keep properties of ledgers as they are, but for the
 DUE_DIGITS_MAX: Final = 19
 """Digits of the largest time that a client can give; more are none of ours."""
 
+SHADOW_SOURCE_PROPERTY: Final = "PULSAR.SHADOW_SOURCE"
+"""Of a shadow topic: the full name of the topic whose ledgers it lists (Pulsar `ShadowManagedLedgerImpl`)."""
+
 POSITION_IN_NODE: Final = -1
 """The ledger id of a cursor whose position stands in the node itself."""
 

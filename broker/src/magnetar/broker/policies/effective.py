@@ -148,6 +148,7 @@ def effective_policies(
         retention_megabytes=megabytes,
         size_quota=_backlog_quota(broker, levels, SIZE_QUOTA),
         age_quota=_backlog_quota(broker, levels, AGE_QUOTA),
+        migrated=(local or {}).get("migrated") is True,
         inactive_topics=_inactive_topics(broker, levels),
         message_size_bytes_max=message_size if 0 < message_size < broker.settings.message_size_bytes_max else 0,
         dispatch_rates=_dispatch_rates(levels),
@@ -160,6 +161,7 @@ def effective_policies(
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
         remote_clusters=_remote_clusters(broker, levels),
+        shadow_topics=_shadow_topics(topic),
         resource_group=_resource_group(levels),
         **plain,
     )
@@ -318,6 +320,11 @@ def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
         if isinstance(named, list) and named:
             return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
     return ()
+
+
+def _shadow_topics(topic: Mapping[str, Any]) -> tuple[str, ...]:
+    named = topic.get("shadowTopics")
+    return tuple(one for one in named if isinstance(one, str)) if isinstance(named, list) else ()
 
 
 def _resource_group(levels: _Levels) -> str:

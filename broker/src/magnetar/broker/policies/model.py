@@ -79,6 +79,8 @@ class EffectivePolicies:
     dispatch: DispatchSettings
     """Settings of dispatch, with the limits of unacknowledged messages that are in force."""
 
+    migrated: bool = False
+    """Whether the namespace has moved to the cluster that its own cluster's policies name."""
     retention_minutes: int = 0
     """Minutes that acknowledged messages are kept; below 0: for ever."""
     retention_megabytes: int = 0
@@ -124,6 +126,8 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True
     remote_clusters: tuple[str, ...] = ()
+    shadow_topics: tuple[str, ...] = ()
+    """Topics that show the entries of this one."""
     """Other clusters that its messages are to be replicated to, sorted."""
 
     @property

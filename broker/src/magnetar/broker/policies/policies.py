@@ -31,7 +31,7 @@ logger: Final = logging.getLogger(__name__)
 POLICIES_PATH: Final = Resources.tenant_path("")
 """The path above all namespaces' policies, which are nodes `<tenant>/<namespace>` below it."""
 
-LOCAL_KEYS: Final = ("bookieAffinityGroup",)
+LOCAL_KEYS: Final = ("bookieAffinityGroup", "migrated")
 """What of the local policies policies are made of."""
 
 NAMESPACES_KEPT: Final = 10_000

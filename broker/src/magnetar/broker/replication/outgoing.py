@@ -197,6 +197,16 @@ def rewritten(look: EntryLook, position: Position, origin: bytes, schema_version
     return _HEAD.pack(CHECKSUM_MAGIC, google_crc32c.value(body)) + body
 
 
+def shadow_form(look: EntryLook, position: Position, origin: bytes) -> bytes:
+    """What a shadow topic is told of the entry: all of its metadata, where it stands, and no payload (Pulsar
+    `ShadowReplicator`)."""
+    place = b"%d:%d" % position
+    value = _SOURCE_KEY + b"\x12" + varint(len(place)) + place
+    metadata = b"".join((look.data[look.start : look.end], origin, b"\x22", varint(len(value)), value))
+    body = _U32.pack(len(metadata)) + metadata
+    return _HEAD.pack(CHECKSUM_MAGIC, google_crc32c.value(body)) + body
+
+
 def origin_field(cluster: str) -> bytes:
     """The field `replicated_from`, ready to be appended to metadata."""
     name = cluster.encode()
@@ -206,10 +216,20 @@ def origin_field(cluster: str) -> bytes:
 class EntryToSend:
     """An entry that is sent: its position here, and what its SEND says."""
 
-    __slots__ = ("chunked", "marker", "message", "num_messages", "position", "publish_time_ms", "sequence_id")
+    __slots__ = (
+        "chunked",
+        "marker",
+        "message",
+        "num_messages",
+        "position",
+        "publish_time_ms",
+        "sequence_id",
+        "shadowed",
+    )
 
-    def __init__(self, look: EntryLook, position: Position, message: bytes) -> None:
+    def __init__(self, look: EntryLook, position: Position, message: bytes, *, shadowed: bool = False) -> None:
         self.position = position
+        self.shadowed = shadowed
         self.message = message
         self.sequence_id = signed64(look.sequence_id)
         self.num_messages = look.num_messages
@@ -252,3 +272,31 @@ class Outgoing:
                 return version
             version = remote_version
         return EntryToSend(look, position, rewritten(look, position, self._origin, version or None))
+
+
+class ShadowOutgoing:
+    """Decides for one shadow topic, which is told of every entry that is not expired."""
+
+    __slots__ = ("_origin",)
+
+    def __init__(self, local: str) -> None:
+        self._origin = origin_field(local)
+
+    def decide(
+        self,
+        data: bytes,
+        position: Position,
+        now_ms: int,
+        ttl_seconds: int,
+        aborted: Collection[tuple[int, int]],
+        schemas: Mapping[bytes, bytes],
+    ) -> EntryToSend | Skipped | bytes:
+        """The entry to tell of, or why it is not told of. Its schema is the source's, which the shadow shares."""
+        del aborted, schemas
+        try:
+            look = look_at(data)
+        except BadMetadata:
+            return Skipped.UNREADABLE
+        if ttl_seconds > 0 and now_ms > look.publish_time_ms + ttl_seconds * 1000:
+            return Skipped.EXPIRED
+        return EntryToSend(look, position, shadow_form(look, position, self._origin), shadowed=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
 from magnetar.broker.replication.counters import Counters
-from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
+from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, ShadowOutgoing, Skipped
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
 from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
@@ -79,7 +79,7 @@ class Replicator:
         self,
         label: str,
         cursor: SubscriptionCursor,
-        outgoing: Outgoing,
+        outgoing: Outgoing | ShadowOutgoing,
         remote: Remote,
         runtime: SubscriptionRuntime,
         visibility: Callable[[], Visibility | None],

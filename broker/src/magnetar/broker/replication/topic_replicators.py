@@ -190,6 +190,12 @@ class TopicReplicators:
             one.terminate()
         self._visibility.let_go()
 
+    def end_drained(self) -> None:
+        """Nothing comes any more: those that have brought everything let go of their connections."""
+        for one in self.running.values():
+            if not one.backlog:
+                one.terminate()
+
     def stats(self) -> dict[str, Any]:
         """`replication` of the topic's statistics."""
         return {cluster: replicator_statistics(one) for cluster, one in self.running.items()}

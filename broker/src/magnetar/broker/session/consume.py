@@ -14,6 +14,7 @@ from magnetar.broker.bundles.close_notices import urls_of
 from magnetar.broker.bundles.served_elsewhere import ServedElsewhere
 from magnetar.broker.client_memory import MemoryReservation, consumer_bytes
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdentity, KeySharedPolicy
+from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
 from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.lookup_questions import parse_topic
@@ -94,9 +95,33 @@ class ConsumerCommands:
     def reached_end_of_topic(self, consumer: Consumer) -> None:
         """Tell the client that nothing will come any more, if it can take it.
 
-        C++, Python and Go clients drop the connection on this command: only the Java client knows it."""
+        C++, Python and Go clients drop the connection on this command: only the Java client knows it. Where the topic
+        goes on in another cluster, the consumer is sent there instead."""
+        attachment = self._consumers.get(consumer.consumer_id)
+        if attachment is not None and attachment.topic.destination is not None:
+            # Whoever announces the end is going through the consumers.
+            asyncio.get_running_loop().call_soon(self._move, attachment, attachment.topic.destination)
+            return
         if self._session.protocol_version >= 9 and "java" in self._session.client_version.lower():
             self._session.write(messages.reached_end_of_topic(consumer.consumer_id))
+
+    def _move(self, attachment: Attachment, destination: Destination) -> None:
+        consumer_id = attachment.consumer.consumer_id
+        if self._consumers.get(consumer_id) is not attachment:
+            return
+        self._forget(consumer_id)
+        self._session.once_known(attachment.opened_seconds, partial(self._send_away, consumer_id, destination))
+
+    def _send_away(self, consumer_id: int, destination: Destination) -> None:
+        """The client subscribes again in another cluster."""
+        if consumer_id not in self._consumers:
+            self._tell_moved(consumer_id, destination)
+            self._tell_closed(consumer_id, "", "")
+
+    def _tell_moved(self, consumer_id: int, destination: Destination) -> None:
+        if self._session.protocol_version >= MIGRATION_COMMAND_VERSION:
+            urls = destination.broker_service_url, destination.broker_service_url_tls
+            self._session.write(messages.consumer_migrated(consumer_id, *urls))
 
     def consumer_disconnected(self, consumer: Consumer) -> None:
         """Tell the client to look the topic up and subscribe again."""
@@ -148,6 +173,10 @@ class ConsumerCommands:
     async def _open_guarded(self, request: CommandSubscribe, opening: MemoryReservation) -> None:
         try:
             await self._open_consumer(request, opening)
+        except TopicMigrated as moved:
+            if self._opening.get(request.consumer_id) is opening:
+                self._tell_moved(request.consumer_id, moved.destination)
+                raise PulsarError(ServerError.SERVICE_NOT_READY, moved.message) from None
         except PulsarError as error:
             # The client that closed what it was opening has had its answer.
             if self._opening.get(request.consumer_id) is not opening:
@@ -167,6 +196,8 @@ class ConsumerCommands:
         await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.subscription)
         create = request.force_topic_creation and await self._service.may_create(name)
         topic = await self._service.topic(name, create=create)
+        if not isinstance(topic, PersistentTopic):
+            topic.refuse_when_migrated()
         if request.HasField("schema"):
             await self._service.topic_schemas.check_for_consumer(topic, request.schema)
         if request.durable and isinstance(topic, PersistentTopic) and request.subscription not in topic.subscriptions:
@@ -191,6 +222,8 @@ class ConsumerCommands:
         self._consumers[request.consumer_id] = Attachment(consumer, subscription, topic, now_seconds)
         self._reservations[request.consumer_id] = opening
         self._session.write(messages.success(request.request_id))
+        if topic.destination is not None and isinstance(subscription, Subscription):
+            subscription.terminated = True
         subscription.consumer_ready(consumer)
 
     async def _have_replicated(self, topic: PersistentTopic, consumer: Consumer, subscription: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, producer_bytes
+from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
@@ -93,6 +94,10 @@ class ProducerCommands:
         opened_seconds = self._opened_seconds.get(producer.producer_id, 0.0)
         if self._producers.get(producer.producer_id) is producer:
             self._closed(producer.producer_id)
+        destination = None if topic is None else topic.redirected_to
+        if destination is not None:
+            self._session.once_known(opened_seconds, partial(self._send_away, producer.producer_id, destination))
+            return
         notice = partial(self._send_close_notice, producer.producer_id, opened_seconds)
         if topic is None or topic.close_notices is None:
             notice()
@@ -139,6 +144,11 @@ class ProducerCommands:
     async def _open_guarded(self, request: CommandProducer, opening: Opening) -> None:
         try:
             await self._open_producer(request, opening)
+        except TopicMigrated as moved:
+            if not opening.withdrawn:
+                # Apache's broker closes what is not open, and leaves the request without an answer: Go's client waits.
+                self._tell_moved(request.producer_id, moved.destination)
+                raise PulsarError(ServerError.SERVICE_NOT_READY, moved.message) from None
         except PulsarError:
             # The client that closed what it was opening has had its answer.
             if not opening.withdrawn:
@@ -149,6 +159,16 @@ class ProducerCommands:
             if self._reservations.get(request.producer_id) is not opening.reservation:
                 opening.reservation.release()
 
+    def _send_away(self, producer_id: int, destination: Destination) -> None:
+        """The client opens it again in another cluster."""
+        self._tell_moved(producer_id, destination)
+        self._tell_closed(producer_id, "", "")
+
+    def _tell_moved(self, producer_id: int, destination: Destination) -> None:
+        if self._session.protocol_version >= MIGRATION_COMMAND_VERSION:
+            urls = destination.broker_service_url, destination.broker_service_url_tls
+            self._session.write(messages.producer_migrated(producer_id, *urls))
+
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
         await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
@@ -158,6 +178,7 @@ class ProducerCommands:
         identity = self._identity(request)
         identity.name = identity.name or await self._service.new_producer_name()
         producer = Producer(identity, self, self._session.context.clock.now_ms())
+        topic.refuse_when_migrated()
         await topic.check_producer(producer)
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
@@ -189,6 +210,7 @@ class ProducerCommands:
     async def _admit(self, opening: Opening, topic: Topic, producer: Producer) -> None:
         refusal: PulsarError | None = None
         try:
+            topic.refuse_when_migrated()
             if await topic.add_producer(producer, opening.admitted):
                 refusal = await self._wait_for_turn(opening, producer)
         except BaseException:

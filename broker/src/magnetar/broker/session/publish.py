@@ -27,6 +27,9 @@ connection. More ids than clients ever have open at once."""
 
 PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
 
+FOR_SHADOWS_ONLY: Final = "Only shadow topic supports sending messages with messageId"
+"""Apache's words. No topic of this broker is one: those are not served here."""
+
 
 class Publishes:
     """What the producers of one connection send, and the bytes of it that are not stored yet."""
@@ -95,6 +98,11 @@ class Publishes:
                     ServerError.CHECKSUM_ERROR,
                     "Checksum failed on the broker",
                 )
+            )
+            return
+        if send.has_message_id:
+            self._connection.write(
+                messages.send_error(producer_id, send.sequence_id, ServerError.NOT_ALLOWED_ERROR, FOR_SHADOWS_ONLY)
             )
             return
         payload = buffer[payload_start:end]

@@ -43,7 +43,6 @@ MISSING: Final[Mapping[str, MissingFeature]] = {
     "brokerEntryMetadataInterceptors": MissingFeature("index and time of the broker on entries"),
     "brokerInterceptors": MissingFeature("interceptors"),
     "clientLibraryVersionCheckEnabled": MissingFeature("check of clients' versions"),
-    "clusterMigrationCheckDurationSeconds": MissingFeature("migration to another cluster"),
     "configurationMetadataSyncEventTopic": MissingFeature("exchange of configuration metadata by a topic"),
     "enableNonPersistentTopics": MissingFeature("way to switch non-persistent topics off", _ON),
     "enablePackagesManagement": MissingFeature("packages"),

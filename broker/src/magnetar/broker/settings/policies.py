@@ -141,6 +141,11 @@ class PolicySettings:
     snapshots_kept_max: int = setting("replicatedSubscriptionsSnapshotMaxCachedPerSubscription", 30, low=1)
     """Snapshots that a subscription has read and not acknowledged; 3 are kept at least."""
 
+    migration_check_seconds: int = setting("clusterMigrationCheckDurationSeconds", 0, low=0)
+    """How often topics are looked at whether their cluster or namespace has moved to another cluster; 0: never."""
+    migration_creates_resources: bool = setting("clusterMigrationAutoResourceCreation", False)
+    """Whether the other cluster is given tenant, namespace, topic and subscriptions before clients are sent there."""
+
     dispatch_relative_to_publish_rate: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate", False, dynamic="broker"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -59,6 +59,7 @@ class Replication:
         """Before anybody may publish to a topic that is being loaded: cursors that are new begin before what comes.
         Raises what the ledger raises."""
         self._equip(topic, topic.policies)
+        self._follow_shadows(topic, topic.policies)
         if topic.replicators is not None:
             await topic.replicators.begin(topic.policies, topic.dispatch_limiters)
         if topic.replicated_subscriptions is not None:
@@ -71,6 +72,7 @@ class Replication:
                 self._tell(topic, policies)
             return
         self._equip(topic, policies)
+        self._follow_shadows(topic, policies)
         if topic.replicators is not None and not topic.closing:
             topic.replicators.follow(policies, topic.dispatch_limiters)
             if topic.replicated_subscriptions is not None:
@@ -89,13 +91,19 @@ class Replication:
         if not is_replicated(topic.name):
             return
         if topic.replicators is None:
-
-            def visibility() -> Visibility | None:
-                return None if topic.buffer is None else topic.buffer.visibility
-
-            topic.replicators = TopicReplicators(self._opened(), topic.name, topic.ledger, visibility)
+            topic.replicators = TopicReplicators(self._opened(), topic.name, topic.ledger, _visibility_of(topic))
             if self._service.settings.policies.replicated_subscriptions:
                 self._equip_subscriptions(topic, topic.replicators)
+
+    def _follow_shadows(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
+        if topic.closing or topic.of_broker or (topic.shadow_replicators is None and not policies.shadow_topics):
+            return
+        if topic.shadow_replicators is None:
+            from magnetar.broker.replication.shadow_replicators import ShadowReplicators
+
+            one = ShadowReplicators(self._opened(), topic.name, topic.ledger, _visibility_of(topic))
+            topic.shadow_replicators = one
+        topic.shadow_replicators.follow(policies, topic.dispatch_limiters)
 
     def _equip_subscriptions(self, topic: PersistentTopic, replicators: TopicReplicators) -> None:
         from magnetar.broker.replicated_subscriptions.controller import SnapshotSettings
@@ -145,6 +153,10 @@ class Replication:
         logger.warning(
             "%s is not persistent and is not replicated to %s", topic.name, ", ".join(policies.remote_clusters)
         )
+
+
+def _visibility_of(topic: PersistentTopic) -> Callable[[], Visibility | None]:
+    return lambda: None if topic.buffer is None else topic.buffer.visibility
 
 
 def _was_replicated(topic: PersistentTopic) -> bool:

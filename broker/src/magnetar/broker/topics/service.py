@@ -251,6 +251,7 @@ class BrokerService:
         if is_bare_ledger(name):
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Can not create transaction system topic {name}")
         policies = await self._check_may_exist(name, create=create)
+        await self.upkeep.migration.check_load(name, policies)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
         try:
@@ -262,7 +263,7 @@ class BrokerService:
         self.transactions.equip(topic)
         try:
             await topic.prepare()
-            await self.upkeep.replication.prepare(topic)
+            await self.upkeep.prepare(topic)
         except BaseException:
             # Also when the load is cancelled, and once more while it closes: the ledger is nobody else's to close.
             await asyncio.shield(topic.close())

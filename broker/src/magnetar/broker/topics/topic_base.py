@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from magnetar.broker.bundles.close_notices import CloseNotices
+from magnetar.broker.migrated_topics import Destination, TopicMigrated
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
@@ -23,6 +24,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
+    from magnetar.broker.replication.shadow_replicators import ShadowReplicators
     from magnetar.broker.replication.topic_replicators import TopicReplicators
 
 
@@ -36,6 +38,7 @@ class TopicBase:
         "bytes_in",
         "close_notices",
         "created_ms",
+        "destination",
         "dispatch_limiters",
         "groups",
         "last_active_seconds",
@@ -46,8 +49,10 @@ class TopicBase:
         "policies",
         "publish_limiter",
         "publish_limiters",
+        "redirects",
         "replicated_subscriptions",
         "replicators",
+        "shadow_replicators",
         "state",
     )
 
@@ -76,8 +81,14 @@ class TopicBase:
         self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self.replicators: TopicReplicators | None = None
         """What brings its messages to other clusters; None: nothing does."""
+        self.shadow_replicators: ShadowReplicators | None = None
+        """What tells its shadow topics of its entries; None: it has had none."""
         self.replicated_subscriptions: ReplicatedSubscriptions | None = None
         """Those whose positions other clusters know; None: the topic is not replicated, or positions are not."""
+        self.destination: Destination | None = None
+        """The cluster that its clients are to go on in; None: this one."""
+        self.redirects = False
+        """Whether all is ready there."""
         self._runtime = runtime
         self._clock = clock
 
@@ -172,6 +183,22 @@ class TopicBase:
             self.replicated_subscriptions = None  # Each refers to the other.
         if self.closing and self.replicators is not None:
             self.replicators.close()
+        if self.closing and self.shadow_replicators is not None:
+            self.shadow_replicators.close()
+
+    @property
+    def redirected_to(self) -> Destination | None:
+        """Where those who publish are sent now."""
+        waits = not self.redirects or (self.replicators is not None and self.replicators.behind)
+        return None if waits else self.destination
+
+    def refuse_when_migrated(self) -> None:
+        """Raises `TopicMigrated` for whoever would publish to a topic that goes on in another cluster, and
+        SERVICE_NOT_READY while it may not go there yet."""
+        if self.destination is not None:
+            if self.redirected_to is None:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} was already migrated, wait for it")
+            raise TopicMigrated(str(self.name), self.destination)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.compaction.threshold import over_threshold
 from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
+from magnetar.broker.migration.migration import Migration
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.replication import Replication
 from magnetar.broker.topics.sweep import Item, Job, Sweeper, Work
@@ -92,6 +93,7 @@ class Upkeep:
         self._service = service
         self._settings = service.settings.policies
         self.replication = Replication(service, call_later)
+        self.migration = Migration(service)
         self._partitioned: RecordedTopics | None = None
         self._sweeper: Sweeper[Topic] = Sweeper(self._loaded, service.clock, call_later, service.spawn)
         self._ledgers: Sweeper[ManagedLedger] = Sweeper(self._opened, service.clock, call_later, service.spawn)
@@ -110,6 +112,11 @@ class Upkeep:
 
     def _opened(self) -> list[ManagedLedger]:
         return self._service.ledgers.opened()
+
+    async def prepare(self, topic: PersistentTopic) -> None:
+        """Before anybody may use a topic that is being loaded. Raises what the ledger and the stores raise."""
+        await self.replication.prepare(topic)
+        await self.migration.prepare(topic)
 
     def use_partitioned_topics(self, partitioned: RecordedTopics) -> None:
         """Who deletes partitioned topics that nobody uses, at whichever brokers their partitions are."""
@@ -152,6 +159,7 @@ class Upkeep:
             Job(INACTIVE_TOPICS, settings.delete_inactive_topics_check_seconds, self._check_activity),
             Job("compaction", settings.compaction_check_seconds, _persistent(self._compact)),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
+            Job("migration", settings.migration_check_seconds, self._migrate),
         ]
         if self._service.settings.transactions.enabled:
             jobs.append(Job("transactions", LOOK_SECONDS, _persistent(self._service.transactions.look_after)))
@@ -184,6 +192,7 @@ class Upkeep:
         """Begin nothing more."""
         self._stop_watching()
         self.replication.stop()
+        self.migration.stop()
         self._sweeper.stop()
         self._ledgers.stop()
 
@@ -301,6 +310,11 @@ class Upkeep:
         elif is_unsettled(topic.ledger):
             self._service.compaction(topic).settle_later()
         return None
+
+    def _migrate(self, topic: Topic) -> Work | None:
+        if isinstance(topic, PersistentTopic):
+            return self.migration.visit(topic)
+        return self.migration.visit_unstored(topic)
 
     def _add_up(self, topic: Topic) -> Work | None:
         if not isinstance(topic, PersistentTopic):

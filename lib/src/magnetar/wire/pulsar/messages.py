@@ -315,6 +315,25 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
     return frame_of(pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
 
 
+def producer_migrated(producer_id: int, url: str, url_tls: str) -> bytes:
+    """The producer's place is another cluster; empty addresses are not told."""
+    return _migrated(pb.CommandTopicMigrated.Producer, producer_id, url, url_tls)
+
+
+def consumer_migrated(consumer_id: int, url: str, url_tls: str) -> bytes:
+    """The consumer's place is another cluster; empty addresses are not told."""
+    return _migrated(pb.CommandTopicMigrated.Consumer, consumer_id, url, url_tls)
+
+
+def _migrated(kind: pb.CommandTopicMigrated.ResourceType, resource_id: int, url: str, url_tls: str) -> bytes:
+    command = pb.CommandTopicMigrated(resource_type=kind, resource_id=resource_id)
+    if url:
+        command.brokerServiceUrl = url
+    if url_tls:
+        command.brokerServiceUrlTls = url_tls
+    return frame_of(command)
+
+
 def get_last_message_id_response(
     request_id: int, position: Position, partition: int, batch_index: int, mark_delete: Position
 ) -> bytes:

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
-from magnetar.core.ids import unsigned64
+from magnetar.core.ids import Position, unsigned64
 from magnetar.wire.pulsar.command import TYPE_SEND
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -247,9 +247,17 @@ def send(
 
 
 def relay_send(
-    producer_id: int, sequence_id: int, message: bytes, num_messages: int, *, chunked: bool, marker: bool
+    producer_id: int,
+    sequence_id: int,
+    message: bytes,
+    num_messages: int,
+    *,
+    chunked: bool,
+    marker: bool,
+    message_id: Position | None = None,
 ) -> bytes:
-    """SEND of a message that another cluster has stored; `sequence_id` is its original one."""
+    """SEND of a message that another topic has stored; `sequence_id` is its original one. `message_id` is where it
+    stands there: told to shadow topics only."""
     body = b"\x08" + varint(producer_id) + b"\x10" + varint(unsigned64(sequence_id))
     if num_messages != 1:
         body += b"\x18" + varint(num_messages)
@@ -257,6 +265,9 @@ def relay_send(
         body += b"\x38\x01"
     if marker:
         body += b"\x40\x01"
+    if message_id is not None:
+        place = b"\x08" + varint(message_id[0]) + b"\x10" + varint(message_id[1])
+        body += b"\x4a" + varint(len(place)) + place
     command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
     return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
 

@@ -174,7 +174,9 @@ class ClusterHandlers(Handlers):
 
     async def migration(self, request: web.Request) -> web.Response:
         """Where a cluster that was migrated has gone to."""
-        found: Document | None = await self._documents.get(migration_path(node_name(request, "cluster")))
+        found: Document | None = await self._documents.get(
+            Resources.cluster_policies_path(node_name(request, "cluster"))
+        )
         if found is None:
             raise AdminError(NOT_FOUND, "Cluster does not exist")
         urls = found.get("migratedClusterUrl") or {}
@@ -188,7 +190,9 @@ class ClusterHandlers(Handlers):
         await require_writable(self._context)
         await cluster_data(self._context, cluster)
         migrated = request.query.get("migrated", "false").lower() == "true"
-        await self._documents.put(migration_path(cluster), {"migrated": migrated, "migratedClusterUrl": urls})
+        await self._documents.put(
+            Resources.cluster_policies_path(cluster), {"migrated": migrated, "migratedClusterUrl": urls}
+        )
         return web.Response()
 
     async def _change(self, cluster: str, change: Change) -> None:
@@ -205,11 +209,6 @@ class ClusterHandlers(Handlers):
                 if cluster in policies.get("replication_clusters", []):
                     return True
         return False
-
-
-def migration_path(cluster: str) -> str:
-    """Where a cluster's policies are."""
-    return f"{Resources.cluster_path(cluster)}/policies"
 
 
 def cluster_data_of(value: object) -> Document:

@@ -23,7 +23,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members, integer, map_of, text
+from magnetar.broker.admin.web.shapes import check_members, integer, map_of, refuse_shadow, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
@@ -88,6 +88,7 @@ class PartitionHandlers(HandlersOfTopics):
         body = await body_json(request)
         document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
         count, properties = integer(document.get("partitions")), document.get("properties")
+        refuse_shadow(properties)
         if count <= 0:
             raise AdminError(NOT_ACCEPTABLE, "Number of partitions should be more than 0")
         self._check_count(count)
@@ -167,6 +168,7 @@ class PartitionHandlers(HandlersOfTopics):
         name = persistent_name(request)
         body = await body_object(request)
         check_members(len(body))
+        refuse_shadow(body)
         given = {key: str(value) for key, value in body.items()}
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {**properties, **given})

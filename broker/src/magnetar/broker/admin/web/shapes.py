@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
-from magnetar.broker.admin.web.responses import BAD_REQUEST, TOO_LARGE, AdminError, body_json
+from magnetar.broker.admin.web.responses import BAD_REQUEST, METHOD_NOT_ALLOWED, TOO_LARGE, AdminError, body_json
+from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY
 
 Kind: TypeAlias = Callable[[Any], Any]
 
@@ -20,6 +21,10 @@ INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 MEMBERS_MAX: Final = 20_000
 """Of a list, or an object with free names, such as properties: each is looked at in one turn of the event loop."""
+
+SHADOWS_ELSEWHERE: Final = (
+    "Shadow topics are made and served by Apache's brokers alone: this one only tells them of their source's messages"
+)
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -120,6 +125,12 @@ def check_members(count: int) -> None:
     """Raises 413 for more members than a list may have, or an object whose names are free."""
     if count > MEMBERS_MAX:
         raise AdminError(TOO_LARGE, f"There are {count} members; at most {MEMBERS_MAX} are taken")
+
+
+def refuse_shadow(properties: object) -> None:
+    """Raises 405 for the properties of a topic that would be a shadow of another: brokers of this kind serve none."""
+    if isinstance(properties, dict) and SHADOW_SOURCE_PROPERTY in properties:
+        raise AdminError(METHOD_NOT_ALLOWED, SHADOWS_ELSEWHERE)
 
 
 def map_of(kind: Kind) -> Kind:

@@ -1,0 +1,1 @@
+"""Topics of a cluster or a namespace that moves to another cluster."""

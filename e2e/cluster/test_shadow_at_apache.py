@@ -1,0 +1,102 @@
+"""A topic of our broker whose shadow an Apache broker of the same cluster serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+import pytest
+
+from e2e.cluster import admin
+from e2e.faults.support import client_of
+from e2e.interchange import brokers, parts
+from e2e.interchange.cluster import Cluster
+from e2e.interchange.parts import CLUSTER, BrokerPart
+from e2e.processes import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SOURCE: Final = "persistent://public/sources/t"
+SHADOW: Final = "persistent://public/shadows/t"
+WHOLE: Final = "0x00000000_0xffffffff"
+COUNT: Final = 50
+SECONDS_MAX: Final = 60.0
+SILENCE_MS: Final = 100
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """ZooKeeper, a bookie, and what brokers want to find."""
+    reason = parts.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with Cluster(tmp_path) as running:
+        running.initialize_pulsar(transaction_coordinators=1)
+        running.start(running.our_bookie("bookie"))
+        yield running
+
+
+def path_of(topic: str) -> str:
+    return topic.replace("://", "/")
+
+
+def owner_of(broker: BrokerPart, topic: str) -> str:
+    found: dict[str, Any] = admin.get_json(f"{broker.admin_url}/lookup/v2/topic/{path_of(topic)}")
+    return str(found["brokerUrl"])
+
+
+def give(topic: str, to: BrokerPart, asked: BrokerPart) -> None:
+    """Have one broker own a topic."""
+    namespace = topic.removeprefix("persistent://").rpartition("/")[0]
+    if owner_of(asked, topic) != to.service_url:
+        broker_id = to.admin_url.removeprefix("http://")
+        url = f"{asked.admin_url}/admin/v2/namespaces/{namespace}/{WHOLE}/unload?destinationBroker={broker_id}"
+        admin.call("PUT", url)
+    wait_for(lambda: owner_of(asked, topic) == to.service_url, SECONDS_MAX, f"{topic} has another owner")
+
+
+def test_an_apache_broker_serves_the_shadow_of_our_topic(cluster: Cluster) -> None:
+    theirs, ours = cluster.apache_broker((1, 1, 1)), cluster.our_broker((1, 1, 1))
+    brokers.start_with_namespace(cluster, theirs)
+    brokers.start_with_namespace(cluster, ours)
+    base = f"{theirs.admin_url}/admin/v2"
+    urls = {"serviceUrl": ours.admin_url, "brokerServiceUrl": ours.service_url}
+    admin.call("POST", f"{base}/clusters/{CLUSTER}", urls)
+    for topic, owner in ((SOURCE, ours), (SHADOW, theirs)):
+        namespace = topic.removeprefix("persistent://").rpartition("/")[0]
+        policies = {"bundles": {"numBundles": 1}, "replication_clusters": [CLUSTER]}
+        admin.call("PUT", f"{base}/namespaces/{namespace}", policies)
+        give(topic, owner, theirs)
+    admin.call("PUT", f"{ours.admin_url}/admin/v2/{path_of(SOURCE)}", {})
+    admin.call("PUT", f"{base}/{path_of(SHADOW)}", {"PULSAR.SHADOW_SOURCE": SOURCE})
+    admin.call("PUT", f"{ours.admin_url}/admin/v2/{path_of(SOURCE)}/shadowTopics", [SHADOW])
+    with client_of(ours) as client:
+        consumer = client.subscribe(SHADOW, "s", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(SOURCE, batching_enabled=False)
+        sent: list[Any] = []
+        received: list[Any] = []
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(sent) < COUNT or len(received) < COUNT:
+            assert time.monotonic() < deadline, f"{len(received)} of {len(sent)} have come"
+            # What is published before the shadow has its replicator is told with what comes after that.
+            sent.append(producer.send(b"%d" % len(sent)))
+            received += receive_all(consumer)
+        for number, message in enumerate(received):
+            assert int(message.data()) == number
+            found, position = message.message_id(), sent[number]
+            assert (found.ledger_id(), found.entry_id()) == (position.ledger_id(), position.entry_id())
+            assert message.properties() == {}
+
+
+def receive_all(consumer: Any) -> list[Any]:
+    """What has come, acknowledged."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(consumer.receive(SILENCE_MS))
+        except pulsar.Timeout:
+            return found
+        consumer.acknowledge(found[-1])
