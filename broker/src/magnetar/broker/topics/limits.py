@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import host_of
 from magnetar.broker.policies.limiter import TokenBucket
+from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
+from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.topics.producer import Producer
     from magnetar.core.clock import Clock
-    from magnetar.core.topic_name import TopicName
     from magnetar.wire.pulsar.enums import SubscriptionType
 
 SUBSCRIBERS_REMEMBERED_MAX: Final = 10_000
@@ -166,3 +167,11 @@ class SubscribeLimiter:
         while len(kept) >= SUBSCRIBERS_REMEMBERED_MAX:
             del kept[next(iter(kept))]
         self._buckets = kept
+
+
+def check_topic_count(present: Iterable[str], wanted: Iterable[TopicName], limit: int) -> None:
+    """Raises PulsarError(NOT_ALLOWED_ERROR) when a namespace would have more topics than it may, those of brokers not
+    counted, and those that are there already not twice."""
+    counted = {one for one in present if not belongs_to_brokers(TopicName.parse(one))}
+    if len(counted.union(map(str, wanted))) > limit:
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Exceed maximum number of topics in namespace.")

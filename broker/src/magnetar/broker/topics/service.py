@@ -23,6 +23,7 @@ from magnetar.broker.resource_groups.groups import ResourceGroups
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.limits import check_topic_count
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
@@ -312,10 +313,7 @@ class BrokerService:
         limit = policies.topics_per_namespace_max if policies is not None else 0
         if limit <= 0 or name.domain != "persistent" or belongs_to_brokers(name):
             return
-        present = await self.resources.persistent_topics(name.namespace_name)
-        counted = {one for one in present if not belongs_to_brokers(TopicName.parse(one))}
-        if len(counted.union(map(str, wanted))) > limit:
-            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, "Exceed maximum number of topics in namespace.")
+        check_topic_count(await self.resources.persistent_topics(name.namespace_name), wanted, limit)
 
     async def policies_changed(self, namespace: NamespaceName) -> None:
         """Return once a namespace's policies, which were just written, hold for its topics that are loaded."""
