@@ -264,7 +264,8 @@ async def test_crash_and_recovery_by_another_owner(world: FollowedWorld) -> None
     assert await followed.read(cursor, 4) == texts(4, 4)
 
 
-async def test_a_read_that_raced_a_trim_goes_on_behind_it(world: FollowedWorld) -> None:
+@pytest.mark.parametrize("open_before", [False, True])
+async def test_a_read_that_raced_a_trim_goes_on_behind_it(world: FollowedWorld, open_before: bool) -> None:
     policy = ManagedLedgerSettings(ensemble_size=3, write_quorum=3, ack_quorum=2, minimum_rollover_ms=0)
     writer = await world.writer(policy)
     slow = await writer.open_cursor("slow", EARLIEST)
@@ -273,14 +274,15 @@ async def test_a_read_that_raced_a_trim_goes_on_behind_it(world: FollowedWorld) 
         await writer.roll()
     followed = await world.follower(writer, cache_bytes_max=0)
     cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
-    world.store_away = True  # The follower does not hear of it in time.
-    slow.acknowledge_cumulative((writer.ledgers.ids[0], 4))
     gone = writer.ledgers.ids[0]
+    if open_before:
+        assert (await followed.ledger.read_entry((gone, 0))).data == b"0"
+    followed.deaf.add(ledger_path(NAME))  # The follower does not hear of it in time.
+    slow.acknowledge_cumulative((gone, 4))
     await writer.trim()
     for bookie in world.bookies.bookies.values():
         bookie.ledgers.pop(gone, None)
     assert gone in followed.ledger.ledgers.ids
-    world.store_away = False
     assert await read_all(cursor) == texts(5, 5)
 
 

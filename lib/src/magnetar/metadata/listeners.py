@@ -113,6 +113,7 @@ class PathWatches:
 
     def _stop(self) -> None:
         stops, self._stops = self._stops, []
+        self.connected = True  # Whoever comes next finds out by reading.
         for stop in stops:
             stop()
 
