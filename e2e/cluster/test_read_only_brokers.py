@@ -6,11 +6,15 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pulsar
 import pytest
 
+from e2e import corpus
+from e2e.clients import builds
 from e2e.cluster import admin
 from e2e.faults.support import client_of
 from e2e.interchange import brokers, parts
@@ -18,6 +22,8 @@ from e2e.interchange.cluster import Cluster
 from e2e.interchange.ours import OurBroker
 from e2e.interchange.parts import BrokerPart
 from e2e.processes import wait_for
+from e2e.run_clients import Run, drive, verdict
+from e2e.workload import SubscriptionType, Workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -27,6 +33,8 @@ SUBSCRIPTION: Final = "readers"
 PATIENCE_MS: Final = 60_000
 QUIET_MS: Final = 2_000
 BURST: Final = 40
+MESSAGES: Final = 3_000
+CLIENT_SECONDS_MAX: Final = 180.0
 MOVED_SECONDS_MAX: Final = 60.0
 DELIVERED_SECONDS_MAX: Final = 5.0
 """A lone message through a writer of Apache's: a look, a question to the owner, a read; far less, but for the load."""
@@ -155,3 +163,32 @@ def test_a_broker_that_is_killed_leaves_its_subscription_to_another(cluster: Clu
                 consumer.acknowledge(message)
     finally:
         client.close()
+
+
+class ReadElsewhere(Run):
+    """Consumers have another service URL than producers."""
+
+    reading: str = ""
+
+    def spawn(self, mode: str) -> Popen[bytes]:
+        self.service_url = self.reading if mode == "consume" else ""
+        return super().spawn(mode)
+
+
+# Java's client goes where the close notice says, by PIP-307; Go's as well; both after each was told to look up again.
+@pytest.mark.parametrize("client", ["python", "java", "go"])
+def test_all_consumers_of_a_subscription_come_to_one_broker(cluster: Cluster, client: str, tmp_path: Path) -> None:
+    writer = cluster.our_broker(QUORUMS)
+    brokers.start_with_namespace(cluster, writer)
+    first, second = read_only(cluster, "first"), read_only(cluster, "second")
+    cluster.start(first, second)
+    builds.workload_command(client)
+    workload = Workload(client, SubscriptionType.SHARED, True, "NONE", False, 0, False, count=MESSAGES)
+    server: Any = SimpleNamespace(service_url=writer.service_url)
+    this = ReadElsewhere(workload, server, tmp_path / "run", topic=TOPIC)
+    this.reading = f"pulsar://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    admin.call("PUT", f"{writer.admin_url}/admin/v2/persistent/{TOPIC.removeprefix('persistent://')}")
+    this.folder.mkdir()
+    corpus.write(this.folder / "corpus.txt", MESSAGES)
+    drive(this, lambda under_way: None, CLIENT_SECONDS_MAX)
+    assert verdict(this) == []
