@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Misuse, Unavailable
@@ -20,9 +20,6 @@ from magnetar.managed.errors import (
     ManagedLedgerNotFound,
     ManagedLedgerReadOnly,
 )
-from magnetar.managed.following.api import TopicOwner
-from magnetar.managed.following.followed_ledger import FollowedLedger, follow
-from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.info_codec import POSITION_IN_NODE, SHADOW_SOURCE_PROPERTY, LedgerInfo, decode_cursor_info
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
@@ -39,12 +36,15 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, VersionConfli
 from magnetar.metadata.sure_writes import put_surely
 from magnetar.tiered.offloaders import Offloaders
 
+if TYPE_CHECKING:
+    from magnetar.managed.following.api import TopicOwner
+    from magnetar.managed.following.followed_ledger import FollowedLedger
+    from magnetar.managed.following.settings import FollowSettings
+
 logger: Final = logging.getLogger(__name__)
 
 CACHE_AGE_SECONDS_MAX: Final = 120.0
 """Entries of idle topics give their memory back after so long (at most twice as long: so often is looked)."""
-
-_DEFAULT_FOLLOWING: Final = FollowSettings()
 
 TIERED_IDLE_SECONDS_MAX: Final = 600.0
 """Pulsar's default of `managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds`."""
@@ -101,7 +101,7 @@ class ManagedLedgerFactory:
         if self._closed:
             raise ManagedLedgerClosed("the factory is closed")
         ledger = self._usable(name)
-        if isinstance(ledger, FollowedLedger):
+        if ledger is not None and not ledger.keeps_cursors:
             raise ManagedLedgerReadOnly(name)
         if ledger is not None:
             return ledger
@@ -118,7 +118,7 @@ class ManagedLedgerFactory:
         name: str,
         owner: TopicOwner,
         settings: ManagedLedgerSettings | None = None,
-        following: FollowSettings = _DEFAULT_FOLLOWING,
+        following: FollowSettings | None = None,
     ) -> FollowedLedger:
         """The managed ledger of this name, which another process writes: it is read and followed, and nothing of it is
         written. `settings` are those that it would be opened with.
@@ -126,6 +126,9 @@ class ManagedLedgerFactory:
         The same object for all callers until it is closed or lost; it closes the owner of the first of them, and the
         others' is still theirs (see `FollowedLedger.owner`). `ManagedLedgerNotFound`, `BrokenMetadata`, `Unavailable`;
         `Misuse` when it is open here for writing."""
+        # Here, not above: whoever follows nothing does not load it.
+        from magnetar.managed.following.followed_ledger import FollowedLedger
+
         if self._closed:
             raise ManagedLedgerClosed("the factory is closed")
         ledger = self._usable(name)
@@ -141,8 +144,10 @@ class ManagedLedgerFactory:
         return await asyncio.shield(task)
 
     async def _follow(
-        self, name: str, owner: TopicOwner, settings: ManagedLedgerSettings, following: FollowSettings
+        self, name: str, owner: TopicOwner, settings: ManagedLedgerSettings, following: FollowSettings | None
     ) -> FollowedLedger:
+        from magnetar.managed.following.followed_ledger import follow
+
         ledger = await follow(self._shared, name, owner, settings, following)
         self._open[name] = ledger
         return ledger

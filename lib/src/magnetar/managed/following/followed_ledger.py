@@ -298,13 +298,13 @@ class FollowedLedger(ManagedLedger):
 
 
 async def follow(
-    shared: Shared, name: str, owner: TopicOwner, settings: ManagedLedgerSettings, following: FollowSettings
+    shared: Shared, name: str, owner: TopicOwner, settings: ManagedLedgerSettings, following: FollowSettings | None
 ) -> FollowedLedger:
-    """Follow a managed ledger. `ManagedLedgerNotFound`, `BrokenMetadata`, `Unavailable`; then the owner is still the
-    caller's."""
+    """Follow a managed ledger, by default as `FollowSettings` has it. `ManagedLedgerNotFound`, `BrokenMetadata`,
+    `Unavailable`; then the owner is still the caller's."""
     appends = AppendPath(shared, name, settings, LedgerList([]))
     appends.go(ManagedLedgerState.FOLLOWED)
-    follower = ManagedLedgerFollower(shared, appends, owner, following)
+    follower = ManagedLedgerFollower(shared, appends, owner, following or FollowSettings())
     await follower.load()
     ledger = FollowedLedger(shared, appends, follower)
     follower.start(ledger)
