@@ -35,14 +35,16 @@ class BookieChooser:
         quarantine_seconds: float,
         settings: PlacementSettings = _DEFAULT_SETTINGS,
         places: Callable[[], BookieTopology] = lambda: _NOTHING_KNOWN,
+        local_rack: str = "",
     ) -> None:
-        """`places` gives the newest knowledge of racks and groups."""
+        """`places` gives the newest knowledge of racks and groups; `local_rack` is where the client is, if known."""
         self._connections = connections
         self._clock = clock
         self._rng = rng
         self._quarantine_seconds = quarantine_seconds
         self._settings = settings
         self._places = places
+        self._local_rack = local_rack
         # One entry per bookie that failed within the quarantine; dropped when it is over.
         self._quarantined_until: dict[str, float] = {}
 
@@ -108,3 +110,20 @@ class BookieChooser:
                 bookie: until for bookie, until in self._quarantined_until.items() if until > now
             }
         return self._quarantined_until
+
+    def in_reading_order(self, bookies: Sequence[str]) -> list[str]:
+        """Near ones first, otherwise in the order given; those that failed lately come last, near or not."""
+        avoided = self.avoided()
+        if self._local_rack:
+            places = self._places()
+            bookies = sorted(bookies, key=lambda each: places.distance(each, self._local_rack))
+        return sorted(bookies, key=avoided.__contains__) if avoided else list(bookies)
+
+    def nearest(self, bookies: Sequence[str]) -> list[str]:
+        """Those that are as near as the nearest one; all of them when nobody knows where the client is."""
+        if not self._local_rack:
+            return list(bookies)
+        places = self._places()
+        distances = {each: places.distance(each, self._local_rack) for each in bookies}
+        least = min(distances.values(), default=0)
+        return [each for each in bookies if distances[each] == least]

@@ -52,6 +52,7 @@ class BookKeeperClient:
             settings.quarantine_seconds,
             settings.placement,
             places or BookieTopology,
+            settings.local_rack,
         )
         self._parts = LedgerParts(
             connections=connections,

@@ -142,8 +142,7 @@ class LedgerEntryReader:
     ) -> T:
         """The first good answer. The next bookie is asked when one fails, and also when one takes long; those that
         lately failed or took long come last, so that a bookie that hangs costs its wait once and not for every read."""
-        avoided = self._chooser.avoided()
-        waiting = deque(sorted(bookies, key=avoided.__contains__)) if avoided else deque(bookies)
+        waiting = deque(self._chooser.in_reading_order(bookies))
         errors: list[BookieError | DigestMismatch] = []
         asked: dict[asyncio.Task[T], str] = {}
         try:

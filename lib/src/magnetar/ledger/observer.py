@@ -26,6 +26,9 @@ from magnetar.wire.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 STRIPED_MAX: Final = 64
 """Entries of a striped ledger that one look asks for at once."""
 
+FAR_TURNS: Final = 16
+"""One of so many looks that find nothing asks farther bookies as well: what they send may cross regions."""
+
 STRIDE_GROWTH: Final = 8
 """So many times as much is asked for after a look that brought all that it asked for."""
 
@@ -165,9 +168,14 @@ class OpenLedgerObserver(OpenLedgerReader):
         indexes = write_set(entry_id, len(ensemble), self.metadata.write_quorum)
         if len(indexes) == len(ensemble):
             indexes = write_set(self.ledger_id, len(ensemble), len(ensemble))  # The one whose read-ahead is warm.
-        start = self._turn % len(indexes)
-        bookies = [ensemble[index] for index in (*indexes[start:], *indexes[:start])]
-        avoided = self._parts.chooser.avoided()
+        chooser, bookies = self._parts.chooser, [ensemble[index] for index in indexes]
+        near = chooser.nearest(bookies)
+        # Far ones now and then: a near one may have missed what was written.
+        rotated = bookies if self._turn % FAR_TURNS == FAR_TURNS - 1 else near
+        start = self._turn % len(rotated)
+        first = [*rotated[start:], *rotated[:start]]
+        bookies = [*first, *(each for each in bookies if each not in first)]
+        avoided = chooser.avoided()
         return sorted(bookies, key=avoided.__contains__) if avoided else bookies
 
     async def _ask_in_turn(self, first: int, count: int, size_bytes_max: int, bookies: Sequence[str]) -> list[bytes]:

@@ -28,5 +28,8 @@ class LedgerClientSettings:
     """Reads of single entries that one call keeps outstanding on a striped ledger."""
     read_batch_bytes_max: int = 4 * MIB
     """What one batch read asks for; below BookKeeper's frame size, which bounds the answer."""
+    local_rack: str = setting("bookkeeperClientLocalRack", "", ours=True)
+    """Where this client is, as bookies' racks are written: `/region/rack`. Reads prefer bookies of the same rack, then
+    of the same region. Empty: any bookie is as near as another."""
     placement: PlacementSettings = field(default_factory=PlacementSettings)
     """How ensembles are spread over racks, regions and groups."""

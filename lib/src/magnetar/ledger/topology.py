@@ -64,6 +64,14 @@ class BookieTopology:
         rack = self.rack_of(bookie_id)
         return UNKNOWN_REGION if rack == UNKNOWN_RACK else rack.split("/")[1]
 
+    def distance(self, bookie_id: str, local_rack: str) -> int:
+        """From a place: 0 in its rack, 1 in its region, 2 elsewhere, also of bookies that nobody has placed."""
+        local, rack = _normalised(local_rack), self.rack_of(bookie_id)
+        if rack == local:
+            return 0
+        region = local.split("/")[1] if local.count("/") > 1 else None
+        return 1 if region is not None and region == self.region_of(bookie_id) else 2
+
     def members(self, groups: Collection[str]) -> set[str]:
         """The bookies of some groups; unknown groups have none."""
         found: set[str] = set()
