@@ -420,3 +420,14 @@ async def compacted(stage: Stage) -> None:
     run = stage.writer.service.compaction(stage.writer.service.topics[TOPIC])
     run.start()
     await until(lambda: run.status["status"] == "SUCCESS")
+
+
+async def test_few_topics_are_looked_at_more_often_than_many(stage: Stage) -> None:
+    reader = await stage.reader()
+    service = reader.service
+    pauses = []
+    for count in (1, 20, 1_000):
+        service.topics = {str(number): None for number in range(count)}
+        pauses.append(service._longest_pause_seconds())
+    service.topics = {}
+    assert pauses == [0.01, 0.02, 0.05]

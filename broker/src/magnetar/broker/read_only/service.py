@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from magnetar.broker.bundles.lookup import Lookup
 from magnetar.broker.peers.internal_client import InternalClient
@@ -31,6 +31,12 @@ from magnetar.managed.following.settings import FollowSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+LOOKS_PER_SECOND: Final = 1_000.0
+"""At silent topics, all together: a tenth of a core."""
+
+PAUSE_SECONDS_MIN: Final = 0.01
+"""Between two looks at a silent topic, of however few."""
+
 
 class ReadOnlyService(BrokerService):
     """Makes no topic, no partition, no schema and no ledger. `use_owners` before it serves anybody."""
@@ -56,7 +62,13 @@ class ReadOnlyService(BrokerService):
         self._following = FollowSettings(
             look_pause_seconds_min=settings.read_only.tail_interval_ms_min / 1000,
             look_pause_seconds_max=settings.read_only.tail_interval_ms_max / 1000,
+            longest_pause_seconds=self._longest_pause_seconds,
         )
+
+    def _longest_pause_seconds(self) -> float:
+        """Few topics are looked at more often than many, for the same cost."""
+        most = self._following.look_pause_seconds_max
+        return min(most, max(PAUSE_SECONDS_MIN, len(self.topics) / LOOKS_PER_SECOND))
 
     def use_owners(self, client: InternalClient, peers: PeerClient) -> None:
         """How the owners of topics are reached; the service closes the client, after its topics."""

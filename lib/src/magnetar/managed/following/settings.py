@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.core.limits import MIB
@@ -15,6 +16,9 @@ class FollowSettings:
     """After a look that brought nothing; twice as long after each further one."""
     look_pause_seconds_max: float = 0.05
     """So long at most, while anybody reads: what an idle topic costs, and by how much its next entry is late."""
+    longest_pause_seconds: Callable[[], float] | None = None
+    """Between two looks at a silent topic, as things are now: whoever follows few may look more often. None: it is
+    `look_pause_seconds_max`."""
     ask_pause_seconds_min: float = 0.01
     """Between two questions to the owner; twice as long after each answer that did not help."""
     ask_pause_seconds_max: float = 1.0

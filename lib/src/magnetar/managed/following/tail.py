@@ -216,7 +216,9 @@ class LedgerTail:
 
     def _look_pause_seconds(self) -> float:
         settings = self._settings
-        return doubled(settings.look_pause_seconds_min, settings.look_pause_seconds_max, self._quiet)
+        longest = settings.longest_pause_seconds
+        most = settings.look_pause_seconds_max if longest is None else longest()
+        return doubled(settings.look_pause_seconds_min, most, self._quiet)
 
     def _count_seen(self) -> None:
         self._seen_bytes = sum(map(len, self._seen))
