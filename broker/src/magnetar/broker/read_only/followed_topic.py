@@ -29,6 +29,10 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 logger: Final = logging.getLogger(__name__)
 
 
+RELEASED_AT_ONCE: Final = 64
+"""Bindings: enough to hide the round trips to the metadata store."""
+
+
 class FollowedTopic(PersistentTopic):
     """Its durable subscriptions are here from their first consumer to their last: so long is this broker bound to
     them, and holds them at the topic's owner, where their positions are kept."""
@@ -261,5 +265,6 @@ class FollowedTopic(PersistentTopic):
     async def _release(self, names: list[str]) -> None:
         if self._leaving:
             await asyncio.wait(list(self._leaving.values()))
-        for name in names:
-            await self._bindings.release(self.name, name)
+        for start in range(0, len(names), RELEASED_AT_ONCE):
+            some = names[start : start + RELEASED_AT_ONCE]
+            await asyncio.gather(*(self._bindings.release(self.name, name) for name in some))

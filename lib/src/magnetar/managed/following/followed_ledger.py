@@ -34,6 +34,9 @@ from magnetar.managed.stats import ManagedLedgerStats
 
 logger: Final = logging.getLogger(__name__)
 
+CLOSED_AT_ONCE: Final = 64
+"""Cursors: enough to hide the round trips to the owner, few enough not to flood it."""
+
 CLOSING_SECONDS_MAX: Final = 30.0
 """How long one that opens a cursor waits for the close of the former one of that name."""
 
@@ -216,11 +219,11 @@ class FollowedLedger(ManagedLedger):
         for task in list(self._opening_cursors.values()):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        for cursor in [*self.cursors.values(), *self._non_durable]:
-            if with_cursors:
-                await self._close_cursor(cursor)
-            else:
-                await cursor.abandon()
+        cursors = [*self.cursors.values(), *self._non_durable]
+        for start in range(0, len(cursors), CLOSED_AT_ONCE):
+            some = cursors[start : start + CLOSED_AT_ONCE]
+            # Each of them may have something to tell the owner.
+            await asyncio.gather(*(self._close_cursor(one) if with_cursors else one.abandon() for one in some))
         await self._let_go()
         try:
             await self.owner.close()
