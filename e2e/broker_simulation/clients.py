@@ -15,7 +15,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import encode_command
 from magnetar.wire.pulsar.metadata import checksum_ok, skim
 
-from e2e.broker_simulation.compaction_parameters import is_keyed, message_of
+from e2e.broker_simulation.drawn.compaction import is_keyed, message_of
 from e2e.broker_simulation.history import GARBLED, Content, History
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.protocol import Entrances, Link, Links, NoAnswer, PulsarError, host_of

@@ -9,10 +9,10 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 
 from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
 from e2e.broker_simulation.clients import Host, Program
+from e2e.broker_simulation.drawn.read_only import NAME
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.proxies import SimulatedProxy
 from e2e.broker_simulation.read_only.brokers import SimulatedReadOnlyBroker
-from e2e.broker_simulation.read_only.parameters import NAME
 from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
 from e2e.simulation_runner.running import Stuck
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from e2e.broker_simulation.read_only.parameters import NAME
+from e2e.broker_simulation.drawn.read_only import NAME
 
 
 class Content(NamedTuple):

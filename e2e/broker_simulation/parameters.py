@@ -8,9 +8,9 @@ from typing import Final
 
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from e2e.broker_simulation.compaction_parameters import CompactionParameters, draw_compaction
-from e2e.broker_simulation.read_only.parameters import ReadOnlyParameters, draw_read_only
-from e2e.broker_simulation.transaction_parameters import TransactionParameters, draw_transactions
+from e2e.broker_simulation.drawn.compaction import CompactionParameters, draw_compaction
+from e2e.broker_simulation.drawn.read_only import ReadOnlyParameters, draw_read_only
+from e2e.broker_simulation.drawn.transactions import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
 STORAGE_FAULTS: Final = (

@@ -14,8 +14,9 @@ from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
-from e2e.broker_simulation.compaction_parameters import KEYED
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
+from e2e.broker_simulation.drawn.compaction import KEYED
+from e2e.broker_simulation.drawn.read_only import HARMLESS_FAULTS
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
@@ -23,7 +24,6 @@ from e2e.broker_simulation.parameters import Parameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.protocol import Entrances
 from e2e.broker_simulation.read_only.brokers import check_written
-from e2e.broker_simulation.read_only.parameters import HARMLESS_FAULTS
 from e2e.broker_simulation.read_only.witness import BindingsWitness
 from e2e.broker_simulation.readers import Reader
 from e2e.broker_simulation.transactions.still_open import still_open

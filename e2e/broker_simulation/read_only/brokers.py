@@ -11,8 +11,8 @@ from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.metadata.tree import Outcome
 
 from e2e.broker_simulation.brokers import SimulatedBroker, broker_settings
+from e2e.broker_simulation.drawn.read_only import NAME
 from e2e.broker_simulation.parameters import Parameters
-from e2e.broker_simulation.read_only.parameters import NAME
 from e2e.simulation.cluster import World
 from e2e.simulation.watched import WatchedConnection, WatchedConnections
 from e2e.simulation.witness import Witness
