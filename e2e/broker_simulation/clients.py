@@ -209,8 +209,11 @@ class Attached(ABC):
         self.id = end_id
         try:
             await self.attach(link, end_id)
-        except BaseException:
+        except BaseException as error:
             self._forget(link, end_id)
+            if isinstance(error, NoAnswer):
+                # As Java's client does: else the broker may open it late, for nobody.
+                link.write(self.close_request(link.new_id(), end_id))
             raise
         self.link = link
         try:

@@ -96,18 +96,19 @@ def nothing_comes_after_its_acknowledgement(subscription: SubscriptionHistory, t
 def _known(asked: Acknowledged, event: Delivered, subscription: SubscriptionHistory, topic: TopicHistory) -> bool:
     """Whether a broker must have known of an acknowledgement when it sent an entry. One that only reads knows what the
     owner had when it was bound, and what was acknowledged at itself since."""
-    session = event.session
-    if asked.session.link == session.link:
-        return True
-    told_at = asked.told_at
+    session, told_at = event.session, asked.told_at
     assert told_at is not None
+    partial = asked.remaining is not None and event.entry.position in asked.positions
+    same_link = asked.session.link == session.link
+    if same_link and not (session.only_reads and partial):
+        return True
     if session.only_reads:
         since = subscription.bound_since(session.broker, session.began_at, event.at)
-        if since is None or session.asked_at <= told_at:
+        if since is None or not (same_link or session.asked_at > told_at):
             return False
         here = asked.session.broker == session.broker
-        if asked.remaining is not None and event.entry.position in asked.positions:
-            # Nobody tells it what is left of a batch.
+        if partial:
+            # Nobody tells it what was left of a batch before it was bound.
             return here and told_at >= since
         return told_at < since or here or event.at > max(told_at, subscription.calm_since) + ALONE_SECONDS
     return session.asked_at > told_at and topic.held(session.broker, session.asked_at, event.at)
