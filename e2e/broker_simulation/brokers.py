@@ -131,7 +131,7 @@ class SimulatedBroker(ServiceHost[RunningBroker]):
         world, node = self._world, self.node
         connections = TcpBookieConnections(store, node.clock, CONNECTION_SETTINGS)
         chance = world.chance(f"broker {node.name} {node.starts}")
-        watched = WatchedConnections(connections, world.witness)
+        watched = self.connections(connections)
         settings = client_settings(self._parameters.storage)
         client = BookKeeperClient(store, watched, node.clock, chance, settings, connections.places)
         parts = BrokerParts(
@@ -149,6 +149,10 @@ class SimulatedBroker(ServiceHost[RunningBroker]):
         )
         await connections.start()
         return await start_broker(self._settings, parts)
+
+    def connections(self, inner: TcpBookieConnections) -> WatchedConnections:
+        """With bookies, as they are watched."""
+        return WatchedConnections(inner, self._world.witness)
 
     def lose_session(self) -> None:
         """The metadata service ends its session."""

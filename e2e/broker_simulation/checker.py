@@ -18,6 +18,7 @@ from e2e.broker_simulation.history import (
     SubscriptionHistory,
     TopicHistory,
 )
+from e2e.broker_simulation.read_only.rules import READ_ONLY_RULES
 from e2e.broker_simulation.transactions.rules import TRANSACTION_RULES
 
 VIOLATIONS_MAX: Final = 20
@@ -34,7 +35,7 @@ def check(history: History) -> list[str]:
             violations += _some(f"{topic.name}: {what}" for what in rule(topic))
     for subscription in history.subscriptions.values():
         topic = history.topics[subscription.topic]
-        for check_subscription in SUBSCRIPTION_RULES:
+        for check_subscription in (*SUBSCRIPTION_RULES, *READ_ONLY_RULES):
             found = check_subscription(subscription, topic)
             violations += _some(f"{subscription.name} of {subscription.topic}: {what}" for what in found)
     for look in (*TRANSACTION_RULES, *COMPACTION_RULES):
@@ -143,6 +144,13 @@ def all_read_the_same(topic: TopicHistory) -> Iterator[str]:
                 break
 
 
+def readers_hear_of_the_end(topic: TopicHistory) -> Iterator[str]:
+    """A reader that asks for the last message when nothing is published any more, and comes to it, has read all."""
+    for read in topic.whole:
+        if topic.logs and len(read) < len(topic.logs[0]):
+            yield f"a reader is told that it is at the end behind {read[-1:]}; {topic.logs[0][-1:]} is the last entry"
+
+
 def one_broker_owns_it(topic: TopicHistory) -> Iterator[str]:
     """By the metadata, in the end. Before, a node may stand for a moment of a bundle that was split meanwhile: who has
     claimed it reads the cut after that, and gives it back."""
@@ -157,5 +165,6 @@ TOPIC_RULES: Final[tuple[TopicRule, ...]] = (
     order_is_kept,
     confirmations_follow_time,
     all_read_the_same,
+    readers_hear_of_the_end,
     one_broker_owns_it,
 )

@@ -15,7 +15,7 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import encode_command
 from magnetar.wire.pulsar.metadata import checksum_ok, skim
 
-from e2e.broker_simulation.compaction_parameters import is_keyed, message_of
+from e2e.broker_simulation.drawn.compaction import is_keyed, message_of
 from e2e.broker_simulation.history import GARBLED, Content, History
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.protocol import Entrances, Link, Links, NoAnswer, PulsarError, host_of
@@ -115,12 +115,25 @@ class Client:
         self.witness = witness
         self.chance = world.chance(f"client {name}")
         self._entrances = entrances
+        self._elsewhere: Entrances | None = None
+        self._move_share = 0.0
         self.links = self.new_links()
 
     def new_links(self) -> Links:
         """Connections of a program that has just begun."""
         self.links = Links(self._entrances, self.history.next_link, self.chance.choice)
         return self.links
+
+    def may_move(self, elsewhere: Entrances, share: float) -> None:
+        """It goes over to other entrances, and back, before so many of its attachments."""
+        self._elsewhere, self._move_share = elsewhere, share
+
+    def move_perhaps(self) -> None:
+        """It is about to look for a broker."""
+        if self._elsewhere is not None and self.chance.random() < self._move_share:
+            self._entrances, self._elsewhere = self._elsewhere, self._entrances
+            self.links.begin_at(self._entrances)
+            self.note(f"goes to {self._entrances.hosts}")
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -187,6 +200,8 @@ class Attached(ABC):
 
     async def _attach_and_work(self) -> None:
         assigned, self._assigned = self._assigned, None
+        if not assigned:
+            self.client.move_perhaps()
         links = self.client.links
         link = await links.to_broker(host_of(assigned)) if assigned else await links.to_owner(self.topic)
         end_id = link.new_id()
@@ -194,8 +209,11 @@ class Attached(ABC):
         self.id = end_id
         try:
             await self.attach(link, end_id)
-        except BaseException:
+        except BaseException as error:
             self._forget(link, end_id)
+            if isinstance(error, NoAnswer):
+                # As Java's client does: else the broker may open it late, for nobody.
+                link.write(self.close_request(link.new_id(), end_id))
             raise
         self.link = link
         try:

@@ -9,8 +9,10 @@ from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 
 from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
 from e2e.broker_simulation.clients import Host, Program
+from e2e.broker_simulation.drawn.read_only import NAME
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.proxies import SimulatedProxy
+from e2e.broker_simulation.read_only.brokers import SimulatedReadOnlyBroker
 from e2e.simulation.cluster import BookieDown, SimulatedBookie, World
 from e2e.simulation_runner.running import Stuck
 
@@ -30,6 +32,12 @@ class Cluster:
         self.bookies = [SimulatedBookie(world, f"bookie{number}") for number in range(parameters.storage.bookies)]
         self.brokers = [SimulatedBroker(world, f"broker{number}", parameters) for number in range(parameters.brokers)]
         self.proxies = [SimulatedProxy(world, f"proxy{number}") for number in range(parameters.proxies)]
+        read_only = parameters.read_only
+        self.reading = [
+            SimulatedReadOnlyBroker(world, f"{NAME}{number}", parameters)
+            for number in range(0 if read_only is None else read_only.brokers)
+        ]
+        """Brokers that only read."""
         self.clients: list[Host] = []
 
     async def start(self) -> None:
@@ -43,6 +51,8 @@ class Cluster:
         await self.until_brokers_serve()
         for proxy in self.proxies:
             proxy.start()
+        for broker in self.reading:
+            broker.start()
         await self.until_brokers_serve()
 
     async def until_bookies_run(self) -> None:
@@ -58,6 +68,7 @@ class Cluster:
         deadline = self.world.loop.time() + START_SECONDS_MAX
         started = [proxy for proxy in self.proxies if proxy.node.starts]
         servers: list[SimulatedBroker | SimulatedProxy] = [*self.brokers, *started]
+        servers += [broker for broker in self.reading if broker.node.starts]
         while missing := [server for server in servers if not server.serving]:
             if self.world.loop.time() > deadline:
                 raise BrokerDown(f"{missing[0].node.name} does not come back: {missing[0].refusals[-1:]}")
@@ -78,12 +89,18 @@ class Cluster:
         """The names of all hosts but the metadata service's."""
         servers = [*(bookie.node for bookie in self.bookies), *(broker.node for broker in self.brokers)]
         servers += [proxy.node for proxy in self.proxies]
+        servers += [broker.node for broker in self.reading]
         return [node.name for node in (*servers, *(client.node for client in self.clients))]
 
     @property
     def broker_names(self) -> list[str]:
-        """The hosts of brokers."""
+        """The hosts of brokers that write."""
         return [broker.node.name for broker in self.brokers]
+
+    @property
+    def reading_names(self) -> list[str]:
+        """The hosts of brokers that only read."""
+        return [broker.node.name for broker in self.reading]
 
     @property
     def proxy_names(self) -> list[str]:

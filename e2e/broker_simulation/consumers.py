@@ -75,6 +75,8 @@ class Consumer(Attached):
         self.name = name
         self.parameters = parameters
         self.goal = goal
+        self.unsubscribe_share = 0.0
+        """Messages after which it deletes the subscription."""
         self.session: Session | None = None
         self._history: SubscriptionHistory = client.history.subscriptions[(topic, parameters.name)]
         self._inbox: deque[Held] = deque()
@@ -104,6 +106,7 @@ class Consumer(Attached):
         await link.ask(lambda request_id: requests.subscribe(request_id, end_id, request))
         history.sessions.append(session)
         session.number = len(history.sessions)
+        session.began_at = self.client.now()
         history.events.append(Began(session))
         self.session = session
         self.client.note(f"session {session.number} of {parameters.name} at {link.broker}")
@@ -199,6 +202,8 @@ class Consumer(Attached):
             await self._seek(link, held.entry.position)
         elif chance.random() < parameters.restart_share:
             await self.leave()
+        elif self.unsubscribe_share and chance.random() < self.unsubscribe_share:
+            await self._unsubscribe(link)
         elif chance.random() < parameters.negative_share:
             self._ask_again(link, held)
         elif chance.random() >= parameters.held_share:
@@ -334,6 +339,26 @@ class Consumer(Attached):
             return
         sought.done_at = self.client.now()
         self.client.note("has sought")
+
+    async def _unsubscribe(self, link: Link) -> None:
+        """Whoever subscribes next begins with the first entry: as after a seek."""
+        session = self.session
+        assert session is not None
+        sought = Sought(session, self.client.now(), EARLIEST)
+        self._history.events.append(sought)
+        self.client.note("unsubscribes")
+        self.client.history.on_moment()
+        end_id = self.id
+        try:
+            await link.ask(lambda request_id: requests.unsubscribe(request_id, end_id))
+        except PulsarError as error:
+            self.client.note(f"may not unsubscribe: {error}")
+            return
+        sought.done_at = self.client.now()
+        if self.link is link and self.id == end_id:
+            self._history.events.append(Ended(session))
+            self._forget(link, end_id)
+            self._detach(closed=True)
 
 
 class LateConsumer(Consumer):

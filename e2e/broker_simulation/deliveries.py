@@ -38,6 +38,10 @@ LOOKS_AT_THE_END: Final = 2
 COUNT_STORED_SECONDS: Final = 5.0
 """A count is stored within a second, if bookies and metadata store answer at once; they may need some seconds more."""
 
+ALONE_SECONDS: Final = 2.0
+"""For so long two brokers may believe that they serve a subscription, once they, the topic's owner and the metadata
+service understand each other."""
+
 KEYED: Final = SubscriptionType.KEY_SHARED
 
 
@@ -77,7 +81,7 @@ def nothing_comes_after_its_acknowledgement(subscription: SubscriptionHistory, t
             every = frozenset(range(event.entry.content.messages))
             left = every if event.indexes is None else event.indexes
             for asked in candidates:
-                if not _known(asked, event, topic):
+                if not _known(asked, event, subscription, topic):
                     continue
                 remaining = asked.remaining if position in asked.positions else None
                 wrong = left if remaining is None else left - remaining
@@ -89,13 +93,24 @@ def nothing_comes_after_its_acknowledgement(subscription: SubscriptionHistory, t
                     break
 
 
-def _known(asked: Acknowledged, event: Delivered, topic: TopicHistory) -> bool:
-    """Whether a broker must have known of an acknowledgement when it sent an entry."""
-    session = event.session
-    if asked.session.link == session.link:
-        return True
-    told_at = asked.told_at
+def _known(asked: Acknowledged, event: Delivered, subscription: SubscriptionHistory, topic: TopicHistory) -> bool:
+    """Whether a broker must have known of an acknowledgement when it sent an entry. One that only reads knows what the
+    owner had when it was bound, and what was acknowledged at itself since."""
+    session, told_at = event.session, asked.told_at
     assert told_at is not None
+    partial = asked.remaining is not None and event.entry.position in asked.positions
+    same_link = asked.session.link == session.link
+    if same_link and not (session.only_reads and partial):
+        return True
+    if session.only_reads:
+        since = subscription.bound_since(session.broker, session.began_at, event.at)
+        if since is None or not (same_link or session.asked_at > told_at):
+            return False
+        here = asked.session.broker == session.broker
+        if partial:
+            # Nobody tells it what was left of a batch before it was bound.
+            return here and told_at >= since
+        return told_at < since or here or event.at > max(told_at, subscription.calm_since) + ALONE_SECONDS
     return session.asked_at > told_at and topic.held(session.broker, session.asked_at, event.at)
 
 
@@ -201,7 +216,7 @@ def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory)
             continue
         session, (position, _, key) = event.session, event.entry
         for other, held in holders.of.items():
-            if other is session or not _stays(other, event, topic):
+            if other is session or not _stays(other, event, subscription, topic):
                 continue
             if position in held:
                 yield f"session {session.number} gets {position}, which session {other.number} holds"
@@ -213,12 +228,18 @@ def one_holder_at_a_time(subscription: SubscriptionHistory, topic: TopicHistory)
         holders.take(event)
 
 
-def _stays(other: Session, event: Delivered, topic: TopicHistory) -> bool:
+def _stays(other: Session, event: Delivered, subscription: SubscriptionHistory, topic: TopicHistory) -> bool:
     """Whether the broker that sends an entry has to count with another session then: both are of one stretch of
     ownership. What a broker sent before it unloaded the topic may arrive when it serves it again."""
     if other.broker != event.session.broker or (other.ended_at is not None and not other.closed):
         return False
-    return topic.held(other.broker, min(other.asked_at, event.session.asked_at), event.at)
+    begin = min(_let_in(other), _let_in(event.session))
+    return subscription.same_stretch(topic, other, begin, event.at)
+
+
+def _let_in(session: Session) -> float:
+    """From when on its broker served it, at the latest."""
+    return session.began_at if session.only_reads else session.asked_at
 
 
 def keys_keep_their_order(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
@@ -320,8 +341,8 @@ def redelivery_counts_are_kept(subscription: SubscriptionHistory, topic: TopicHi
 def redelivery_counts_outlast_sessions(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:
     """What one session was told of an entry is the least that any later one is told, at whichever broker: the count is
     stored within a second. The broker that told it must have lived on, and its storage must have been well: that it
-    answered the same session so much later is the proof."""
-    if subscription.kind in ORDERED:
+    answered the same session so much later is the proof. A broker that only reads takes no counts over."""
+    if subscription.kind in ORDERED or any(session.only_reads for session in subscription.sessions):
         return
     proven: dict[Position, tuple[int, float]] = {}
     pending: dict[Session, list[Delivered]] = {}
@@ -358,8 +379,9 @@ def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -
             waiting = event
         elif isinstance(event, Delivered) and waiting is not None and event.session.asked_at > waiting.at:
             sought, waiting = waiting, None
-            position, broker = event.entry.position, event.session.broker
-            if sought.done_at is None or not topic.held(broker, sought.at, event.at):
+            position, session = event.entry.position, event.session
+            begin = session.began_at if session.only_reads else sought.at
+            if sought.done_at is None or not subscription.same_stretch(topic, session, begin, event.at):
                 continue
             if sought.position == LATEST:
                 before = [receipt.position for receipt in topic.receipts if receipt.told_at < sought.at]
@@ -367,7 +389,7 @@ def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -
             else:
                 wrong = position != next((each for each in log if each >= sought.position), position)
             if wrong:
-                yield f"session {event.session.number} gets {position} first after the seek to {sought.position}"
+                yield f"session {session.number} gets {position} first after the seek to {sought.position}"
 
 
 def nothing_is_left_at_the_end(subscription: SubscriptionHistory, topic: TopicHistory) -> Iterator[str]:

@@ -15,7 +15,7 @@ from e2e.broker_simulation.brokers import SimulatedBroker
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.history import History
 from e2e.broker_simulation.proxies import SimulatedProxy
-from e2e.simulation import faults as storage_faults
+from e2e.broker_simulation.read_only.faults import ReadOnlyFaults
 from e2e.simulation.cluster import Cluster as StorageCluster
 from e2e.simulation.history import History as StorageHistory
 from e2e.simulation.metadata import METADATA_HOST
@@ -35,13 +35,15 @@ ON_ITS_WAY_SECONDS: Final = 0.003
 """About what a message takes until its receipt is there."""
 
 
-class Faults(storage_faults.Faults):
+class Faults(ReadOnlyFaults):
     """Makes faults happen, and undoes them at the end."""
 
     def __init__(self, cluster: Cluster, history: History) -> None:
         super().__init__(cast(StorageCluster, cluster), StorageHistory(staleness_seconds=0.0))
         self._brokers = cluster.brokers
         self._all = cluster
+        self.reading = cluster.reading
+        self.writing_hosts = cluster.broker_names
         self._armed: list[str] = []
         """Faults that wait for a client to do something."""
         self._armed_for_transactions: list[str] = []
@@ -96,6 +98,8 @@ class Faults(storage_faults.Faults):
             broker.start()
         for proxy in self._all.proxies:
             proxy.start()
+        for reading in self._all.reading:
+            reading.start()
         for client in self._all.clients:
             client.start()
 
@@ -211,7 +215,7 @@ class Faults(storage_faults.Faults):
     # --- help
 
     def _entrances(self) -> list[str]:
-        return [*self._all.broker_names, *self._all.proxy_names]
+        return [*self._all.broker_names, *self._all.proxy_names, *self._all.reading_names]
 
     def _some_proxy(self) -> SimulatedProxy:
         return self._chance.choice(self._all.proxies)

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.enums import SubscriptionType
 
+from e2e.broker_simulation.drawn.read_only import NAME
+
 
 class Content(NamedTuple):
     """What an entry holds, told from all others: who sent it, its first sequence id, and how many messages it has."""
@@ -61,6 +63,13 @@ class Session:
     ended_at: float | None = None
     closed: bool = False
     """Ended by the consumer, which was answered; else the broker, or the network, has ended it, or nobody."""
+    began_at: float = 0.0
+    """When it was told that it is let in."""
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether its broker does."""
+        return self.broker.startswith(NAME)
 
 
 @dataclass(slots=True)
@@ -158,6 +167,35 @@ class SubscriptionHistory:
     kind: SubscriptionType
     sessions: list[Session] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    bindings: list[tuple[float, str]] = field(default_factory=list)
+    """Which broker of those that only read was bound to it, from which moment on; empty: none."""
+    calm_since: float = float("inf")
+    """From then on its brokers, clients, the topic's owner and the metadata service understand each other."""
+
+    def bound_since(self, broker: str, begin: float, end: float) -> float | None:
+        """Since when a broker was bound to it without a break; None: it was not all the time from `begin` to `end`."""
+        since, bound = float("-inf"), ""
+        for moment, name in self.bindings:
+            if moment > end:
+                break
+            if moment > begin:
+                return None
+            since, bound = moment, name
+        return since if bound == broker else None
+
+    def bound_within(self, broker: str, begin: float, end: float) -> bool:
+        """Whether a broker was bound to it at some moment from `begin` to `end`."""
+        ends = [*(moment for moment, _ in self.bindings[1:]), float("inf")]
+        return any(
+            name == broker and moment <= end and over >= begin
+            for (moment, name), over in zip(self.bindings, ends, strict=True)
+        )
+
+    def same_stretch(self, topic: TopicHistory, session: Session, begin: float, end: float) -> bool:
+        """Whether the broker of a session, and no other, served the subscription all that time."""
+        if session.only_reads:
+            return self.bound_since(session.broker, begin, end) is not None
+        return topic.held(session.broker, begin, end)
 
 
 class CompactedEntry(NamedTuple):
@@ -209,6 +247,8 @@ class TopicHistory:
     """What was read from the first entry to the last, each time that somebody looked at the end."""
     readings: list[list[Entry]] = field(default_factory=list)
     """What readers have got, each from its start on."""
+    whole: list[list[Entry]] = field(default_factory=list)
+    """What readers have got that came to the end when nothing was published any more."""
     holders: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     """Which brokers' nodes say that they own the topic's bundle, from which moment on."""
 

@@ -8,8 +8,9 @@ from typing import Final
 
 from magnetar.wire.pulsar.enums import SubscriptionType
 
-from e2e.broker_simulation.compaction_parameters import CompactionParameters, draw_compaction
-from e2e.broker_simulation.transaction_parameters import TransactionParameters, draw_transactions
+from e2e.broker_simulation.drawn.compaction import CompactionParameters, draw_compaction
+from e2e.broker_simulation.drawn.read_only import ReadOnlyParameters, draw_read_only
+from e2e.broker_simulation.drawn.transactions import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
 STORAGE_FAULTS: Final = (
@@ -107,6 +108,7 @@ class Parameters:
     failover_delay_ms: int
     transactions: TransactionParameters | None
     compaction: CompactionParameters | None
+    read_only: ReadOnlyParameters | None
     pause_seconds: float
     """Mean between two messages of a producer."""
 
@@ -136,9 +138,12 @@ def draw_parameters(seed: int) -> Parameters:
     proxy_rng = random.Random(f"{seed} proxies")
     proxies = proxy_rng.choice((0, 0, 0, 1, 2))
     proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
+    # So are brokers that only read.
+    read_only = draw_read_only(seed)
+    more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
     return Parameters(
         seed=seed,
-        storage=_draw_storage(seed, rng, active_seconds, proxy_faults),
+        storage=_draw_storage(seed, rng, active_seconds, more_faults),
         brokers=rng.choice((1, 2, 3)),
         proxies=proxies,
         proxied_share=proxy_rng.choice((0.5, 1.0)),
@@ -167,19 +172,20 @@ def draw_parameters(seed: int) -> Parameters:
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
         transactions=transactions,
         compaction=draw_compaction(seed),
+        read_only=read_only,
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )
 
 
 def _draw_storage(
-    seed: int, rng: random.Random, active_seconds: float, proxy_faults: list[str]
+    seed: int, rng: random.Random, active_seconds: float, more_faults: list[str]
 ) -> storage_parameters.Parameters:
     write_quorum = rng.choice((1, 1, 2, 3))
     ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
     # Swarm testing: a run with every fault at once explores less than many runs with some.
     kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 6)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
-    kinds += proxy_faults
+    kinds += more_faults
     return storage_parameters.Parameters(
         seed=seed,
         bookies=ensemble_size + rng.choice((0, 0, 1)),

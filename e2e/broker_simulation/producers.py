@@ -12,7 +12,7 @@ from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from e2e.broker_simulation.clients import Attached, Client, entry_of, key_of, position_of
-from e2e.broker_simulation.compaction_parameters import is_keyed
+from e2e.broker_simulation.drawn.compaction import is_keyed
 from e2e.broker_simulation.history import Content, Receipt
 from e2e.broker_simulation.parameters import Parameters
 from e2e.broker_simulation.protocol import Link

@@ -233,6 +233,10 @@ class Links:
         self._links: dict[tuple[str, str], Link] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
 
+    def begin_at(self, entrances: Entrances) -> None:
+        """Lookups begin there from now on."""
+        self._entrances = entrances
+
     async def to(self, host: str, behind: str = "") -> Link:
         """A connection; `behind` a proxy, the broker's host. `NoAnswer`."""
         ways = (host, behind)

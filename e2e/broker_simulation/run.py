@@ -14,14 +14,17 @@ from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
-from e2e.broker_simulation.compaction_parameters import KEYED
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
+from e2e.broker_simulation.drawn.compaction import KEYED
+from e2e.broker_simulation.drawn.read_only import HARMLESS_FAULTS
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
 from e2e.broker_simulation.parameters import Parameters, draw_parameters
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.protocol import Entrances
+from e2e.broker_simulation.read_only.brokers import check_written
+from e2e.broker_simulation.read_only.witness import BindingsWitness
 from e2e.broker_simulation.readers import Reader
 from e2e.broker_simulation.transactions.still_open import still_open
 from e2e.broker_simulation.transactions.transactors import Transactor
@@ -93,6 +96,8 @@ class BrokerRun:
         faults = Faults(cluster, self.history)
         await faults.run()
         faults.heal()
+        for subscription in self.history.subscriptions.values():
+            subscription.calm_since = min(subscription.calm_since, self._loop.time())
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
         self._transfer.drain = True
@@ -109,10 +114,12 @@ class BrokerRun:
         for reader in self._readers:
             reader.leave_when_done = True
         await self._until_done([*readers, *consumers.values()], "does not come to an end")
+        for reader in self._readers:
+            self.history.topics[reader.topic].whole.append(reader.read)
         if self._compaction is not None:
             await self._compaction.begin_some()
         chance = world.chance("end")
-        for broker in cluster.brokers:
+        for broker in (*cluster.brokers, *cluster.reading):
             if chance.random() < 0.5:
                 broker.kill()
                 broker.start()
@@ -128,10 +135,14 @@ class BrokerRun:
     def _watch(self, world: World) -> None:
         witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
         storage_witness = world.witness
+        bindings = BindingsWitness(world.witness, world.service.table, self.history)
 
         def applied(outcome: Outcome, host: str) -> None:
             storage_witness.metadata_applied(outcome, host)
             witness.metadata_applied(outcome, self._loop.time())
+            if self.parameters.read_only is not None:
+                check_written(storage_witness, outcome, host)
+                bindings.metadata_applied(outcome, host, self._loop.time())
 
         world.service.on_applied = applied
 
@@ -152,7 +163,9 @@ class BrokerRun:
             for index in range(parameters.readers):
                 name = f"reader{number}.{index}"
                 history.topics[topic].readings.append([])
-                reader = Reader(self._client(cluster, name), topic, name, history.topics[topic].readings[-1])
+                reader = Reader(
+                    self._client(cluster, name, consumes=True), topic, name, history.topics[topic].readings[-1]
+                )
                 self._readers.append(reader)
                 readers.append(cluster.client(name, reader))
         for subscription in parameters.subscriptions:
@@ -160,9 +173,13 @@ class BrokerRun:
             history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
                 topic, subscription.name, subscription.kind
             )
+            if HARMLESS_FAULTS.issuperset(parameters.storage.fault_kinds):
+                history.subscriptions[(topic, subscription.name)].calm_since = 0.0
             for index in range(subscription.consumers):
                 name = f"consumer{subscription.topic}.{subscription.name}.{index}"
-                consumer = Consumer(self._client(cluster, name), topic, name, subscription, self._goal)
+                consumer = Consumer(self._client(cluster, name, consumes=True), topic, name, subscription, self._goal)
+                if parameters.read_only is not None:
+                    consumer.unsubscribe_share = parameters.read_only.unsubscribe_share
                 consumers[consumer] = cluster.client(name, consumer)
         return producers, readers, consumers
 
@@ -187,11 +204,20 @@ class BrokerRun:
                 return
             await asyncio.sleep(0.1)
 
-    def _client(self, cluster: Cluster, name: str) -> Client:
+    def _client(self, cluster: Cluster, name: str, *, consumes: bool = False) -> Client:
+        """`consumes`: it does nothing else, and may do so at brokers that only read."""
         entrances = Entrances(cluster.broker_names, proxies=False)
         if cluster.proxies and cluster.world.chance(f"entrance {name}").random() < self.parameters.proxied_share:
             entrances = Entrances(cluster.proxy_names, proxies=True)
-        return Client(cluster.world, name, entrances, self.history, self._witness)
+        read_only = self.parameters.read_only
+        if read_only is None or not consumes:
+            return Client(cluster.world, name, entrances, self.history, self._witness)
+        reading = Entrances(cluster.reading_names, proxies=False)
+        if cluster.world.chance(f"reads {name}").random() < read_only.share:
+            entrances, reading = reading, entrances
+        client = Client(cluster.world, name, entrances, self.history, self._witness)
+        client.may_move(reading, read_only.move_share)
+        return client
 
     async def _until_done(self, hosts: list[Host], complaint: str) -> None:
         deadline = self._loop.time() + PATIENCE_SECONDS
@@ -243,7 +269,7 @@ class BrokerRun:
         hosts: list[Host] = []
         for parameters in self.parameters.subscriptions:
             name = f"late consumer of {parameters.topic} {parameters.name}"
-            client = self._client(cluster, name)
+            client = self._client(cluster, name, consumes=True)
             consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters)
             hosts.append(cluster.client(name, consumer))
         hosts += self._start_transactors(cluster, "transactor-late")

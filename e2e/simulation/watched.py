@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerListener, LedgerOptions
@@ -34,8 +34,8 @@ class WatchedConnection:
 
     def __init__(self, inner: BookieConnection, witness: Witness) -> None:
         self.bookie_id = inner.bookie_id
+        self.witness = witness
         self._inner = inner
-        self._witness = witness
         self.read_entries = inner.read_entries
         self.close = inner.close
 
@@ -50,7 +50,7 @@ class WatchedConnection:
     ) -> None:
         """See `BookieConnection.add_entries`."""
         if flags & ADD_FLAG_RECOVERY:
-            self._witness.recovery_adds_sent(self.bookie_id, ledger_id, entry_ids)
+            self.witness.recovery_adds_sent(self.bookie_id, ledger_id, entry_ids)
         self._inner.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
 
     async def read_entry(
@@ -63,18 +63,20 @@ class WatchedConnection:
             if error.code in DENIALS:
                 self._answered(ledger_id, flags)
                 if _recovering.get() == ledger_id:
-                    self._witness.denied_to_recovery(self.bookie_id, ledger_id, entry_id)
+                    self.witness.denied_to_recovery(self.bookie_id, ledger_id, entry_id)
             raise
         self._answered(ledger_id, flags)
         return entry
 
     def _answered(self, ledger_id: int, flags: int) -> None:
         if flags & READ_FLAG_FENCE:
-            self._witness.fence_answered(self.bookie_id, ledger_id)
+            self.witness.fence_answered(self.bookie_id, ledger_id)
 
 
 class WatchedConnections:
     """A `BookieConnections`."""
+
+    connection_class: ClassVar[type[WatchedConnection]] = WatchedConnection
 
     def __init__(self, inner: TcpBookieConnections, witness: Witness) -> None:
         self.places = inner.places
@@ -90,7 +92,8 @@ class WatchedConnections:
         """See `BookieConnections.connection`."""
         found = self._connections.get(bookie_id)
         if found is None:
-            found = self._connections[bookie_id] = WatchedConnection(self._inner.connection(bookie_id), self._witness)
+            inner = self._inner.connection(bookie_id)
+            found = self._connections[bookie_id] = self.connection_class(inner, self._witness)
         return found
 
 

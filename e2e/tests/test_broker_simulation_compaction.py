@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from e2e.broker_simulation.checker import check
-from e2e.broker_simulation.compaction_parameters import Message, draw_compaction, message_of
+from e2e.broker_simulation.drawn.compaction import Message, draw_compaction, message_of
 from e2e.broker_simulation.history import CompactedEntry, CompactedReading, Content, Entry, History, TopicHistory
 
 TOPIC: Final = "topic"

@@ -14,8 +14,8 @@ from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.compactor import Compactor
 from e2e.broker_simulation.compaction.readers import CompactedReader
-from e2e.broker_simulation.compaction_parameters import CompactionParameters
 from e2e.broker_simulation.consumers import Goal
+from e2e.broker_simulation.drawn.compaction import CompactionParameters
 from e2e.broker_simulation.history import History
 from e2e.broker_simulation.metadata_witness import stored_cursor
 

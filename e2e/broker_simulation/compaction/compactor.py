@@ -10,8 +10,8 @@ from magnetar.admin_client.errors import AdminUnreachable
 
 from e2e.broker_simulation.admin import ADMIN_PORT, SimulatedAdminClient
 from e2e.broker_simulation.clients import Client
-from e2e.broker_simulation.compaction_parameters import CompactionParameters
 from e2e.broker_simulation.consumers import Goal
+from e2e.broker_simulation.drawn.compaction import CompactionParameters
 
 POLL_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 10.0

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.ids import Position
 
-from e2e.broker_simulation.compaction_parameters import Message, message_of
+from e2e.broker_simulation.drawn.compaction import Message, message_of
 from e2e.broker_simulation.history import CompactedReading, Content, Entry, History
 
 NOWHERE: Final[Position] = (-1, -1)

@@ -15,10 +15,10 @@ from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
 
 from e2e.broker_simulation.clients import Attached, Client, content_of, indexes_of, position_of, wire_id
+from e2e.broker_simulation.drawn.transactions import SUBSCRIPTION, TransactionParameters
 from e2e.broker_simulation.history import Content, Entry
 from e2e.broker_simulation.producers import Sequence
 from e2e.broker_simulation.protocol import ANSWER_SECONDS, Link, NoAnswer
-from e2e.broker_simulation.transaction_parameters import SUBSCRIPTION, TransactionParameters
 
 LOOK_SECONDS: Final = 0.5
 _SIZES: Final = Struct(">II")

@@ -19,10 +19,10 @@ from magnetar.wire.pulsar.messages import frame_of
 
 from e2e.broker_simulation.clients import Client, entry_of
 from e2e.broker_simulation.consumers import Goal
+from e2e.broker_simulation.drawn.transactions import SUBSCRIPTION, TransactionParameters
 from e2e.broker_simulation.history import Content, Taken, TransactionHistory
 from e2e.broker_simulation.producers import Sequence
 from e2e.broker_simulation.protocol import Link, NoAnswer, PulsarError
-from e2e.broker_simulation.transaction_parameters import SUBSCRIPTION, TransactionParameters
 from e2e.broker_simulation.transactions.ends import (
     Input,
     InputConsumer,
