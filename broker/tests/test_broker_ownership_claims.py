@@ -15,6 +15,7 @@ from magnetar.broker.states import BundleState
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.core.bundle import BundleName
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -91,6 +92,34 @@ async def test_a_split_is_not_completed_over_a_lost_session(cluster: MemoryClust
     with pytest.raises(OwnershipLost):
         await ownership.replace(owned, HALVES, tenure)
     assert cluster.owners(bundle) == [cluster[0]]
+
+
+async def test_the_node_of_what_was_split_goes_when_the_store_is_back(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stand as long as the session, and say that a bundle is owned that others own in parts."""
+    context, store = cluster[0].running.context, cluster[0].store
+    bundle = await cluster.take(cluster[0], TOPIC)
+    whole, delete = ownership_path(bundle), store.delete
+    refused, removed, back = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+
+    async def away_at_first(path: str, *arguments: Any, **named: Any) -> None:
+        if path == whole and not back.is_set():
+            refused.release()
+            raise StoreUnavailable("the metadata store is out of reach")
+        await delete(path, *arguments, **named)
+        if path == whole:
+            removed.set()
+
+    monkeypatch.setattr(store, "delete", away_at_first)
+    parts = await context.moves.split(bundle)
+    assert all(cluster.owned(cluster[0], part) is not None for part in parts)
+    for _ in range(2):  # At once, and while the store is still away.
+        await refused.acquire()
+    back.set()
+    await removed.wait()
+    assert await store.get(whole) is None
+    assert [cluster.owners(part) for part in parts] == [[cluster[0]], [cluster[0]]]
 
 
 async def test_a_cut_that_a_former_owner_stores_late_takes_the_bundle_from_its_owner(cluster: MemoryCluster) -> None:

@@ -70,7 +70,10 @@ def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(3983, id="an acknowledgement comes after the end of its transaction")],
+    [
+        pytest.param(3983, id="an acknowledgement comes after the end of its transaction"),
+        pytest.param(5407, id="the metadata store is away when the node of a split bundle is to go"),
+    ],
 )
 def test_a_seed_that_found_a_mistake_of_a_broker(seed: int) -> None:
     assert run_seed(seed).violations == []

@@ -32,6 +32,7 @@ from magnetar.metadata.store import (
     Notification,
     SessionEvent,
     StoreClosed,
+    StoreUnavailable,
     VersionConflict,
 )
 
@@ -97,6 +98,9 @@ class BundleOwnership:
         self._to_check: dict[OwnedBundle, None] = {}
         """Whose nodes are to be looked at; bounded by what is owned."""
         self._checking: asyncio.Task[None] | None = None
+        self._to_remove: dict[BundleName, None] = {}
+        """What is not served any more and whose nodes may stand, as the store was away; bounded by what was owned."""
+        self._removing: asyncio.Task[None] | None = None
         self._letting_go: list[asyncio.Future[None]] = []
         self._on_doubt: Doubt = _nothing_to_let_go
         self._stops = [store.watch(self._take_notification), store.watch_session(self._take_session_event)]
@@ -202,7 +206,7 @@ class BundleOwnership:
         self._by_path.pop(ownership_path(owned.name), None)
         for successor in successors:
             self._by_path[ownership_path(successor.name)] = successor
-        await self._remove_node(owned.name)
+        await self._remove_surely(owned.name)
 
     async def claim_parts(self, owned: OwnedBundle, parts: tuple[BundleName, ...]) -> None:
         """Make the nodes of the parts that a bundle of ours is about to be split into. `OwnershipLost` if one stands.
@@ -222,7 +226,7 @@ class BundleOwnership:
         self._check_later([owned])
         for part in parts:
             if part not in self._owned.by_name:
-                await self._remove_node(part)
+                await self._remove_surely(part)
 
     def refuse_more(self) -> None:
         """Acquire nothing from now on: the broker is about to stop."""
@@ -235,7 +239,7 @@ class BundleOwnership:
             stop()
         self._owners.close()
         waiting: list[asyncio.Future[Any]] = [*self._taking.values(), *self._letting_go]
-        for task in (self._settling, self._checking):
+        for task in (self._settling, self._checking, self._removing):
             if task is not None:
                 task.cancel()
                 waiting.append(task)
@@ -258,7 +262,7 @@ class BundleOwnership:
             self._check_taken(owned, doubts)
         except BaseException:
             del self._by_path[path]
-            await self._remove_node(bundle)
+            await self._remove_surely(bundle)
             raise
         self._owned.add(owned)
         logger.info("owning %s", bundle)
@@ -304,6 +308,36 @@ class BundleOwnership:
                 await self._store.delete(path, node.stat.version)
         except (NodeNotFound, VersionConflict) as error:
             logger.info("the node of %s was gone already: %s", bundle, error)
+
+    async def _remove_surely(self, bundle: BundleName) -> None:
+        """Later if the store is away now: nobody else removes the node of what is not served, while this session
+        lasts."""
+        try:
+            await self._remove_node(bundle)
+        except StoreUnavailable as error:
+            logger.warning("the node of %s is not removed, trying again: %s", bundle, error)
+            self._to_remove[bundle] = None
+            if self._removing is None and not self._closing:
+                self._removing = asyncio.get_running_loop().create_task(self._remove_all(), name="remove nodes left")
+
+    async def _remove_all(self) -> None:
+        try:
+            while self._to_remove:
+                await asyncio.sleep(RETRY_DELAY_SECONDS)
+                for bundle in list(self._to_remove):
+                    # Who takes it meanwhile has the node. Should it be removed all the same, that is heard of.
+                    if bundle in self._owned.by_name or bundle in self._taking or await self._removed(bundle):
+                        del self._to_remove[bundle]
+        finally:
+            self._removing = None
+
+    async def _removed(self, bundle: BundleName) -> bool:
+        """Whether its node is gone, or goes with the session."""
+        try:
+            await self._remove_node(bundle)
+        except StoreUnavailable as error:
+            return isinstance(error, StoreClosed)
+        return True
 
     def _drop(self, owned: OwnedBundle) -> None:
         self._owned.remove(owned)
