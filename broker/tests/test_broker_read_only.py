@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
@@ -17,6 +19,8 @@ from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, ShiftedClock
 from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.cursors.cursor import Cursor
+from magnetar.managed.following.followed_ledger import FollowedLedger
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -275,7 +279,48 @@ async def test_unsubscribing_deletes_at_the_owner(stage: Stage) -> None:
     assert await stage.writer.store.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
 
 
+async def test_what_the_owner_has_not_confirmed_has_no_receipt(stage: Stage) -> None:
+    """A broker that only reads may have seen what the next owner has recovered, while the former one knows nothing."""
+    producer = await stage.producer()
+    (there,) = await producer.publish(1)
+    client = await stage.writer.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    for kind in (pb.CommandAck.Cumulative, pb.CommandAck.Individual):
+        beyond = {"ledgerId": there.ledgerId, "entryId": there.entryId + 1}
+        answer = await client.request(pb.BaseCommand.ACK, consumer_id=1, ack_type=kind, message_id=[beyond])
+        assert (answer.name, answer.body.error) == ("ACK_RESPONSE", pb.ServiceNotReady)
+    await acknowledge(client, (await client.messages(1))[0])
+
+
 # --- one subscription, one broker
+
+
+async def test_nobody_comes_to_a_subscription_past_its_binding(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for another subscription to be opened would open anew, unbound, what has left meanwhile."""
+    await stage.producer()
+    reader = await stage.reader()
+    first, second, third = [await reader.connect() for _ in range(3)]
+    await first.consumer(TOPIC, subType=SHARED)
+    entered, leave = asyncio.Event(), asyncio.Event()
+    right = FollowedLedger.open_cursor
+
+    async def open_cursor(self: FollowedLedger, name: str, *rest: Any) -> Cursor:
+        if name == "other":
+            entered.set()
+            await leave.wait()
+        return await right(self, name, *rest)
+
+    monkeypatch.setattr(FollowedLedger, "open_cursor", open_cursor)
+    second.send(
+        pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="other", consumer_id=1, request_id=1, subType=SHARED
+    )
+    await entered.wait()
+    await third.consumer(TOPIC, subType=SHARED)
+    assert (await first.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)).name == "SUCCESS"
+    leave.set()
+    await second.expect(pb.BaseCommand.SUCCESS)
+    for subscription in ("s", "other"):
+        assert await stage.writer.store.exists(binding_path(TopicName.parse(TOPIC), subscription))
 
 
 async def test_a_shared_consumer_is_sent_to_the_broker_that_serves_the_subscription(stage: Stage) -> None:

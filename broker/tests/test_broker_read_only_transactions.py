@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
+from magnetar.broker.read_only.service import ReadOnlyService
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.clusters import MemoryCluster
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+from magnetar.core.topic_name import TopicName
+from magnetar.metadata.store import ANY_VERSION
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_transaction_buffer import TOPIC, Command, ended, send, texts
@@ -87,3 +90,24 @@ async def test_a_topic_with_an_open_transaction_is_read_up_to_it(stage: Stage) -
     assert await last_entry(client) == 0
     await ended(stage.producer, 3, commit=False)
     assert await received(client, 1) == [b"m2"]
+
+
+async def test_snapshots_that_were_just_made_are_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a session reads in the metadata store may be old until it has written something."""
+    await send(stage.producer, 0, transaction=7)
+    await ended(stage.producer, 7, commit=False)
+    await send(stage.producer, 1)
+    written: list[str] = []
+    service = stage.reader.service
+    exists, delete = ReadOnlyService.exists, service.store.delete
+
+    async def behind(self: ReadOnlyService, name: TopicName) -> bool:
+        return (bool(written) or "__transaction" not in str(name)) and await exists(self, name)
+
+    async def writing(path: str, expected_version: int | None = ANY_VERSION) -> None:
+        written.append(path)
+        await delete(path, expected_version)
+
+    monkeypatch.setattr(ReadOnlyService, "exists", behind)
+    monkeypatch.setattr(service.store, "delete", writing)
+    assert await received(await stage.consumer(), 1) == [b"m1"]

@@ -110,7 +110,8 @@ def _known(asked: Acknowledged, event: Delivered, subscription: SubscriptionHist
         if partial:
             # Nobody tells it what was left of a batch before it was bound.
             return here and told_at >= since
-        return told_at < since or here or event.at > max(told_at, subscription.calm_since) + ALONE_SECONDS
+        begin = event.at - ALONE_SECONDS
+        return told_at < since or here or (told_at < begin and subscription.calm(begin, event.at))
     return session.asked_at > told_at and topic.held(session.broker, session.asked_at, event.at)
 
 

@@ -13,6 +13,7 @@ from magnetar.core.errors import MagnetarError
 
 from e2e.broker_simulation.brokers import SimulatedBroker
 from e2e.broker_simulation.cluster import Cluster
+from e2e.broker_simulation.drawn.read_only import HARMLESS_FAULTS
 from e2e.broker_simulation.history import History
 from e2e.broker_simulation.proxies import SimulatedProxy
 from e2e.broker_simulation.read_only.faults import ReadOnlyFaults
@@ -42,6 +43,7 @@ class Faults(ReadOnlyFaults):
         super().__init__(cast(StorageCluster, cluster), StorageHistory(staleness_seconds=0.0))
         self._brokers = cluster.brokers
         self._all = cluster
+        self._history = history
         self.reading = cluster.reading
         self.writing_hosts = cluster.broker_names
         self._armed: list[str] = []
@@ -89,6 +91,8 @@ class Faults(ReadOnlyFaults):
     def _make(self, kind: str) -> None:
         if self._running:
             self._world.loop.trace.note("fault", kind)
+            if kind not in HARMLESS_FAULTS:
+                self._history.harmed(self._world.loop.time())
             getattr(self, kind)()
 
     def heal(self) -> None:

@@ -169,8 +169,14 @@ class SubscriptionHistory:
     events: list[Event] = field(default_factory=list)
     bindings: list[tuple[float, str]] = field(default_factory=list)
     """Which broker of those that only read was bound to it, from which moment on; empty: none."""
+    harmed_at: float = float("inf")
+    """Until then its brokers, clients, the topic's owner and the metadata service understand each other,"""
     calm_since: float = float("inf")
-    """From then on its brokers, clients, the topic's owner and the metadata service understand each other."""
+    """and from then on again."""
+
+    def calm(self, begin: float, end: float) -> bool:
+        """Whether all of them understand each other all the time from `begin` to `end`."""
+        return end < self.harmed_at or begin > self.calm_since
 
     def bound_since(self, broker: str, begin: float, end: float) -> float | None:
         """Since when a broker was bound to it without a break; None: it was not all the time from `begin` to `end`."""
@@ -319,6 +325,11 @@ class History:
         """A number for a connection."""
         self.links += 1
         return self.links
+
+    def harmed(self, now: float) -> None:
+        """Something goes wrong after which not everybody understands everybody."""
+        for subscription in self.subscriptions.values():
+            subscription.harmed_at = min(subscription.harmed_at, now)
 
     def of_topic(self, name: str) -> Iterator[SubscriptionHistory]:
         """The subscriptions of a topic."""

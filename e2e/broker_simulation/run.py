@@ -16,7 +16,6 @@ from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
 from e2e.broker_simulation.drawn.compaction import KEYED
-from e2e.broker_simulation.drawn.read_only import HARMLESS_FAULTS
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
@@ -97,7 +96,7 @@ class BrokerRun:
         await faults.run()
         faults.heal()
         for subscription in self.history.subscriptions.values():
-            subscription.calm_since = min(subscription.calm_since, self._loop.time())
+            subscription.calm_since = self._loop.time()
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
         self._transfer.drain = True
@@ -173,8 +172,6 @@ class BrokerRun:
             history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
                 topic, subscription.name, subscription.kind
             )
-            if HARMLESS_FAULTS.issuperset(parameters.storage.fault_kinds):
-                history.subscriptions[(topic, subscription.name)].calm_since = 0.0
             for index in range(subscription.consumers):
                 name = f"consumer{subscription.topic}.{subscription.name}.{index}"
                 consumer = Consumer(self._client(cluster, name, consumes=True), topic, name, subscription, self._goal)

@@ -30,7 +30,6 @@ HARMLESS_FAULTS: Final = frozenset(
         "cut_off_proxy",
         "kill_proxy",
         "pause_proxy",
-        "restart_client",
         "restart_proxy",
         "slow_links",
     }

@@ -7,7 +7,7 @@ from magnetar.broker.read_only.paths import binding_path
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.tree import NodeTable, Outcome
 
-from e2e.broker_simulation.history import Acknowledged, History, Sought, SubscriptionHistory
+from e2e.broker_simulation.history import Acknowledged, Ended, History, Sought, SubscriptionHistory
 from e2e.broker_simulation.metadata_witness import stored_cursor
 from e2e.simulation.topic_witness import StoredAcknowledgements
 from e2e.simulation.witness import Witness
@@ -34,7 +34,7 @@ class BindingsWitness:
             if subscription is not None:
                 since, broker = subscription.bindings[-1]
                 subscription.bindings.append((now, ""))
-                if broker == host and since > subscription.calm_since:
+                if broker == host and subscription.calm(since, now):
                     self._check_stored(subscription, broker, since)
 
     def _subscription(self, path: str) -> SubscriptionHistory | None:
@@ -55,11 +55,14 @@ class BindingsWitness:
             self._witness.accuse(f"{who}: {broker} lets go of it, and the cursor's node is not there")
             return
         found = StoredAcknowledgements(stored)
+        left = {event.session for event in subscription.events if isinstance(event, Ended)}
         for event in subscription.events:
             if not isinstance(event, Acknowledged) or event.remaining is not None:
                 continue
             session, position = event.session, event.positions[0]
-            if session.broker != broker or not session.closed or session.began_at < since:
+            # Who has asked to be let go has its answer later.
+            in_order = session in left and (session.ended_at is None or session.closed)
+            if session.broker != broker or not in_order or session.began_at < since:
                 continue
             if not (found.mark >= position if event.cumulative else found.cover(position)):
                 self._witness.accuse(f"{who}: {broker} lets go of it, and its owner has not stored {position}")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.dispatch.consumer import Consumer
@@ -37,7 +38,7 @@ class FollowedTopic(PersistentTopic):
     """Its durable subscriptions are here from their first consumer to their last: so long is this broker bound to
     them, and holds them at the topic's owner, where their positions are kept."""
 
-    __slots__ = ("_bindings", "_leaving", "_owner", "followed", "transactions")
+    __slots__ = ("_bindings", "_leaving", "_owner", "_taking", "followed", "transactions")
 
     def __init__(
         self,
@@ -59,6 +60,8 @@ class FollowedTopic(PersistentTopic):
         ledger.on_terminated = self._ledger_terminated
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Subscriptions that are being let go of, as their last consumer has left; at most as many as there were."""
+        self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Whoever binds a subscription, or deletes it, by name."""
 
     async def prepare(self) -> None:
         """Know which messages transactions hide; deduplication and compaction are the owner's."""
@@ -170,17 +173,19 @@ class FollowedTopic(PersistentTopic):
         """Bind a subscription to this broker and hold it at the owner; the one there is when it is held already.
 
         `ServedElsewhere`, what the owner refuses it with, `Unavailable`."""
-        while (leaving := self._leaving.get(name)) is not None:
-            await asyncio.wait([leaving])
-        if name in self.subscriptions:
-            return await super().create_subscription(name, start, properties, marks)
-        await self._bindings.take(self.name, name)
-        try:
-            return await super().create_subscription(name, start, properties, marks)
-        except BaseException:
-            if name not in self.subscriptions:
+        async with self._taking.setdefault(name, asyncio.Lock()):
+            while (leaving := self._leaving.get(name)) is not None:
+                await asyncio.wait([leaving])
+            if (found := self.subscriptions.get(name)) is not None:
+                # Not from the base: that waits for others, and then opens anew what has left meanwhile, unbound.
+                self._refuse_when_closing()
+                return found
+            await self._bindings.take(self.name, name)
+            try:
+                return await super().create_subscription(name, start, properties, marks)
+            except BaseException:
                 await asyncio.shield(self._bindings.release(self.name, name))
-            raise
+                raise
 
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; the subscription leaves this broker with its last one."""
@@ -232,11 +237,12 @@ class FollowedTopic(PersistentTopic):
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Delete it at the owner. Connected consumers forbid it unless forced."""
-        try:
-            await super().delete_subscription(name, force=force)
-        finally:
-            if name not in self.subscriptions:
-                await asyncio.shield(self._bindings.release(self.name, name))
+        async with self._taking.setdefault(name, asyncio.Lock()):
+            try:
+                await super().delete_subscription(name, force=force)
+            finally:
+                if name not in self.subscriptions:
+                    await asyncio.shield(self._bindings.release(self.name, name))
 
     # --- the end
 

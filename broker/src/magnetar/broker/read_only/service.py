@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import ClassVar, Final
 
 from magnetar.broker.bundles.lookup import Lookup
@@ -12,6 +13,7 @@ from magnetar.broker.policies.system_topics import is_bare_ledger
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.followed_topic import FollowedTopic
 from magnetar.broker.read_only.kept_position import KeepSettings
+from magnetar.broker.read_only.paths import ROOT
 from magnetar.broker.read_only.schemas import ReadOnlyTopicSchemas
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.broker.read_only.upkeep import ReadOnlyUpkeep
@@ -28,7 +30,7 @@ from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.errors import ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.following.settings import FollowSettings
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, NodeNotFound
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 LOOKS_PER_SECOND: Final = 1_000.0
@@ -145,6 +147,16 @@ class ReadOnlyService(BrokerService):
 
     async def _existing(self, name: TopicName) -> list[TopicName]:
         """A topic or its partitions, as far as it is there."""
+        return await self._seen(name) or await self._seen_for_sure(name)
+
+    async def _seen_for_sure(self, name: TopicName) -> list[TopicName]:
+        """Also if it was made just now: what this session has read may be older than what bookies told of the topic's
+        last entries. A write brings it up to date, also one that is refused."""
+        with contextlib.suppress(NodeNotFound):
+            await self.store.delete(f"{ROOT}/nothing")
+        return await self._seen(name)
+
+    async def _seen(self, name: TopicName) -> list[TopicName]:
         if count := await self.resources.partitions(name):
             return [name.partition(index) for index in range(count)]
         return [name] if await self.exists(name) else []

@@ -13,6 +13,7 @@ from magnetar.broker.subscriptions.non_persistent_subscription import NonPersist
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import LATEST
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE, AckParts
@@ -26,6 +27,8 @@ once. Later, acknowledgements would go to a consumer that is gone, and a seek wo
 
 ACK_BYTES_PER_TURN: Final = 2 * ACK_BYTES_AT_ONCE
 """ACKs of one connection that are taken before others have their turn: a read may bring very many."""
+
+UNKNOWN: Final = "This broker has not confirmed such an entry: the topic may have another owner"
 
 
 class Attachment:
@@ -62,6 +65,15 @@ class AckReceipt:
         self._connection.write(
             messages.ack_response(self._consumer_id, self._request_id, code, str(error) if error else "")
         )
+
+
+def _is_unknown(topic: PersistentTopic, ack: Ack) -> bool:
+    """Whether an entry that is acknowledged is none that this broker has confirmed. Clients get such entries from
+    others: from a broker that only reads, while this one has not heard yet that the topic has another owner."""
+    if not ack.positions:
+        return False
+    position = max(ack.positions)
+    return topic.ledger.last_confirmed < position < LATEST
 
 
 class TransactionReceipt:
@@ -163,6 +175,11 @@ class ConsumerRequests:
                 return
         if ack.request_id < 0:
             subscription.acknowledge(attachment.consumer, ack, None)
+            return
+        if isinstance(topic, PersistentTopic) and _is_unknown(topic, ack):
+            self._connection.write(
+                messages.ack_response(ack.consumer_id, ack.request_id, ServerError.SERVICE_NOT_READY, UNKNOWN)
+            )
             return
         try:
             subscription.acknowledge(attachment.consumer, ack, AckReceipt(self._connection, ack))
