@@ -139,6 +139,15 @@ class FollowedTopic(PersistentTopic):
 
     # --- subscriptions
 
+    async def subscribe(
+        self, consumer: Consumer, name: str, start: Position, properties: dict[str, str]
+    ) -> Subscription:
+        """Attach a consumer. `NOT_ALLOWED_ERROR` to one that wants a compacted view: what compaction has left is known
+        to the owner, and all that there is would be old values for new ones."""
+        if consumer.identity.read_compacted:
+            raise self._refusal("has no compacted view")
+        return await super().subscribe(consumer, name, start, properties)
+
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None, marks: dict[str, int] | None = None
     ) -> Subscription:
