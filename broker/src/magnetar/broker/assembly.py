@@ -242,9 +242,19 @@ def _dynamic_settings(
 
 def _operations(service: BrokerService, load: ModularLoadManager, moves: BundleMoves) -> BrokerOperations:
     resources, ownership = service.resources, service.ownership
-    drains = Drains(load, ownership, moves, service.settings.load)
     ensembles = _ensembles(resources, service, ownership)
-    return BrokerOperations(load, ownership.owned, moves, drains, resources.local_documents, ensembles.largest)
+    documents, settings = resources.local_documents, service.settings
+    if not settings.read_only.enabled:
+        drains = Drains(load, ownership, moves, settings.load)
+        return BrokerOperations(load, ownership.owned, moves, drains, documents, ensembles.largest)
+    from magnetar.broker.read_only.bundles import ReadOnlyBundles
+    from magnetar.broker.read_only.drains import NOTHING, ReadOnlyDrains
+    from magnetar.broker.read_only.membership import ReadOnlyMembership
+
+    assert isinstance(load, ReadOnlyMembership)
+    assert isinstance(ownership, ReadOnlyBundles)
+    drains = ReadOnlyDrains(load, ownership, moves, settings.load)
+    return BrokerOperations(load, lambda: NOTHING, moves, drains, documents, ensembles.largest)
 
 
 def _ensembles(resources: Resources, service: BrokerService, ownership: BundleOwnership) -> Ensembles:

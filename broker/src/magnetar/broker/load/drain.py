@@ -118,13 +118,16 @@ class Drains:
 
     async def _start(self, own_id: str) -> None:
         if self._task is None or self._task.done():
-            if not any(broker_id != own_id for broker_id in self._broker.brokers()):
-                raise DrainRefused("no other broker is alive that could take the bundles: start one first")
+            self._check_others(own_id)
             self._total = len(self._to_leave())
             self._blockers.clear()
             logger.info("draining %d bundles", self._total)
             await self._broker.leave()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
+
+    def _check_others(self, own_id: str) -> None:
+        if not any(broker_id != own_id for broker_id in self._broker.brokers()):
+            raise DrainRefused("no other broker is alive that could take the bundles: start one first")
 
     async def hand_over(self) -> None:
         """Try each bundle once, for a broker that stops and has unregistered."""
@@ -174,13 +177,10 @@ class Drains:
     async def _unload(self, bundle: BundleName, places: asyncio.Semaphore) -> None:
         self._on_the_way += 1
         try:
-            if bundle in self._ownership.owned():
-                destination = await self._broker.place(bundle)
-                if destination is None:
-                    # Better served here than by nobody.
-                    self._blockers[bundle] = "no broker may take it"
-                    return
-                await self._moves.unload(bundle, destination=destination.broker_id)
+            if bundle in self._ownership.owned() and not await self._move(bundle):
+                # Better served here than by nobody.
+                self._blockers[bundle] = "no broker may take it"
+                return
             self._blockers.pop(bundle, None)
         except MagnetarError as error:
             self._blockers[bundle] = str(error)
@@ -191,3 +191,11 @@ class Drains:
         finally:
             self._on_the_way -= 1
             places.release()
+
+    async def _move(self, bundle: BundleName) -> bool:
+        """Whether there is a broker for it, which then has it."""
+        destination = await self._broker.place(bundle)
+        if destination is None:
+            return False
+        await self._moves.unload(bundle, destination=destination.broker_id)
+        return True

@@ -54,7 +54,11 @@ class ReadOnlyBundles(BundleOwnership):
         """Nothing: there is no node to mark."""
 
     async def release(self, bundle: BundleName) -> None:
-        """Nothing: there is no node to remove."""
+        """All topics are let go of: begin anew, unless the broker stops. There is no node to remove."""
+        if not self._closing and not self._everything.active:
+            self._owned.remove(self._everything)
+            self._everything = OwnedBundle(EVERYTHING, self._clock.now_ms(), object())
+            self._owned.add(self._everything)
 
     async def still_ours(self, owned: OwnedBundle) -> bool:
         """Whether the bundle is served: as long as the session with the metadata store stands."""

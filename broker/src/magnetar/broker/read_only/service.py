@@ -96,6 +96,9 @@ class ReadOnlyService(BrokerService):
         """Whether a client may make this topic here: no, whatever the policies say."""
         return False
 
+    def check_may_create_subscription(self, topic: Topic, subscription: str) -> None:
+        """Nothing: which subscriptions there are the owner knows, and refuses others where the policies say so."""
+
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
         if name.domain != "persistent" or is_bare_ledger(name):
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"A read-only broker does not serve {name}")

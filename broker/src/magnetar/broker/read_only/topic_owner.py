@@ -91,8 +91,8 @@ class RemoteTopicOwner:
         self._closed = False
 
     async def last_confirmed(self) -> Position:
-        """The last entry that the owner has confirmed, asked for after this call began; entry id -1: there is
-        none.
+        """The last entry that the owner has confirmed, asked for after this call began; its entry id is -1 when there
+        is none.
 
         It may be less than that, and is not when it was asked twice: the first answer is of the last message, without
         markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""

@@ -12,11 +12,18 @@ METHOD_NOT_ALLOWED: Final = 405
 
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-READING_ENDS: Final = ("/compatibility", "/examinemessage", "/messageid")
-"""How paths end that are asked by POST and change nothing."""
-
-OWN_ENDS: Final = ("/brokers/shutdown", "/drain")
-"""How paths end that tell a broker something which concerns only itself."""
+SERVED: Final = frozenset(
+    {
+        # Asked by POST, and changes nothing.
+        ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/compatibility"),
+        ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/version"),
+        # Tells a broker something which concerns only itself.
+        ("POST", "/admin/v2/brokers/shutdown"),
+        ("POST", "/admin/v2/brokers/{broker}/drain"),
+        ("DELETE", "/admin/v2/brokers/{broker}/drain"),
+    }
+)
+"""By method and route: a path may end with whatever name its user has chosen."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -24,10 +31,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @web.middleware
 async def refuse_changes(request: web.Request, handler: Handler) -> web.StreamResponse:
     """405 for a request that would change something, with where to send it."""
-    path = request.path.rstrip("/")
-    if request.method in READING_METHODS or path.endswith(READING_ENDS + OWN_ENDS):
+    resource = request.match_info.route.resource
+    route = resource.canonical if resource is not None else ""
+    if request.method in READING_METHODS or (request.method, route) in SERVED:
         return await handler(request)
     raise AdminError(
         METHOD_NOT_ALLOWED,
-        f"This broker is read-only and does not serve {request.method} {path}: send it to a broker that writes",
+        f"This broker is read-only and does not serve {request.method} {request.path}: send it to a broker that writes",
     )
