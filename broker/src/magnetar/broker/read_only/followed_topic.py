@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.dispatch.consumer import Consumer
@@ -17,6 +16,7 @@ from magnetar.broker.read_only.followed_transactions import FollowedTransactions
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.limits import check_durable_subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import Admitted
 from magnetar.broker.topics.topic import PersistentTopic
@@ -38,7 +38,7 @@ class FollowedTopic(PersistentTopic):
     """Its durable subscriptions are here from their first consumer to their last: so long is this broker bound to
     them, and holds them at the topic's owner, where their positions are kept."""
 
-    __slots__ = ("_bindings", "_leaving", "_owner", "_taking", "followed", "transactions")
+    __slots__ = ("_bindings", "_coming", "_leaving", "_opening", "_owner", "followed", "transactions")
 
     def __init__(
         self,
@@ -59,9 +59,12 @@ class FollowedTopic(PersistentTopic):
         ledger.on_lost = self._ledger_lost
         ledger.on_terminated = self._ledger_terminated
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Subscriptions that are being let go of, as their last consumer has left; at most as many as there were."""
-        self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Whoever binds a subscription, or deletes it, by name."""
+        """Subscriptions that are being let go of, as their last consumer has left, or deleted; at most as many as there
+        were."""
+        self._opening: dict[str, asyncio.Task[Subscription]] = {}
+        """Subscriptions on their way here; as many as clients wait for at most, as `_coming`."""
+        self._coming: dict[str, int] = {}
+        """How many consumers are about to join a subscription: it stays for them when the last one leaves."""
 
     async def prepare(self) -> None:
         """Know which messages transactions hide; deduplication and compaction are the owner's."""
@@ -156,7 +159,14 @@ class FollowedTopic(PersistentTopic):
         """Attach a consumer; who wants a compacted view gets that of the owner's newest compaction."""
         if consumer.identity.read_compacted:
             await self.learn_compaction()
-        return await super().subscribe(consumer, name, start, properties)
+        self._coming[name] = self._coming.get(name, 0) + 1
+        try:
+            return await super().subscribe(consumer, name, start, properties)
+        finally:
+            self._coming[name] -= 1
+            if not self._coming[name]:
+                del self._coming[name]
+                self._leave_without_consumers(name)
 
     async def learn_compaction(self) -> None:
         """Know the owner's newest compaction. Raises why that cannot be known."""
@@ -170,22 +180,45 @@ class FollowedTopic(PersistentTopic):
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None, marks: dict[str, int] | None = None
     ) -> Subscription:
-        """Bind a subscription to this broker and hold it at the owner; the one there is when it is held already.
+        """Bind a subscription to this broker and hold it at the owner; the one there is when it is held already. Who
+        wants the same one at the same time shares the attempt; others do not wait for it.
 
         `ServedElsewhere`, what the owner refuses it with, `Unavailable`."""
-        async with self._taking.setdefault(name, asyncio.Lock()):
-            while (leaving := self._leaving.get(name)) is not None:
-                await asyncio.wait([leaving])
-            if (found := self.subscriptions.get(name)) is not None:
-                # Not from the base: that waits for others, and then opens anew what has left meanwhile, unbound.
-                self._refuse_when_closing()
-                return found
-            await self._bindings.take(self.name, name)
-            try:
-                return await super().create_subscription(name, start, properties, marks)
-            except BaseException:
-                await asyncio.shield(self._bindings.release(self.name, name))
-                raise
+        check_durable_subscription(name)
+        while (leaving := self._leaving.get(name)) is not None:
+            await asyncio.wait([leaving])
+        self._refuse_when_closing()
+        if name in self.subscriptions:
+            return self.subscriptions[name]
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open_bound(name, start, properties, marks))
+            self._opening[name] = opening
+            opening.add_done_callback(lambda task: self._opened(name, task))
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} is let go of")
+        return opening.result()
+
+    async def _open_bound(
+        self, name: str, start: Position, properties: dict[str, str] | None, marks: dict[str, int] | None
+    ) -> Subscription:
+        await self._bindings.take(self.name, name)
+        try:
+            self._check_new_subscription(name, len(self.subscriptions))
+            cursor = await self.ledger.open_cursor(name, start, marks, properties)
+            self._refuse_when_closing()
+            subscription = self.subscriptions[name] = self._subscription(name, cursor)
+            return subscription
+        except BaseException:
+            await asyncio.shield(self._bindings.release(self.name, name))
+            raise
+
+    def _opened(self, name: str, opening: asyncio.Task[Subscription]) -> None:
+        del self._opening[name]
+        if not opening.cancelled():
+            opening.exception()  # Looked at: those who wanted it may all be gone.
+        self._leave_without_consumers(name)
 
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; the subscription leaves this broker with its last one."""
@@ -208,9 +241,10 @@ class FollowedTopic(PersistentTopic):
 
     def _leave_without_consumers(self, name: str) -> None:
         subscription = self.subscriptions.get(name)
-        if subscription is not None and subscription.cursor.durable and not subscription.consumers:
-            del self.subscriptions[name]
-            self._leave(subscription)
+        if subscription is None or not subscription.cursor.durable or subscription.consumers or name in self._coming:
+            return
+        del self.subscriptions[name]
+        self._leave(subscription)
 
     def subscription_lost(self, name: str, error: MagnetarError) -> None:
         """The owner lets this broker hold a subscription no more: its consumers look the topic up again."""
@@ -221,9 +255,18 @@ class FollowedTopic(PersistentTopic):
             self._leave(subscription)
 
     def _leave(self, subscription: Subscription) -> None:
-        name = subscription.name
-        leaving = self._leaving[name] = asyncio.get_running_loop().create_task(self._let_subscription_go(subscription))
-        leaving.add_done_callback(lambda _: self._leaving.pop(name, None))
+        if subscription.name not in self._leaving:  # Else it is being deleted, with its hold.
+            self._begin_leaving(subscription.name, self._let_subscription_go(subscription))
+
+    def _begin_leaving(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        leaving = self._leaving[name] = asyncio.get_running_loop().create_task(work)
+        leaving.add_done_callback(lambda task: self._left(name, task))
+        return leaving
+
+    def _left(self, name: str, leaving: asyncio.Task[None]) -> None:
+        del self._leaving[name]
+        if not leaving.cancelled():
+            leaving.exception()  # Looked at: whoever wanted the deletion may be gone.
 
     async def _let_subscription_go(self, subscription: Subscription) -> None:
         name = subscription.name
@@ -236,13 +279,28 @@ class FollowedTopic(PersistentTopic):
             await self._bindings.release(self.name, name)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Delete it at the owner. Connected consumers forbid it unless forced."""
-        async with self._taking.setdefault(name, asyncio.Lock()):
-            try:
-                await super().delete_subscription(name, force=force)
-            finally:
-                if name not in self.subscriptions:
-                    await asyncio.shield(self._bindings.release(self.name, name))
+        """Delete it at the owner. Connected consumers forbid it unless forced. Who comes meanwhile waits for the end,
+        and has a new one."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None or not subscription.cursor.durable or (subscription.consumers and not force):
+            await super().delete_subscription(name, force=force)
+            return
+        if name in self._leaving:
+            raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
+        await asyncio.shield(self._begin_leaving(name, self._delete_bound(name)))
+
+    async def _delete_bound(self, name: str) -> None:
+        try:
+            await super().delete_subscription(name, force=True)
+        except BaseException:
+            # Perhaps it is there still: nobody here has it any more, and others may.
+            cursor = self.ledger.cursors.get(name)
+            if cursor is not None:
+                await cursor.abandon()
+                self.ledger.cursor_closed(cursor)
+            raise
+        finally:
+            await asyncio.shield(self._bindings.release(self.name, name))
 
     # --- the end
 
@@ -269,8 +327,8 @@ class FollowedTopic(PersistentTopic):
         return [name for name, subscription in self.subscriptions.items() if subscription.cursor.durable]
 
     async def _release(self, names: list[str]) -> None:
-        if self._leaving:
-            await asyncio.wait(list(self._leaving.values()))
+        if others := [*self._leaving.values(), *self._opening.values()]:
+            await asyncio.wait(others)
         for start in range(0, len(names), RELEASED_AT_ONCE):
             some = names[start : start + RELEASED_AT_ONCE]
             await asyncio.gather(*(self._bindings.release(self.name, name) for name in some))
