@@ -29,6 +29,7 @@ async def test_a_name_does_not_make_a_change_a_question(stage: Stage, name: str)
     async with ClientSession(reader.admin_url) as http:
         for method, path in [
             ("PUT", f"/admin/v2/tenants/{name}"),
+            ("GET", "/admin/v2/brokers/backlog-quota-check"),
             ("PUT", f"/admin/v2/namespaces/public/{name}"),
             ("POST", f"/admin/v2/brokers/configuration/loadBalancerEnabled/{name}"),
             ("DELETE", topic),

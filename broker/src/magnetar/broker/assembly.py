@@ -277,8 +277,9 @@ def _access_control(settings: BrokerSettings, resources: Resources, service: Bro
 def _coordinators(
     settings: BrokerSettings, service: BrokerService, client: InternalClient, moves: BundleMoves
 ) -> CoordinatorService | None:
-    """The transaction coordinators; a broker without transactions does not load them."""
-    if not settings.transactions.enabled:
+    """The transaction coordinators; a broker without transactions does not load them, nor one that only reads: it would
+    take the logs away from their owners."""
+    if not settings.transactions.enabled or settings.read_only.enabled:
         return None
     from magnetar.broker.transactions.coordinator import CoordinatorParts
     from magnetar.broker.transactions.coordinator_participants import RemoteParticipants

@@ -25,6 +25,9 @@ SERVED: Final = frozenset(
 )
 """By method and route: a path may end with whatever name its user has chosen."""
 
+ACTING: Final = frozenset({"/admin/v2/brokers/backlog-quota-check"})
+"""Asked by GET, and drops what is over a quota."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -33,7 +36,8 @@ async def refuse_changes(request: web.Request, handler: Handler) -> web.StreamRe
     """405 for a request that would change something, with where to send it."""
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else ""
-    if request.method in READING_METHODS or (request.method, route) in SERVED:
+    asks = request.method in READING_METHODS and route not in ACTING
+    if asks or (request.method, route) in SERVED:
         return await handler(request)
     raise AdminError(
         METHOD_NOT_ALLOWED,
