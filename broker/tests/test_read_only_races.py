@@ -188,3 +188,25 @@ async def test_a_stop_while_the_owner_is_away_waits_for_all_subscriptions_at_onc
     goes_on.set()
     await unloading
     assert not await stage.writer.store.exists("/read-only-brokers/subscriptions/public/default/persistent/t")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["unloaded", "session lost"])
+async def test_who_subscribes_while_the_topic_is_let_go_of_has_an_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    await stage.producer()
+    reader = await stage.reader()
+    client = await reader.connect()
+    opening = Gate(monkeypatch, "mark_delete")
+    wanted = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": SHARED}
+    asked = client.start(pb.BaseCommand.SUBSCRIBE, **wanted)
+    await until(lambda: opening.waiting)
+    if lost:
+        reader.store.expire_session()
+    else:
+        await reader.service.unload(TopicName.parse(TOPIC))
+    answer = await client.answer(asked)
+    assert (answer.name, answer.body.error) == ("ERROR", pb.ServiceNotReady), answer
+    opening.goes_on.set()
+    # Nothing of it is left at the owner.
+    await (await (await stage.reader()).connect()).consumer(TOPIC)
