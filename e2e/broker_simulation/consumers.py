@@ -77,6 +77,8 @@ class Consumer(Attached):
         self.goal = goal
         self.unsubscribe_share = 0.0
         """Messages after which it deletes the subscription."""
+        self.leave_share = 0.0
+        """Messages after which it closes and subscribes again, beside what the parameters say."""
         self.session: Session | None = None
         self._history: SubscriptionHistory = client.history.subscriptions[(topic, parameters.name)]
         self._inbox: deque[Held] = deque()
@@ -200,7 +202,7 @@ class Consumer(Attached):
             return
         if chance.random() < parameters.seek_share:
             await self._seek(link, held.entry.position)
-        elif chance.random() < parameters.restart_share:
+        elif chance.random() < parameters.restart_share or (self.leave_share and chance.random() < self.leave_share):
             await self.leave()
         elif self.unsubscribe_share and chance.random() < self.unsubscribe_share:
             await self._unsubscribe(link)

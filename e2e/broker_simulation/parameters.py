@@ -143,7 +143,7 @@ def draw_parameters(seed: int) -> Parameters:
     more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
     return Parameters(
         seed=seed,
-        storage=_draw_storage(seed, rng, active_seconds, more_faults),
+        storage=_draw_storage(seed, rng, active_seconds, more_faults, calm=read_only is not None and read_only.calm),
         brokers=rng.choice((1, 2, 3)),
         proxies=proxies,
         proxied_share=proxy_rng.choice((0.5, 1.0)),
@@ -179,13 +179,15 @@ def draw_parameters(seed: int) -> Parameters:
 
 
 def _draw_storage(
-    seed: int, rng: random.Random, active_seconds: float, more_faults: list[str]
+    seed: int, rng: random.Random, active_seconds: float, more_faults: list[str], *, calm: bool
 ) -> storage_parameters.Parameters:
     write_quorum = rng.choice((1, 1, 2, 3))
     ensemble_size = min(3, write_quorum + rng.choice((0, 0, 1)))
     # Swarm testing: a run with every fault at once explores less than many runs with some.
     kinds = [*rng.sample(BROKER_FAULTS, rng.randint(0, 6)), *rng.sample(STORAGE_FAULTS, rng.choice((0, 0, 1, 2, 3)))]
     kinds += more_faults
+    if calm:
+        kinds = []
     return storage_parameters.Parameters(
         seed=seed,
         bookies=ensemble_size + rng.choice((0, 0, 1)),

@@ -177,6 +177,7 @@ class BrokerRun:
                 consumer = Consumer(self._client(cluster, name, consumes=True), topic, name, subscription, self._goal)
                 if parameters.read_only is not None:
                     consumer.unsubscribe_share = parameters.read_only.unsubscribe_share
+                    consumer.leave_share = parameters.read_only.leave_share
                 consumers[consumer] = cluster.client(name, consumer)
         return producers, readers, consumers
 

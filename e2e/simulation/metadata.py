@@ -203,12 +203,12 @@ class SimulatedMetadata:
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """See `MetadataStore.delete`."""
         service = self._service
-        await self._ask(lambda _: service.apply(service.rules.delete(path, expected_version)))
+        await self._ask(lambda _: service.apply(service.rules.delete(path, expected_version), self._host))
 
     async def delete_recursively(self, path: str) -> None:
         """See `MetadataStore.delete_recursively`."""
         service = self._service
-        await self._ask(lambda _: service.apply(service.rules.delete_recursively(path)))
+        await self._ask(lambda _: service.apply(service.rules.delete_recursively(path), self._host))
 
     async def exists(self, path: str, *, watch: bool = True) -> bool:
         """See `MetadataStore.exists`."""

@@ -401,6 +401,22 @@ PARTS: Final = (
         _files("broker/tests", "read_only_positions", "read_only_kept_position", "read_only_topic_owner"),
     ),
     Part(
+        "read-only brokers",
+        f"{_BROKER}/read_only",
+        ("bindings", "bundles", "followed_topic", "followed_transactions", "one_request", "spread", "topic_owner"),
+        _files(
+            "broker/tests",
+            *("broker_read_only_parts", "read_only_topic_owner", "broker_read_only", "broker_read_only_transactions"),
+        ),
+    ),
+    Part(
+        "followed ledgers",
+        f"{_LIB}/managed/following",
+        ("tail", "list_changes", "tail_follower", "follower", "followed_ledger"),
+        _files("lib/tests", *("managed_following_tail", "managed_following", "managed_following_faults")),
+    ),
+    Part("holds", f"{_LIB}/client", ("hold",), _files("lib/tests", "client_hold")),
+    Part(
         "proxy",
         _PROXY,
         ("targets", "client_access"),

@@ -48,6 +48,10 @@ class ReadOnlyParameters:
     """Attachments before which a client goes to the other kind of broker."""
     unsubscribe_share: float
     """Messages after which a consumer deletes its subscription."""
+    leave_share: float
+    """Messages after which a consumer leaves and subscribes again, beside what its subscription says."""
+    calm: bool
+    """Nothing goes wrong in this run: then more must hold."""
     fault_kinds: tuple[str, ...]
     settings: ReadOnlySettings
 
@@ -69,4 +73,6 @@ def draw_read_only(seed: int) -> ReadOnlyParameters | None:
             tail_interval_ms_min=rng.choice((1, 5, 50)),
             tail_interval_ms_max=rng.choice((50, 50, 500)),
         ),
+        leave_share=rng.choice((0.0, 0.02, 0.1)),
+        calm=rng.random() < 0.2,
     )
