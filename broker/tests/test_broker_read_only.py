@@ -13,6 +13,7 @@ from magnetar.broker.bundles.close_notices import urls_of
 from magnetar.broker.read_only.membership import ReadOnlyMembership
 from magnetar.broker.read_only.paths import BROKERS_PATH, SUBSCRIPTIONS_PATH, binding_path
 from magnetar.broker.read_only.upkeep import COMPACTIONS, IDLE_SECONDS, IDLE_TOPICS
+from magnetar.broker.session.acknowledge import HOLD_KEY
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
@@ -284,7 +285,8 @@ async def test_what_the_owner_has_not_confirmed_has_no_receipt(stage: Stage) -> 
     producer = await stage.producer()
     (there,) = await producer.publish(1)
     client = await stage.writer.connect()
-    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    hold = {"key": HOLD_KEY, "value": "reader"}
+    await client.consumer(TOPIC, initialPosition=EARLIEST, metadata=[hold])
     for kind in (pb.CommandAck.Cumulative, pb.CommandAck.Individual):
         beyond = {"ledgerId": there.ledgerId, "entryId": there.entryId + 1}
         answer = await client.request(pb.BaseCommand.ACK, consumer_id=1, ack_type=kind, message_id=[beyond])

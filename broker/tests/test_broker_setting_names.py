@@ -15,6 +15,7 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.managed.settings import ManagedLedgerSettings
 
 OURS = {
+    "bookkeeperClientLocalRack",
     "delayedDeliveryClampDelayInMillis",
     "loadBalancerBalancedShedderHistoryShare",
     "loadBalancerBalancedShedderMaxMovesPerRound",
@@ -29,6 +30,11 @@ OURS = {
     "loadBalancerSplitCoolDownSeconds",
     "magnetarDrainUnloadsPerSecond",
     "magnetarLoadBalanceDriver",
+    "readOnlyBrokerEnabled",
+    "readOnlyBrokerLagMaxMillis",
+    "readOnlyBrokerPositionIntervalMillis",
+    "readOnlyBrokerTailIntervalMaxMillis",
+    "readOnlyBrokerTailIntervalMillis",
     "sharedBrokerServicePort",
     "sharedBrokerServicePortTls",
     "sharedWebServicePort",

@@ -41,7 +41,7 @@ TRIED_HERE: Final = {
     "owner-is-not-asked": 1,
     "released-before-it-is-stored": 5,
     "the-named-ledger-is-deleted": 32,
-    "time-never-ends": 8,
+    "time-never-ends": 4,
     "transactions-are-not-looked-at": 14,
     "what-is-left-is-dropped": 2,
 }

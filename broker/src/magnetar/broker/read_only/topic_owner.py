@@ -21,6 +21,7 @@ from magnetar.broker.peers.large_json import decoded_in_turns
 from magnetar.broker.read_only.kept_position import KeepingParts, KeepSettings, KeptPosition, Taken
 from magnetar.broker.read_only.one_request import OneRequest
 from magnetar.broker.read_only.position_text import BadPositionText, stretches_of
+from magnetar.broker.session.acknowledge import HOLD_KEY
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
@@ -157,6 +158,7 @@ class RemoteTopicOwner:
                 receives=False,
                 schema=self._schema_of(subscription),
                 properties=properties,
+                metadata={HOLD_KEY: self._parts.broker_id},
             ),
             keeper=kept,
             is_there=lambda: store.exists(path, watch=False),

@@ -28,6 +28,10 @@ once. Later, acknowledgements would go to a consumer that is gone, and a seek wo
 ACK_BYTES_PER_TURN: Final = 2 * ACK_BYTES_AT_ONCE
 """ACKs of one connection that are taken before others have their turn: a read may bring very many."""
 
+HOLD_KEY: Final = "magnetar.read-only-broker"
+"""In the metadata of a consumer by which a broker that only reads holds a subscription; the value is that broker's id.
+Apache's brokers show it in their statistics, and nothing else."""
+
 UNKNOWN: Final = "This broker has not confirmed such an entry: the topic may have another owner"
 
 
@@ -67,10 +71,11 @@ class AckReceipt:
         )
 
 
-def _is_unknown(topic: PersistentTopic, ack: Ack) -> bool:
-    """Whether an entry that is acknowledged is none that this broker has confirmed. Clients get such entries from
-    others: from a broker that only reads, while this one has not heard yet that the topic has another owner."""
-    if not ack.positions:
+def _is_unknown(topic: PersistentTopic, consumer: Consumer, ack: Ack) -> bool:
+    """Whether a broker that only reads acknowledges an entry that this one has not confirmed: it has seen what another
+    owner wrote, of whom this one has not heard yet. Of clients' own consumers such an entry is passed over, as at
+    Apache's broker."""
+    if not ack.positions or HOLD_KEY not in consumer.identity.metadata:
         return False
     position = max(ack.positions)
     return topic.ledger.last_confirmed < position < LATEST
@@ -176,7 +181,7 @@ class ConsumerRequests:
         if ack.request_id < 0:
             subscription.acknowledge(attachment.consumer, ack, None)
             return
-        if isinstance(topic, PersistentTopic) and _is_unknown(topic, ack):
+        if isinstance(topic, PersistentTopic) and _is_unknown(topic, attachment.consumer, ack):
             self._connection.write(
                 messages.ack_response(ack.consumer_id, ack.request_id, ServerError.SERVICE_NOT_READY, UNKNOWN)
             )
