@@ -101,6 +101,11 @@ def standalone_settings(given: GivenSettings, folder: FolderOptions) -> Standalo
     if given.text_unused("bindAddress") is not None and given.text_unused("advertisedAddress") is None:
         shown = ADDRESS if broker.bind_address in ANY_ADDRESSES else broker.bind_address
         broker = replace(broker, advertised_address=shown)
+    if broker.read_only.enabled:
+        given.problem(
+            "readOnlyBrokerEnabled is true, and a standalone's broker is the one that writes; `magnetar broker run` "
+            "starts a broker that only reads"
+        )
     check_broker(given, broker)
     refuse_protection(given, PROTECTIONS)
     for name in BOOKIE_TLS_NAMES:
