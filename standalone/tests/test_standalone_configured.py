@@ -91,8 +91,8 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "--set nothing",
         "metadataStoreUrl is zk",
         "--set managedLedgerCacheSizeMB",
-        "readOnlyBrokerEnabled is true, and a standalone's broker is the one that writes; `magnetar broker run` starts a "
-        "broker that only reads",
+        "readOnlyBrokerEnabled is true, and a standalone's broker is the one that writes; `magnetar broker run` "
+        "starts a broker that only reads",
         "tlsEnabledWithKeyStore=true asks for a protection that Magnetar does not have yet; remove it only if the "
         "network around this process protects it instead",
         "a TLS port needs tlsCertificateFilePath and tlsKeyFilePath",
