@@ -17,7 +17,6 @@ from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.entry_reader import Spawn
 from magnetar.broker.subscriptions.visibility import Visibility
 from magnetar.broker.transactions.buffers.buffer_table import BufferTable
-from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -26,7 +25,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
-from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
 
@@ -123,19 +122,7 @@ class FollowedTransactions:
 
     def _look_at(self, entries: list[Entry]) -> None:
         for entry in entries:
-            try:
-                metadata = entry.metadata()
-            except BadMetadata:
-                continue
-            if metadata.txnid_most_bits < 0 or metadata.txnid_least_bits < 0:
-                continue
-            transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
-            if metadata.marker_type == COMMIT_MARKER:
-                self.table.commit(transaction)
-            elif metadata.marker_type == ABORT_MARKER:
-                self.table.abort(transaction, entry.position)
-            elif metadata.marker_type < 0:
-                self.table.stored(transaction, entry.position)
+            self.table.take(entry)
 
     def _show(self) -> None:
         assert self._cursor is not None

@@ -21,7 +21,7 @@ from magnetar.broker.states import BUFFER_TRANSITIONS, BufferState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.visibility import TransactionBits, Visibility
 from magnetar.broker.transactions.buffers.buffer_table import BufferTable
-from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER, end_marker
+from magnetar.broker.transactions.buffers.markers import end_marker
 from magnetar.broker.transactions.buffers.snapshot_codec import Snapshot
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore, TopicSegments
 from magnetar.core.clock import TimerHandle
@@ -29,9 +29,8 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
-from magnetar.managed.entry import Entry
 from magnetar.managed.managed_ledger import ManagedLedger
-from magnetar.wire.pulsar.errors import BadMetadata, PulsarError, ServerError
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.metadata import MessageMetadataView
 
 logger: Final = logging.getLogger(__name__)
@@ -212,26 +211,11 @@ class TransactionBuffer:
         try:
             while entries := await cursor.read(REPLAY_ENTRIES, REPLAY_BYTES):
                 for entry in entries:
-                    self._replay_entry(entry)
+                    self.table.take(entry)
                 if turn.over:
                     await turn.pause()
         finally:
             await cursor.close()
-
-    def _replay_entry(self, entry: Entry) -> None:
-        try:
-            metadata = entry.metadata()
-        except BadMetadata:
-            return
-        if metadata.txnid_most_bits < 0 or metadata.txnid_least_bits < 0:
-            return
-        transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
-        if metadata.marker_type == COMMIT_MARKER:
-            self.table.commit(transaction)
-        elif metadata.marker_type == ABORT_MARKER:
-            self.table.abort(transaction, entry.position)
-        elif metadata.marker_type < 0:
-            self.table.stored(transaction, entry.position)
 
     # --- messages
 

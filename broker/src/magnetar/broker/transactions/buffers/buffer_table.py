@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
+from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.core.ids import Position
+from magnetar.managed.entry import Entry
+from magnetar.wire.pulsar.errors import BadMetadata
 
 COMMITTED_KEPT: Final = 10_000
 """Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones,
@@ -78,6 +81,22 @@ class BufferTable:
         self.unmarked[transaction] = None
         if len(self.unmarked) > UNMARKED_KEPT:
             self.unmarked.popitem(last=False)
+
+    def take(self, entry: Entry) -> None:
+        """An entry of the topic, as it is stored: a message of a transaction, the marker of an end, or neither."""
+        try:
+            metadata = entry.metadata()
+        except BadMetadata:
+            return
+        if metadata.txnid_most_bits < 0 or metadata.txnid_least_bits < 0:
+            return
+        transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
+        if metadata.marker_type == COMMIT_MARKER:
+            self.commit(transaction)
+        elif metadata.marker_type == ABORT_MARKER:
+            self.abort(transaction, entry.position)
+        elif metadata.marker_type < 0:
+            self.stored(transaction, entry.position)
 
     @property
     def first_open(self) -> Position | None:
