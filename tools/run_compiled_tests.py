@@ -19,6 +19,7 @@ COPY: Final = ROOT / "build" / "compiled"
 COPIED: Final = (
     *("pyproject.toml", "conftest.py"),
     *("lib", "bookie", "broker", "proxy", "standalone", "cli", "spark-jobs", "docs", "e2e", "images", "tools"),
+    "operator",  # Its tests are named on the page of compatibility, which a test reads.
 )
 TESTS: Final = (
     *("lib/tests", "bookie/tests", "broker/tests", "proxy/tests", "standalone/tests", "cli/tests"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from magnetar.broker.read_only import followed_transactions, kept_position
+from magnetar.broker.read_only import kept_position
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.bundles import ReadOnlyBundles
 from magnetar.broker.read_only.followed_topic import FollowedTopic
@@ -16,11 +16,11 @@ from magnetar.broker.read_only.kept_position import KeptPosition
 from magnetar.broker.read_only.paths import binding_path
 from magnetar.broker.read_only.position_difference import Kept
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.transactions.buffers.markers import ABORT_MARKER
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.ack_state import AckState
+from magnetar.managed.entry import Entry
 from magnetar.managed.following.api import KeptCursor
 from magnetar.managed.following.followed_ledger import FollowedLedger
 from magnetar.managed.following.tail import LedgerTail
@@ -133,7 +133,16 @@ def transactions_are_not_looked_at() -> list[Patch]:
 
 def aborted_is_committed() -> list[Patch]:
     """The marker of an abort is taken for that of a commit."""
-    return [(followed_transactions, "COMMIT_MARKER", ABORT_MARKER)]
+    right = original(FollowedTransactions, "_look_at")
+
+    def look_at(self: FollowedTransactions, entries: list[Entry]) -> None:
+        before = set(self.table.aborted)
+        right(self, entries)
+        for transaction in set(self.table.aborted) - before:
+            del self.table.aborted[transaction]
+            self.table.commit(transaction)
+
+    return [(FollowedTransactions, "_look_at", look_at)]
 
 
 def lost_sessions_change_nothing() -> list[Patch]:
