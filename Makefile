@@ -6,8 +6,8 @@ UV_HERE := .uv/bin/uv
 UV := $(firstword $(shell command -v uv) $(wildcard $(UV_HERE) $(HOME)/.local/bin/uv) $(UV_HERE))
 # With all that `make setup` installs, so that each target runs on a fresh clone.
 RUN := $(UV) run --frozen --all-packages --all-groups
-# One more than processors: tests wait for disks, servers and clocks for a quarter of their time.
-PYTEST_WORKERS ?= 3
+# More than processors: tests wait for disks, servers and clocks half of their time.
+PYTEST_WORKERS ?= 5
 
 # Tests start hundreds of processes: each would compile all sources again, for a third of a second or more.
 unexport PYTHONDONTWRITEBYTECODE
