@@ -1,8 +1,9 @@
-"""Workloads of features: transactions, compaction, offloads. Each has a server of its own, with the feature on.
+"""Workloads of features: transactions, compaction, offloads, catching up. Each has a server of its own.
 
 Transactions are those of Apache's `pulsar-perf transaction`, each of which publishes one message to two topics.
 Compaction is asked for by REST and timed until its status says SUCCESS; so are offloads to files, which are then read
-back by a reader. Delayed messages are a million (`delays.py`).
+back by a reader. Delayed messages are a million (`delays.py`). A subscription that catches up is a gigabyte behind
+(`catch_up.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import pulsar
 
+from bench import catch_up
 from bench.delays import delays
 from bench.generators import HERE, Broken
 from bench.report import Metric
@@ -33,7 +35,7 @@ _SILENT: Final = logging.getLogger("bench.features")
 _SILENT.setLevel(logging.CRITICAL + 1)
 Say = Callable[[str], None]
 
-NAMES: Final = ("transactions", "compaction", "offload", "delays")
+NAMES: Final = ("transactions", "compaction", "offload", "delays", "catch-up")
 TRANSACTIONS: Final = {"transactionCoordinatorEnabled": "true"}
 THREADS: Final = 16
 JVM_START_S: Final = 6.0
@@ -43,6 +45,8 @@ KEYS: Final = 1000
 MB: Final = 1_000_000
 ENTRIES_PER_LEDGER: Final = 2_000
 """Of ten messages each, so that most ledgers are full and go."""
+CATCH_UP_TIMES: Final = 2
+"""As many MB behind as others take: a gigabyte in a whole run."""
 DELAYED_PER_MB: Final = 2_000
 """A million for the 500 MB of a whole run."""
 DONE_SECONDS_MAX: Final = 300.0
@@ -77,6 +81,7 @@ def metrics() -> list[Metric]:
         Metric("delays.delivered_per_s", "… taken by consumers in Python when due", "/s", more_is_better=True),
         Metric("delays.cpu_us_each", "… server CPU each", "µs"),
         Metric("delays.other_p99_ms", "… another topic's end to end p99 meanwhile", "ms"),
+        *catch_up.metrics(),
     ]
 
 
@@ -107,6 +112,8 @@ def run(server: StandaloneProcess, feature: str, window_s: float, megabytes: int
             found = transactions(server, window_s)
         elif feature == "compaction":
             found = compaction(server, megabytes)
+        elif feature == "catch-up":
+            found = catch_up.catch_up(server, CATCH_UP_TIMES * megabytes, window_s)
         elif feature == "delays":
             found = delays(server, megabytes * DELAYED_PER_MB, window_s)
         else:

@@ -34,6 +34,7 @@ var (
 	warmup     = flag.Duration("warmup", 5*time.Second, "time before the measured window")
 	window     = flag.Duration("window", 30*time.Second, "measured time")
 	backlog    = flag.Int("backlog", 0, "instead: publish so many messages nobody consumes, then measure consuming them")
+	behindBy   = flag.Int("behind", 0, "instead: a subscription falls so many messages behind, and catches up beside half the rate")
 	drain      = flag.Duration("drain", 5*time.Minute, "at most so long a backlog is consumed")
 	named      = flag.Int("subscriptions", 1, "subscriptions of each topic")
 	consumers  = flag.Int("consumers", 1, "consumers of each subscription")
@@ -239,9 +240,12 @@ func (load *load) empty() {
 func main() {
 	flag.Parse()
 	load := &load{publishing: newClient(), consuming: newClient()}
-	if *backlog > 0 {
+	switch {
+	case *behindBy > 0:
+		load.behind()
+	case *backlog > 0:
 		load.empty()
-	} else {
+	default:
 		load.steady()
 	}
 	os.Exit(0) // Thousands of open sends need no farewell.
