@@ -20,6 +20,7 @@ from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapsho
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotsUnavailable
 from magnetar.core.bundle import BundleName
 from magnetar.core.clock import TimerHandle
+from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.append_path import AppendPath
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -113,6 +114,40 @@ async def test_what_comes_during_the_first_snapshot_keeps_its_order() -> None:
         buffer = loaded(broker).buffer
         assert buffer is not None
         assert [marker[1] for marker in buffer.table.aborted.values()] == [2]
+
+
+async def test_what_waits_for_the_first_snapshot_is_not_stored_behind_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients send both again: the second one would be stored before the first one, and once more behind it."""
+    append = AppendPath.append
+    under_way: list[Callable[[], None]] = []
+    pending = AppendPath.pending_entries.fget
+    assert pending is not None
+
+    def first_is_slow(self: AppendPath, payloads: Sequence[bytes], done: Any, context: object) -> None:
+        if b"m0" in payloads[0]:
+            under_way.append(lambda: done(MagnetarError("the bookies are away"), -1, -1, context))
+        else:
+            append(self, payloads, done, context)
+
+    monkeypatch.setattr(AppendPath, "append", first_is_slow)
+    monkeypatch.setattr(AppendPath, "pending_entries", property(lambda self: len(under_way) + pending(self)))
+    async with with_fake() as (broker, client, snapshots):
+        await client.producer(TOPIC)
+        for number, transaction in enumerate((None, 1, None)):
+            client.send(Command.SEND, transactional(number, transaction), **fields(number, transaction))
+            await client.round_trip()  # Or they were stored together.
+        assert len(under_way) == 1
+        under_way.pop()()
+        await client.expect(Command.CLOSE_PRODUCER)
+        async with asyncio.timeout(30):
+            while not snapshots.kept:
+                await client.round_trip()
+        await client.producer(TOPIC)
+        (receipt,) = await send(client, 3, transaction=1)
+        assert receipt.body.message_id.entryId == 0
+        assert loaded(broker).number_of_entries == 1
 
 
 async def test_an_unload_during_the_first_snapshot_does_not_wait_for_it() -> None:

@@ -55,8 +55,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 logger: Final = logging.getLogger(__name__)
 
-BITS_PER_WORD: Final = 64
-"""Bits in one word of an ack set."""
 _OPEN: Final = LoadedTopicState.OPEN
 
 
@@ -168,6 +166,8 @@ class PersistentTopic(TopicBase):
         if self.buffer is not None and batch.transactions is not None:
             self.buffer.not_stored()
         batch.producer.dropped(batch, error)
+        if self._held is not None:
+            self._held.drop_waiting(error)
         if isinstance(error, ManagedLedgerTerminated):
             # Not SEND_ERROR: Go's client forgets its producer at that. Whoever comes back hears why it was closed.
             self.disconnect_producers()
@@ -371,7 +371,7 @@ class PersistentTopic(TopicBase):
                 raise
             raise PulsarError(server_error_of(error), f"Error when resetting subscription: {error}") from error
         if remaining:
-            subscription.cursor.acknowledge_batch_indexes(position, remaining, BITS_PER_WORD * len(remaining))
+            subscription.cursor.acknowledge_batch_indexes(position, remaining, 64 * len(remaining))  # Bits of words.
 
     async def position_of_time(self, publish_time_ms: int) -> Position:
         """Where the first entry published at or after a time is; the end when there is none."""

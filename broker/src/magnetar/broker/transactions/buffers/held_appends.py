@@ -53,6 +53,14 @@ class HeldAppends(Generic[Batch]):
         self._spawn(self._begin())
         return True
 
+    def drop_waiting(self, error: MagnetarError) -> None:
+        """What was appended before them is not stored, so they may not be either: clients send all again, in order.
+        What comes from now on waits as they did."""
+        if self._held:
+            held, self._held = self._held, []
+            for batch in held:
+                self._drop(batch, error)
+
     def drop_all(self, error: MagnetarError) -> None:
         """Nothing of it is stored: clients send again what waits."""
         held, self._held = self._held or [], None
