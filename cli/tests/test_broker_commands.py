@@ -241,7 +241,10 @@ async def test_decisions_are_shown_with_their_reasons(cluster: MemoryCluster, ru
     assert [(row.outcome, row.took_ms) for row in seen] == [("running", 0), ("done", 250)]
 
 
-async def test_what_the_shell_is_offered(cluster: MemoryCluster) -> None:
+async def test_what_the_shell_is_offered(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A machine may be busy; nobody waits here.
+    monkeypatch.setattr("magnetar.cli.commands.admin_options.COMPLETION_SECONDS_MAX", 60.0)
+
     class Context:
         def __init__(self) -> None:
             self.params = {"admin_url": cluster[0].admin_url}
