@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.process.supervision.any_ports import AnyPorts
-from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan
+from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan, ProcessStart
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE, end_with_supervisor
 from magnetar.process.supervision.joined_metrics import joined
 from magnetar.process.supervision.ports import own_port
 from magnetar.process.supervision.restarts import CALM_SECONDS, Restarts
+from magnetar.process.supervision.told_settings import SETTINGS_VARIABLE, told_settings
 
 SERVES = "import signal, sys; print('broker ready: here', flush=True); signal.sigwait([signal.SIGTERM])"
 
 
-def plan(program: str) -> ProcessPlan:
-    return ProcessPlan(number=1, command=(sys.executable, "-c", program), control_port=None, metrics_url="")
+def plan(program: str, *settings: str) -> ProcessPlan:
+    start = ProcessStart(command=(sys.executable, "-c", program), settings=settings)
+    return ProcessPlan(number=1, start=start, control_port=None, metrics_url="")
 
 
 def test_pauses_grow_with_each_end_and_begin_anew_after_a_calm_time() -> None:
@@ -74,6 +76,33 @@ def test_only_a_supervisor_tells_its_process_id(monkeypatch: pytest.MonkeyPatch,
 def test_without_a_supervisor_a_process_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SUPERVISOR_VARIABLE, raising=False)
     end_with_supervisor()
+
+
+async def test_settings_reach_a_process_and_its_command_line_has_none(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = (
+        "from magnetar.process.supervision.told_settings import told_settings; import os; "
+        f"open({str(told)!r}, 'w').write(repr((told_settings(), told_settings(), "
+        f"{SETTINGS_VARIABLE!r} in os.environ, b'hid' b'den' in open('/proc/self/cmdline', 'rb').read()))); {SERVES}"
+    )
+    child = Child(plan(program, "password=hidden = yes", "b=2"))
+    child.start()
+    await child.first_ready
+    assert told.read_text() == repr((["password=hidden = yes", "b=2"], [], False, False))
+    child.tell(signal.SIGTERM)
+    await child.ended()
+
+
+@pytest.mark.parametrize("told", ["{", "{}", "[1]"])
+def test_only_a_supervisor_tells_settings(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv(SETTINGS_VARIABLE, told)
+    with pytest.raises(Misuse, match="it is set by a supervisor"):
+        told_settings()
+
+
+def test_further_settings_of_a_process_win() -> None:
+    start = ProcessStart(command=("x",), settings=("a=1",)).with_settings({"a": "2", "b": "3"})
+    assert start.settings == ("a=1", "a=2", "b=3")
 
 
 async def test_a_process_that_ends_before_it_served_is_not_started_again() -> None:

@@ -18,7 +18,7 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.settings_file import GivenSettings
 from magnetar.process.service import TRY_AGAIN, Service
 from magnetar.process.supervision.any_ports import AnyPorts
-from magnetar.process.supervision.child import ProcessFailed, ProcessPlan
+from magnetar.process.supervision.child import ProcessFailed, ProcessPlan, ProcessStart
 from magnetar.process.supervision.ports import own_port
 from magnetar.process.supervision.supervisor import KILL_SECONDS, GroupPlan, Supervisor
 
@@ -39,14 +39,14 @@ class GroupSettings:
     plan: GroupPlan
 
 
-def broker_group(count: int, command: tuple[str, ...], metrics_port: int) -> Service[GroupSettings, Supervisor]:
-    """The service that runs so many brokers, each by this command and further settings."""
+def broker_group(count: int, process: ProcessStart, metrics_port: int) -> Service[GroupSettings, Supervisor]:
+    """The service that runs so many brokers, each started like this and with further settings."""
 
     def settings(given: GivenSettings) -> GroupSettings:
         broker = broker_process_settings(given)
         if broker.broker.advertised_listeners:
             given.problem(NO_LISTENERS)
-        plan = given.attempt(lambda: group_plan(broker, count, command, metrics_port, AnyPorts().take), None)
+        plan = given.attempt(lambda: group_plan(broker, count, process, metrics_port, AnyPorts().take), None)
         if plan is None:
             raise SettingError("the processes cannot have ports of their own")
         return GroupSettings(broker, plan)
@@ -75,7 +75,7 @@ def _hint(error: MagnetarError) -> str:
 
 
 def group_plan(
-    settings: BrokerProcessSettings, count: int, command: tuple[str, ...], metrics_port: int, free: Callable[[], int]
+    settings: BrokerProcessSettings, count: int, process: ProcessStart, metrics_port: int, free: Callable[[], int]
 ) -> GroupPlan:
     """What the supervisor starts. `free` gives a free port, for each that is 0. `SettingError`."""
     shared = _with_ports(settings.broker, free)
@@ -93,7 +93,7 @@ def group_plan(
         processes.append(
             ProcessPlan(
                 number=number,
-                command=(*command, *(word for name, value in changed.items() for word in ("--set", f"{name}={value}"))),
+                start=process.with_settings(changed),
                 control_port=own_control,
                 metrics_url=f"http://{_reached(shared.bind_address)}:{changed['webServicePort']}/metrics/",
             )

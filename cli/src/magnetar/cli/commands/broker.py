@@ -16,7 +16,7 @@ from magnetar.cli.commands.options import (
     MetadataStoreOption,
     settings_given,
 )
-from magnetar.cli.commands.starting import process_command, serve
+from magnetar.cli.commands.starting import process_start, serve
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")]
 AddressOption = Annotated[
@@ -115,8 +115,8 @@ def run(
         serve(BROKER_SERVICE, conf, assignments, options, check=check, log_level=log_level)
     from magnetar.broker.process_group import broker_group
 
-    command = process_command("broker", conf, assignments, options, log_level)
-    group = broker_group(processes, command, metrics_port)
+    process = process_start("broker", conf, assignments, options, log_level)
+    group = broker_group(processes, process, metrics_port)
     serve(group, conf, assignments, options, check=check, log_level=log_level)
 
 
