@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE
 from magnetar.process.supervision.joined_metrics import joined
 from magnetar.process.supervision.ports import own_port
 from magnetar.process.supervision.restarts import CALM_SECONDS, Restarts
+from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
 from magnetar.process.supervision.told_settings import SETTINGS_VARIABLE, told_settings
 
 SERVES = "import signal, sys; print('broker ready: here', flush=True); signal.sigwait([signal.SIGTERM])"
@@ -113,6 +115,42 @@ async def test_a_process_that_ends_before_it_served_is_not_started_again() -> No
     assert failed.value.code == 3
     await child.ended()
     assert (child.state, child.restarts.count) == (ChildState.STOPPED, 0)
+
+
+def group(*programs: str) -> Supervisor:
+    processes = [replace(plan(program), number=number) for number, program in enumerate(programs, 1)]
+    return Supervisor(
+        GroupPlan(
+            processes=processes,
+            host="127.0.0.1",
+            shared_ports=(),
+            metrics_port=None,
+            control=None,
+            stop_seconds_max=60.0,
+            where="here",
+            all_must_start=False,
+        )
+    )
+
+
+async def test_where_not_all_must_start_one_that_serves_is_enough_and_the_others_go_on_trying(tmp_path: Path) -> None:
+    mark = tmp_path / "tried"
+    second_time = f"import os; os.path.exists({str(mark)!r}) or (open({str(mark)!r}, 'w'), os._exit(4)); {SERVES}"
+    supervisor = group(SERVES, second_time)
+    await supervisor.start()
+    assert supervisor.describe() == "here by 2 processes"
+    while supervisor.children[1].state is not ChildState.SERVING:
+        await asyncio.sleep(0.005)
+    assert [child.restarts.count for child in supervisor.children] == [0, 1]
+    await supervisor.close()
+    assert {child.state for child in supervisor.children} == {ChildState.STOPPED}
+
+
+async def test_where_none_can_start_nobody_goes_on() -> None:
+    supervisor = group("raise SystemExit(4)", "raise SystemExit(3)")
+    with pytest.raises(ProcessFailed, match="process 1 ended with 4"):
+        await supervisor.start()
+    assert {child.state for child in supervisor.children} == {ChildState.STOPPED}
 
 
 async def test_a_process_that_is_killed_while_it_starts_failed() -> None:

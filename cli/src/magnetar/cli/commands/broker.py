@@ -14,6 +14,7 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
+    processes_option,
     settings_given,
 )
 from magnetar.cli.commands.starting import process_start, serve
@@ -34,17 +35,7 @@ HttpPortOption = Annotated[
     typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"),
 ]
 
-ProcessesOption = Annotated[
-    int,
-    typer.Option(
-        "--processes",
-        min=1,
-        max=64,
-        envvar="MAGNETAR_PROCESSES",
-        help="Brokers to run, one for each core.",
-        rich_help_panel="Processes",
-    ),
-]
+ProcessesOption = Annotated[int, processes_option("Brokers")]
 DEFAULT_METRICS_PORT: Final = 8081
 MetricsPortOption = Annotated[
     int,

@@ -72,6 +72,7 @@ class ProcessPlan:
     control_port: int | None
     """Of this machine's loopback address; None: there is no control port."""
     metrics_url: str
+    """Empty: it tells none."""
 
 
 class ProcessFailed(MagnetarError):
@@ -85,8 +86,10 @@ class ProcessFailed(MagnetarError):
 class Child:
     """Keeps one process running until it is told to stop it."""
 
-    def __init__(self, plan: ProcessPlan) -> None:
+    def __init__(self, plan: ProcessPlan, *, must_start: bool = True) -> None:
+        """With `must_start` one that ends before it served is not started again."""
         self.plan = plan
+        self._must_start = must_start
         self.restarts = Restarts()
         self.state = ChildState.DOWN
         self.first_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,7 +122,8 @@ class Child:
                     return
                 if not self.first_ready.done():
                     self.first_ready.set_exception(ProcessFailed(self.plan.number, code))
-                    return
+                    if self._must_start:
+                        return
                 pause_seconds = self.restarts.ended(served_seconds)
                 logger.error(
                     "process %d ended with %d after %.0f s; it is started again in %.0f s, for the %d. time",
