@@ -76,8 +76,8 @@ def brokers(count: int, cores: float, window_s: float, folder: Path) -> float:
             window_s,
             lambda: processes.cpu_seconds(workers),
         )
-        if found.failed:
-            raise Broken(f"{found.failed} messages failed")
+        if found is None or found.failed:
+            raise Broken("messages failed")
         # In equals out, or the smaller of the two counts.
         return min(found.published_per_s, found.consumed_per_s)
 
