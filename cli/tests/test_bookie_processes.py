@@ -103,6 +103,20 @@ def test_bookies_of_one_machine_hold_no_two_copies_and_one_that_is_killed_comes_
     assert "Traceback" not in group.errors
 
 
+def test_a_machine_drains_as_one(start_service: Start, metadata_url: str, tmp_path: Path) -> None:
+    group = start_service(*bookie_arguments(metadata_url, tmp_path / "group", "here", 2)).wait_until_ready()
+    port = re.search(r"control port (\d+)", group.output)
+    assert port is not None
+    start_service(*bookie_arguments(metadata_url, tmp_path / "other", "there")).wait_until_ready()
+    drained = magnetar("bookie", "drain", f"127.0.0.1:{port[1]}", "--token", SECRET)
+    assert drained.returncode == 0, drained
+    assert "here, here-2: DONE" in drained.stdout
+    left = json.loads(magnetar("bookie", "list-bookies", "-m", metadata_url, "--no-usage", "--json").stdout)
+    assert {row["bookie_id"]: row["mode"] for row in left}["there"] == "writable"
+    assert magnetar("bookie", "cookie", "get", "here-2", "-m", metadata_url).returncode == 1
+    assert group.stop() == 0
+
+
 def test_fewer_bookies_are_refused_and_one_that_cannot_start_leaves_the_others(
     start_service: Start, metadata_url: str, tmp_path: Path
 ) -> None:

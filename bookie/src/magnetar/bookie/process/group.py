@@ -6,7 +6,9 @@ ids, ports and directories. All tell one machine, so that copies of one entry ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from magnetar.bookie.node import BookieHttpSettings
 from magnetar.bookie.process.bookie import BookieProcessSettings, bookie_process_settings
@@ -22,6 +24,10 @@ from magnetar.process.supervision.any_ports import AnyPorts
 from magnetar.process.supervision.child import ProcessPlan, ProcessStart
 from magnetar.process.supervision.ports import own_control, own_port, reached
 from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
+
+if TYPE_CHECKING:
+    from magnetar.control.client import ControlChannel
+    from magnetar.control.server import ControlService
 
 
 def bookie_group(count: int, process: ProcessStart) -> Service[GroupPlan, Supervisor]:
@@ -66,8 +72,15 @@ def bookie_group_plan(
         control=node.control,
         stop_seconds_max=STOP_SECONDS_MAX,
         where=bookie.registered_id,
+        services=_services,
         all_must_start=False,
     )
+
+
+def _services(channels: Sequence[ControlChannel], stopping: asyncio.Event) -> Sequence[ControlService]:
+    from magnetar.bookie.process.group_drain import drain_services  # Loads gRPC, 30 MB.
+
+    return drain_services(channels, stopping)
 
 
 def http_port_name(http: BookieHttpSettings) -> str:

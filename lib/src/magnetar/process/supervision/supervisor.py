@@ -19,7 +19,7 @@ from magnetar.process.supervision.child import Child, ProcessPlan
 if TYPE_CHECKING:
     from socket import socket
 
-    from magnetar.process.supervision.health import GroupHealth
+    from magnetar.process.supervision.health import ControlServices, GroupHealth
     from magnetar.process.supervision.metrics_port import MetricsPort
 
 logger: Final = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class GroupPlan:
     """For a process to stop cleanly."""
     where: str
     """Where clients connect, for the ready line."""
+    services: ControlServices | None = None
+    """What the control port offers beside health."""
     all_must_start: bool = True
     """One that ends before it served for the first time ends all; else only if none serves. Brokers fail for what all
     of them have, bookies also for what stands in their own directories."""
@@ -79,7 +81,7 @@ class Supervisor:
             if plan.control is not None:
                 from magnetar.process.supervision.health import GroupHealth
 
-                self._health = GroupHealth(self.children, plan.control)
+                self._health = GroupHealth(self.children, plan.control, plan.services)
                 await self._health.start()
             for child in self.children:
                 child.start()
