@@ -77,7 +77,8 @@ def test_bookies_of_one_machine_hold_no_two_copies_and_one_that_is_killed_comes_
     other = start_service(*bookie_arguments(metadata_url, tmp_path / "other", "there")).wait_until_ready()
     assert group.output.startswith("bookie ready: here by 2 processes")
     listed = json.loads(magnetar("bookie", "list-bookies", "-m", metadata_url, "--no-usage", "--json").stdout)
-    assert sorted(row["bookie_id"] for row in listed) == ["here", "here-2", "there"]
+    machines = {row["bookie_id"]: row["machine"] for row in listed}
+    assert machines == {"here": "127.0.0.1", "here-2": "127.0.0.1", "there": ""}
     for _ in range(3):
         spread = json.loads(wrote(metadata_url, copies=2).stdout)["bookies"]
         assert "there" in spread, spread
