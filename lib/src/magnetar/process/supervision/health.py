@@ -12,6 +12,7 @@ from magnetar.control.errors import ControlUnavailable
 from magnetar.control.server import ControlServer, ControlService
 from magnetar.control.settings import ControlSettings
 from magnetar.process.supervision.child import Child, ChildState
+from magnetar.process.supervision.ports import LOOPBACK
 
 logger: Final = logging.getLogger(__name__)
 
@@ -19,8 +20,6 @@ LOOK_SECONDS: Final = 1.0
 """Between two looks at all processes."""
 SERVICE: Final = "magnetar.processes"
 """What health is asked about, beside the whole: that all processes serve."""
-LOOPBACK: Final = "127.0.0.1"
-
 ControlServices: TypeAlias = Callable[[Sequence[ControlChannel], asyncio.Event], Sequence[ControlService]]
 """Further services of the port, which ask the processes; the event is set when the port begins to close."""
 
