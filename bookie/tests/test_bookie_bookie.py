@@ -29,6 +29,7 @@ from magnetar.ledger.testing import RecordingListener
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
+from magnetar.wire.bookkeeper.service_info import machine_of
 
 StartBookie = Callable[..., Awaitable[RunningBookie]]
 
@@ -153,6 +154,15 @@ async def test_version_5_of_the_journal_has_no_explicit_lac(start: StartBookie, 
     assert kinds == [journal_format.MASTER_KEY_RECORD, 0]
     await running.close()
     assert await (await start()).bookie.read_lac(1) == (packet, make(1, 0, 1)[0])
+
+
+async def test_a_bookie_registers_the_machine_that_it_was_told(start: StartBookie, store: MemoryMetadataStore) -> None:
+    for told in ("", "here"):
+        running = await start(machine=told)
+        node = await store.get("/ledgers/available/127.0.0.1:3181")
+        assert node is not None
+        assert machine_of(node.value) == told
+        await running.close()
 
 
 async def test_read_only_refuses_all_but_recoveries(start: StartBookie, store: MemoryMetadataStore) -> None:

@@ -590,6 +590,33 @@ async def test_a_ledger_is_spread_anew_when_that_is_asked_for() -> None:
     await cluster.close()
 
 
+async def test_copies_go_to_machines_that_have_none() -> None:
+    machine_of = {f"bookie-{number}:3181": f"machine-{number // 2}" for number in range(6)}
+    places = BookieTopology({}, machine_of)
+    cluster = MemoryBookieCluster(6, clock=LoopClock())
+    await cluster.client.close()
+    cluster.client = BookKeeperClient(
+        cluster.store, cluster.bookies, clock=cluster.clock, rng=cluster.rng, places=lambda: places
+    )
+    ledger_id = await cluster.closed_ledger(PAIR, payloads(10))
+    before = (await cluster.metadata(ledger_id)).ensembles[0][1]
+    assert len({machine_of[bookie] for bookie in before}) == 2
+    stop(cluster, await cluster.metadata(ledger_id), 0)
+    replicator = cluster.replicator()
+    assert (await replicator.replicate(ledger_id)).complete
+    after = (await cluster.metadata(ledger_id)).ensembles[0][1]
+    assert len({machine_of[bookie] for bookie in after}) == 2
+    # Only the other process of the machine that has the last copy is left: nobody takes a second one.
+    for bookie in cluster.bookies.bookies.values():
+        bookie.writable = machine_of[bookie.bookie_id] == machine_of[after[1]]
+    stop(cluster, await cluster.metadata(ledger_id), 0)
+    result = await replicator.replicate(ledger_id)
+    assert not result.complete
+    assert [problem.kind for problem in result.problems] == [ProblemKind.NOT_ENOUGH_BOOKIES]
+    assert (await cluster.metadata(ledger_id)).ensembles[0][1] == after
+    await cluster.close()
+
+
 async def test_what_is_copied_is_counted(cluster: MemoryBookieCluster) -> None:
     ledger_id = await cluster.closed_ledger(WHOLE, payloads(30))
     stop(cluster, await cluster.metadata(ledger_id), 0, 1)

@@ -19,9 +19,10 @@ from magnetar.core.settings_file import GivenSettings
 from magnetar.net.connection import Connection
 from magnetar.net.free_ports import free_port
 from magnetar.net.refused_connections import RefusedConnections
+from magnetar.process.supervision.child import ProcessStart
 from magnetar.process.supervision.supervisor import GroupPlan
 
-COMMAND = ("magnetar", "broker", "run")
+PROCESS = ProcessStart(command=("magnetar", "broker", "run"), settings=("brokerClientTlsEnabled=false",))
 
 
 def given(**settings: str) -> GivenSettings:
@@ -33,12 +34,14 @@ def given(**settings: str) -> GivenSettings:
 
 def plan(count: int, **settings: str) -> GroupPlan:
     free = itertools.count(20_000).__next__
-    return group_plan(broker_process_settings(given(**settings)), count, COMMAND, 8081, free)
+    return group_plan(broker_process_settings(given(**settings)), count, PROCESS, 8081, free)
 
 
 def told(plan: GroupPlan, number: int) -> dict[str, str]:
-    words = plan.processes[number - 1].command[len(COMMAND) :]
-    return dict(word.split("=", 1) for word in words if word != "--set")
+    start = plan.processes[number - 1].start
+    assert start.command == PROCESS.command
+    assert start.settings[:1] == PROCESS.settings
+    return dict(each.split("=", 1) for each in start.settings[1:])
 
 
 def test_each_process_has_ports_of_its_own_beside_those_that_all_share() -> None:
@@ -97,7 +100,7 @@ def test_a_port_beyond_the_last_one_is_refused() -> None:
 def test_addresses_that_all_would_advertise_are_refused() -> None:
     settings = given(advertisedListeners="a:pulsar://here:6650")
     with pytest.raises(SettingError, match="advertisedListeners is set"):
-        broker_group(2, COMMAND, 8081).settings(settings)
+        broker_group(2, PROCESS, 8081).settings(settings)
 
 
 class Closes:

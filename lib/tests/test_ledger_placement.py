@@ -116,6 +116,62 @@ def test_load_is_even_over_equal_racks() -> None:
     assert min(taken.values()) > 0.9 * max(taken.values())
 
 
+def machines(**bookies: str) -> BookieTopology:
+    return BookieTopology({}, bookies)
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 4), st.sampled_from([FLAT, RACKS]), st.data())
+def test_copies_of_an_entry_are_never_on_one_machine(
+    seed: int, write_quorum: int, settings: PlacementSettings, data: st.DataObject
+) -> None:
+    processes = data.draw(st.integers(1, 4))
+    names = [f"{machine}{number}" for machine in "abcd" for number in range(processes)]
+    places = machines(**{name: name[0] for name in names})
+    # Whole rounds over all machines, or few enough places that each has a machine of its own.
+    size = data.draw(st.sampled_from([*range(write_quorum, 5), *(4 * rounds for rounds in range(1, processes + 1))]))
+    chosen = placer(seed, places, settings, write_quorum).fill([None] * size, names)
+    width = min(write_quorum, size)
+    for begin in range(size):
+        assert len({chosen[(begin + offset) % size][0] for offset in range(width)}) == width
+    assert placer(seed, places, FLAT, write_quorum).adherence(chosen) is Adherence.STRICT
+
+
+def test_bookies_of_one_machine_alone_hold_no_copies_and_hold_what_has_one() -> None:
+    places = machines(a="here", b="here", c="here")
+    for settings in (FLAT, RACKS):
+        with pytest.raises(NotEnoughBookies, match=r"no 2 of the 3 bookies .* keep the copies of each entry on 2 mach"):
+            placer(0, places, settings).fill([None] * 2, ["a", "b", "c"])
+        assert placer(0, places, settings).adherence(["a", "b"]) is Adherence.FAILED
+        assert len(placer(0, places, settings, write_quorum=1).fill([None] * 3, ["a", "b", "c"])) == 3
+
+
+def test_a_replacement_is_on_none_of_the_machines_that_share_its_entries() -> None:
+    places = machines(a="1", b="2", c="1", d="2", e="3")
+    for seed in range(20):
+        assert placer(seed, places).fill(["a", None], ["c", "d", "e"])[1] in ("d", "e")
+        assert placer(seed, places, write_quorum=3).fill(["a", "b", None], ["c", "d", "e"]) == ["a", "b", "e"]
+        with pytest.raises(NotEnoughBookies, match="on 3 machines"):
+            placer(seed, places, write_quorum=3).fill(["a", "b", None], ["c", "d"])
+
+
+def test_a_replacement_is_found_beside_copies_that_were_put_onto_one_machine_before() -> None:
+    places = machines(a="1", b="1", c="2")
+    assert placer(0, places, write_quorum=3).fill(["a", "b", None], ["c"]) == ["a", "b", "c"]
+
+
+def test_bookies_that_name_no_machine_stand_alone() -> None:
+    places = machines(a="1", b="1")
+    for seed in range(20):
+        assert {"c", "d"} & set(placer(seed, places).fill([None] * 2, CANDIDATES))
+
+
+def test_machines_are_kept_apart_with_a_bookie_that_failed_lately_if_it_must() -> None:
+    places = machines(a="1", b="1", c="2")
+    for seed in range(20):
+        chosen = EnsemblePlacer(RACKS, places, 2, random.Random(seed), {"c"}).fill([None] * 2, ["a", "b", "c"])
+        assert "c" in chosen
+
+
 GROUPS = BookieTopology({"gold": {"a": "", "b": ""}, "tin": {"b": "", "c": ""}, "lead": {"d": ""}})
 
 

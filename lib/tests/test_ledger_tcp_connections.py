@@ -7,7 +7,13 @@ import pytest
 from magnetar.ledger.bookie_client.addressed_bookies import address_of_id
 from magnetar.ledger.bookie_client.tcp_connections import TcpBookieConnections
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.wire.bookkeeper.service_info import Endpoint, decode_service_info, encode_service_info
+from magnetar.wire.bookkeeper.service_info import (
+    MACHINE_PROPERTY,
+    Endpoint,
+    decode_service_info,
+    encode_service_info,
+    machine_of,
+)
 
 
 @pytest.fixture
@@ -111,6 +117,32 @@ def test_registrations_that_say_nothing() -> None:
     assert decode_service_info(b"") == decode_service_info(b"\xff\xff") == []
     endpoints = [Endpoint(id="bookie", host="h", port=1, auth=("a",), extensions=("tls",))]
     assert decode_service_info(encode_service_info(endpoints)) == endpoints
+
+
+def test_a_registration_may_name_a_machine() -> None:
+    endpoints = [Endpoint(id="bookie", host="h", port=1)]
+    registration = encode_service_info(endpoints, {MACHINE_PROPERTY: "here"})
+    assert machine_of(registration) == "here"
+    assert decode_service_info(registration) == endpoints
+    assert machine_of(encode_service_info(endpoints)) == machine_of(b"") == machine_of(b"\xff\xff") == ""
+
+
+async def test_machines_are_followed_and_known_of_bookies_that_are_gone(
+    store: MemoryMetadataStore, bookies: TcpBookieConnections
+) -> None:
+    def registration(machine: str) -> bytes:
+        return encode_service_info([Endpoint(id="bookie", host="h", port=1)], {MACHINE_PROPERTY: machine})
+
+    for path, machine in (("b2:3181", "one"), ("readonly/b3:3181", "one"), ("b4:3181", "two")):
+        await store.put(f"/ledgers/available/{path}", registration(machine), ephemeral=True)
+    await bookies.look_again()
+    assert bookies.places().machines == {"b2:3181": "one", "b3:3181": "one", "b4:3181": "two"}
+    await store.put("/bookies", b"no JSON")
+    await store.delete("/ledgers/available/readonly/b3:3181")
+    await store.delete("/ledgers/available/b4:3181")
+    await store.put("/ledgers/available/b4:3181", encode_service_info([]), ephemeral=True)
+    await bookies.look_again()
+    assert bookies.places().machines == {"b2:3181": "one", "b3:3181": "one"}
 
 
 async def test_places_are_followed(

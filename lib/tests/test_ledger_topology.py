@@ -28,6 +28,14 @@ def test_an_empty_node_places_nobody() -> None:
     assert decode_places(b"{}").grouped() == set()
 
 
+def test_machines_stand_beside_racks() -> None:
+    places = decode_places(WRITTEN_BY_PULSAR_ADMIN).with_machines({"a": "here", "b": "here", "c": "there"})
+    assert places.rack_of("10.0.0.1:3181") == "/east/rack-1"
+    assert places.share_machine("a", ["c", "b"])
+    assert not places.share_machine("a", ["c", "unknown"])
+    assert not places.share_machine("unknown", ["other", "a"])
+
+
 @pytest.mark.parametrize("value", [b"[]", b"{", b'{"default": {"a": 3}}'])
 def test_what_is_no_such_json_is_told(value: bytes) -> None:
     with pytest.raises(PeerError, match="/bookies"):

@@ -6,22 +6,26 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from magnetar.core.errors import Misuse, SettingError
 from magnetar.process.supervision.any_ports import AnyPorts
-from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan
+from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan, ProcessStart
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE, end_with_supervisor
 from magnetar.process.supervision.joined_metrics import joined
 from magnetar.process.supervision.ports import own_port
 from magnetar.process.supervision.restarts import CALM_SECONDS, Restarts
+from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
+from magnetar.process.supervision.told_settings import SETTINGS_VARIABLE, told_settings
 
 SERVES = "import signal, sys; print('broker ready: here', flush=True); signal.sigwait([signal.SIGTERM])"
 
 
-def plan(program: str) -> ProcessPlan:
-    return ProcessPlan(number=1, command=(sys.executable, "-c", program), control_port=None, metrics_url="")
+def plan(program: str, *settings: str) -> ProcessPlan:
+    start = ProcessStart(command=(sys.executable, "-c", program), settings=settings)
+    return ProcessPlan(number=1, start=start, control_port=None, metrics_url="")
 
 
 def test_pauses_grow_with_each_end_and_begin_anew_after_a_calm_time() -> None:
@@ -76,6 +80,33 @@ def test_without_a_supervisor_a_process_does_nothing(monkeypatch: pytest.MonkeyP
     end_with_supervisor()
 
 
+async def test_settings_reach_a_process_and_its_command_line_has_none(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = (
+        "from magnetar.process.supervision.told_settings import told_settings; import os; "
+        f"open({str(told)!r}, 'w').write(repr((told_settings(), told_settings(), "
+        f"{SETTINGS_VARIABLE!r} in os.environ, b'hid' b'den' in open('/proc/self/cmdline', 'rb').read()))); {SERVES}"
+    )
+    child = Child(plan(program, "password=hidden = yes", "b=2"))
+    child.start()
+    await child.first_ready
+    assert told.read_text() == repr((["password=hidden = yes", "b=2"], [], False, False))
+    child.tell(signal.SIGTERM)
+    await child.ended()
+
+
+@pytest.mark.parametrize("told", ["{", "{}", "[1]"])
+def test_only_a_supervisor_tells_settings(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv(SETTINGS_VARIABLE, told)
+    with pytest.raises(Misuse, match="it is set by a supervisor"):
+        told_settings()
+
+
+def test_further_settings_of_a_process_win() -> None:
+    start = ProcessStart(command=("x",), settings=("a=1",)).with_settings({"a": "2", "b": "3"})
+    assert start.settings == ("a=1", "a=2", "b=3")
+
+
 async def test_a_process_that_ends_before_it_served_is_not_started_again() -> None:
     child = Child(plan("raise SystemExit(3)"))
     child.start()
@@ -84,6 +115,42 @@ async def test_a_process_that_ends_before_it_served_is_not_started_again() -> No
     assert failed.value.code == 3
     await child.ended()
     assert (child.state, child.restarts.count) == (ChildState.STOPPED, 0)
+
+
+def group(*programs: str) -> Supervisor:
+    processes = [replace(plan(program), number=number) for number, program in enumerate(programs, 1)]
+    return Supervisor(
+        GroupPlan(
+            processes=processes,
+            host="127.0.0.1",
+            shared_ports=(),
+            metrics_port=None,
+            control=None,
+            stop_seconds_max=60.0,
+            where="here",
+            all_must_start=False,
+        )
+    )
+
+
+async def test_where_not_all_must_start_one_that_serves_is_enough_and_the_others_go_on_trying(tmp_path: Path) -> None:
+    mark = tmp_path / "tried"
+    second_time = f"import os; os.path.exists({str(mark)!r}) or (open({str(mark)!r}, 'w'), os._exit(4)); {SERVES}"
+    supervisor = group(SERVES, second_time)
+    await supervisor.start()
+    assert supervisor.describe() == "here by 2 processes"
+    while supervisor.children[1].state is not ChildState.SERVING:
+        await asyncio.sleep(0.005)
+    assert [child.restarts.count for child in supervisor.children] == [0, 1]
+    await supervisor.close()
+    assert {child.state for child in supervisor.children} == {ChildState.STOPPED}
+
+
+async def test_where_none_can_start_nobody_goes_on() -> None:
+    supervisor = group("raise SystemExit(4)", "raise SystemExit(3)")
+    with pytest.raises(ProcessFailed, match="process 1 ended with 4"):
+        await supervisor.start()
+    assert {child.state for child in supervisor.children} == {ChildState.STOPPED}
 
 
 async def test_a_process_that_is_killed_while_it_starts_failed() -> None:

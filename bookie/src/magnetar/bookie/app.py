@@ -33,6 +33,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.disk import Disk, SystemDisk
 from magnetar.core.errors import SettingError
 from magnetar.metadata.store import MetadataStore, Node
+from magnetar.wire.bookkeeper.service_info import MACHINE_PROPERTY
 
 if TYPE_CHECKING:
     from magnetar.bookie.server.bookie_server import BookieServer
@@ -115,7 +116,8 @@ class RunningBookie:
             protection = read_protection(settings)
             self.server = BookieServer(self.bookie, self.parts.directories.usage, clock, protection)
             await self.server.start(settings.listen_host, settings.port)
-        info = encode_service_info(settings.advertised_host, self.port or settings.port)
+        properties = {MACHINE_PROPERTY: settings.machine} if settings.machine else None
+        info = encode_service_info(settings.advertised_host, self.port or settings.port, properties)
         registration = self._registration = BookieRegistration(store, self.bookie_id, info)
         # The mode may change while the first registration is on its way; `run` sees to that then.
         self.mode.watch(lambda read_only: registration.set_read_only(read_only=read_only))

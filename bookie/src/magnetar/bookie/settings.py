@@ -125,6 +125,9 @@ class BookieSettings:
     """The host name or address by which others reach this bookie."""
     bookie_id: str = setting("bookieId", "")
     """The id that metadata names this bookie by; empty: `<advertised host>:<port>`."""
+    machine: str = setting("magnetarMachine", "", ours=True)
+    """The machine that other bookies which say the same stand on, too: copies of one entry are kept off it but for one.
+    Empty: the bookie stands alone. `magnetar bookie run --processes` sets it where nobody has."""
     port: int = setting("bookiePort", 3181, low=0, high=PORT_MAX)
     """0: any free one (then give a bookie id, or it changes with every start)."""
     listen_host: str = "0.0.0.0"  # noqa: S104  (a server's default; the standalone narrows it)

@@ -7,23 +7,19 @@ do for clients, keeps them running. Own ports are those that are set and 100 mor
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from magnetar.broker.process import BrokerProcessSettings, broker_process_settings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.names import ignored_names, known_names, missing_features
-from magnetar.core.errors import MagnetarError, SettingError
-from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.settings_file import GivenSettings
-from magnetar.process.service import TRY_AGAIN, Service
+from magnetar.process.group_service import group_service
+from magnetar.process.service import Service
 from magnetar.process.supervision.any_ports import AnyPorts
-from magnetar.process.supervision.child import ProcessFailed, ProcessPlan
-from magnetar.process.supervision.ports import own_port
-from magnetar.process.supervision.supervisor import KILL_SECONDS, GroupPlan, Supervisor
-
-LOOPBACK: Final = "127.0.0.1"
-EVERY_ADDRESS: Final = ("0.0.0.0", "::", "")  # noqa: S104  (compared with)
+from magnetar.process.supervision.child import ProcessPlan, ProcessStart
+from magnetar.process.supervision.ports import own_control, own_port, reached
+from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
 
 NO_LISTENERS: Final = (
     "advertisedListeners is set: its addresses would be those of all processes; with --processes each tells its own "
@@ -31,51 +27,20 @@ NO_LISTENERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """What holds for all processes, and what the supervisor does."""
+def broker_group(count: int, process: ProcessStart, metrics_port: int) -> Service[GroupPlan, Supervisor]:
+    """The service that runs so many brokers, each started like this and with further settings."""
 
-    broker: BrokerProcessSettings
-    plan: GroupPlan
-
-
-def broker_group(count: int, command: tuple[str, ...], metrics_port: int) -> Service[GroupSettings, Supervisor]:
-    """The service that runs so many brokers, each by this command and further settings."""
-
-    def settings(given: GivenSettings) -> GroupSettings:
+    def plan(given: GivenSettings) -> GroupPlan:
         broker = broker_process_settings(given)
         if broker.broker.advertised_listeners:
             given.problem(NO_LISTENERS)
-        plan = given.attempt(lambda: group_plan(broker, count, command, metrics_port, AnyPorts().take), None)
-        if plan is None:
-            raise SettingError("the processes cannot have ports of their own")
-        return GroupSettings(broker, plan)
+        return group_plan(broker, count, process, metrics_port, AnyPorts().take)
 
-    async def start(group: GroupSettings) -> Supervisor:
-        supervisor = Supervisor(group.plan)
-        await supervisor.start()
-        return supervisor
-
-    return Service(
-        name="broker",
-        known=known_names,
-        ignored=ignored_names,
-        missing=missing_features,
-        settings=settings,
-        start=start,
-        describe=Supervisor.describe,
-        stop_seconds_max=lambda group: group.plan.stop_seconds_max + KILL_SECONDS,
-        exit_code=lambda error: error.code if isinstance(error, ProcessFailed) else EXIT_FAILED,
-        hint=_hint,
-    )
-
-
-def _hint(error: MagnetarError) -> str:
-    return "" if isinstance(error, ProcessFailed) else TRY_AGAIN
+    return group_service("broker", known_names, ignored_names, missing_features, plan)
 
 
 def group_plan(
-    settings: BrokerProcessSettings, count: int, command: tuple[str, ...], metrics_port: int, free: Callable[[], int]
+    settings: BrokerProcessSettings, count: int, process: ProcessStart, metrics_port: int, free: Callable[[], int]
 ) -> GroupPlan:
     """What the supervisor starts. `free` gives a free port, for each that is 0. `SettingError`."""
     shared = _with_ports(settings.broker, free)
@@ -83,19 +48,13 @@ def group_plan(
     processes = []
     for number in range(1, count + 1):
         changed = _own_settings(shared, settings.broker, number, free)
-        own_control = None if control_port is None else own_port(control_port, number, free)
-        if own_control is not None:
-            # The supervisor's port is the one that others ask; it asks these.
-            changed |= {"controlPort": str(own_control), "controlHost": LOOPBACK}
-            changed |= dict.fromkeys(
-                ("controlTlsCertificateFile", "controlTlsKeyFile", "controlTlsClientAuthorityFile"), ""
-            )
+        own_control_port, told = own_control(control_port, number, free)
         processes.append(
             ProcessPlan(
                 number=number,
-                command=(*command, *(word for name, value in changed.items() for word in ("--set", f"{name}={value}"))),
-                control_port=own_control,
-                metrics_url=f"http://{_reached(shared.bind_address)}:{changed['webServicePort']}/metrics/",
+                start=process.with_settings(changed | told),
+                control_port=own_control_port,
+                metrics_url=f"http://{reached(shared.bind_address)}:{changed['webServicePort']}/metrics/",
             )
         )
     ports = (
@@ -142,10 +101,3 @@ def _own_settings(
             found[f"shared{name}"] = str(port)
             found[name[0].lower() + name[1:]] = str(own_port(set_port, number, free))
     return found
-
-
-def _reached(bind_address: str) -> str:
-    """Where this machine reaches what listens at an address."""
-    if bind_address in EVERY_ADDRESS:
-        return LOOPBACK
-    return f"[{bind_address}]" if ":" in bind_address else bind_address

@@ -6,6 +6,9 @@ the ensemble takes the candidate that adds the fewest clashes with the places th
 policies walk the topology instead; the ensembles of both adhere to the same rule (BookKeeper:
 client/RackawareEnsemblePlacementPolicyImpl, RegionAwareEnsemblePlacementPolicy; Pulsar:
 bookie/rackawareness/IsolatedBookieEnsemblePlacementPolicy).
+
+Bookies that say they share a machine never hold copies of one entry, whatever the policy is: they end together. Rather
+no ledger than one whose copies are fewer than they seem.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from magnetar.ledger.api import NotEnoughBookies
 from magnetar.ledger.topology import UNKNOWN_RACK, BookieTopology
 
 ATTEMPTS_MAX: Final = 20
-"""Random orders that are tried before an enforced rule is called impossible. Choosing place by place may run into a
-corner; that twenty random beginnings all do, although there is a way, is one in many thousand."""
+"""Random orders that are tried before a rule that must hold is called impossible. Choosing place by place may run into
+a corner; that twenty random beginnings all do, although there is a way, is one in many thousand."""
 
 POLICY_METADATA_KEY: Final = "EnsemblePlacementPolicyConfig"
 """In a ledger's custom metadata: the groups that its bookies come from, as JSON (Pulsar: common/policies/data)."""
@@ -153,21 +156,29 @@ class EnsemblePlacer:
                 f"{len(empty)} bookies{placed} are needed, {len(allowed)} of {len(set(candidates))} may be used; "
                 "those that are read-only, gone or have just failed are not counted"
             )
-        if not enforced:
-            return self._fill_once(ensemble, empty, allowed, self._avoided)
         # A bookie that failed lately may be the only one of its rack: the rule is kept rather with it than not at all.
         for avoided in (self._avoided, ()):
             for _ in range(ATTEMPTS_MAX):
                 filled = self._fill_once(ensemble, empty, allowed, avoided)
-                if self.adherence(filled) is Adherence.STRICT:
+                if filled is not None and (not enforced or self.adherence(filled) is Adherence.STRICT):
                     return filled
+        rules = [f"keep the copies of each entry on {self._write_quorum} machines"] if self._places.machines else []
+        if enforced:
+            rules.append(
+                f"put every entry into {self._racks_wanted()} racks, which "
+                "bookkeeperClientEnforceMinNumRacksPerWriteQuorum demands"
+            )
         raise NotEnoughBookies(
-            f"no {len(ensemble)} of the {len(allowed)} bookies that may be used put every entry into "
-            f"{self._racks_wanted()} racks, which bookkeeperClientEnforceMinNumRacksPerWriteQuorum demands"
+            f"no {len(ensemble)} of the {len(allowed)} bookies that may be used {' and '.join(rules)}"
         )
 
     def adherence(self, ensemble: Sequence[str]) -> Adherence:
-        """Whether every run of Qw bookies is in enough racks and regions."""
+        """Whether every run of Qw bookies is in enough racks and regions, and none shares its machine with another."""
+        if self._places.machines and any(
+            self._places.share_machine(bookie, self._sharing_entries(ensemble, index))
+            for index, bookie in enumerate(ensemble)
+        ):
+            return Adherence.FAILED
         if not self._settings.rack_aware and not self._settings.region_aware:
             return Adherence.STRICT
         size = len(ensemble)
@@ -187,13 +198,19 @@ class EnsemblePlacer:
 
     def _fill_once(
         self, ensemble: Sequence[str | None], empty: Sequence[int], allowed: Sequence[str], avoided: Collection[str]
-    ) -> list[str]:
+    ) -> list[str] | None:
+        """None when this order leaves nobody for a place whose machine is none of its neighbours'."""
         filled = list(ensemble)
         left = list(allowed)
         self._rng.shuffle(left)
         for index in empty:
             neighbours = self._sharing_entries(filled, index)
-            best = min(left, key=lambda bookie: (bookie in avoided, self._clashes(bookie, neighbours)))
+            free = left
+            if self._places.machines:
+                free = [bookie for bookie in left if not self._places.share_machine(bookie, neighbours)]
+                if not free:
+                    return None
+            best = min(free, key=lambda bookie: (bookie in avoided, self._clashes(bookie, neighbours)))
             left.remove(best)
             filled[index] = best
         return [bookie for bookie in filled if bookie is not None]

@@ -1,4 +1,5 @@
-"""Where bookies stand: racks, regions and groups, as administrators write them into `/bookies`.
+"""Where bookies stand: racks, regions and groups, as administrators write them into `/bookies`, and machines, as
+bookies that share one tell in their registrations.
 
 The node's value is JSON, `{group: {bookie id: {"rack": "/region/rack", "hostname": …}}}`; `pulsar-admin bookies
 set-bookie-rack` writes it (Pulsar: bookie/rackawareness/BookieRackAffinityMapping, BookiesRackConfiguration). Pure.
@@ -6,6 +7,7 @@ set-bookie-rack` writes it (Pulsar: bookie/rackawareness/BookieRackAffinityMappi
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -16,6 +18,7 @@ PLACES_PATH: Final = "/bookies"
 UNKNOWN_RACK: Final = "/default-rack"
 """The rack of every bookie that nobody has placed."""
 UNKNOWN_REGION: Final = "UnknownRegion"
+_NO_MACHINES: Final[Mapping[str, str]] = {}
 
 
 def decode_places(value: bytes) -> BookieTopology:
@@ -38,10 +41,15 @@ def _rack(info: Mapping[str, object]) -> str:
 
 
 class BookieTopology:
-    """Racks and groups of bookies. Not changed after it was made."""
+    """Racks, groups and machines of bookies. Not changed after it was made."""
 
-    def __init__(self, groups: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Group → bookie id or address → rack, as an administrator wrote it."""
+    def __init__(
+        self,
+        groups: Mapping[str, Mapping[str, str]] | None = None,
+        machines: Mapping[str, str] = _NO_MACHINES,
+    ) -> None:
+        """Group → bookie id or address → rack, as an administrator wrote it; bookie id → machine, as it registered."""
+        self.machines = machines
         self._groups = {group: frozenset(members) for group, members in (groups or {}).items()}
         self._racks: dict[str, str] = {}
         by_host: dict[str, str] = {}
@@ -63,6 +71,17 @@ class BookieTopology:
         """The first part of the rack's path."""
         rack = self.rack_of(bookie_id)
         return UNKNOWN_REGION if rack == UNKNOWN_RACK else rack.split("/")[1]
+
+    def with_machines(self, machines: Mapping[str, str]) -> BookieTopology:
+        """The same racks and groups, and these machines."""
+        changed = copy.copy(self)
+        changed.machines = machines
+        return changed
+
+    def share_machine(self, bookie_id: str, others: Collection[str]) -> bool:
+        """Whether a bookie stands on one machine with any of these. One that names no machine stands alone."""
+        machine = self.machines.get(bookie_id)
+        return machine is not None and any(self.machines.get(other) == machine for other in others)
 
     def distance(self, bookie_id: str, local_rack: str) -> int:
         """From a place: 0 in its rack, 1 in its region, 2 elsewhere, also of bookies that nobody has placed."""

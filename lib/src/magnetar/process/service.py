@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -26,6 +26,7 @@ from magnetar.process.serving import (
     serve_until_told,
 )
 from magnetar.process.supervision.end_with_supervisor import end_with_supervisor
+from magnetar.process.supervision.told_settings import told_settings
 
 logger: Final = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
     read and nothing is started."""
     prepare(log_level)
     end_with_supervisor()
+    sources = replace(sources, assignments=[*told_settings(), *sources.assignments])
     given = GivenSettings(service.known(), service.ignored())
     try:
         with given.gathering():

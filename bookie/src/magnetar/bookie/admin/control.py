@@ -78,7 +78,7 @@ class BookieControlService(BookieServicer):
     async def WatchDrain(self, request: messages.WatchDrainRequest, context: object) -> AsyncIterator[messages.Drain]:
         """The state now and after each change, until the drain is done or none runs."""
         del context
-        interval_seconds = _interval_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
+        interval_seconds = watch_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
         told: BookieDrainState | None = None
         while True:
             state = self._operations.drains.drain()
@@ -138,7 +138,7 @@ class BookieControlService(BookieServicer):
     ) -> AsyncIterator[messages.AutoRecovery]:
         """Tell the state of AutoRecovery again and again."""
         del context
-        interval_seconds = _interval_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
+        interval_seconds = watch_seconds(request.interval_ms, RECOVERY_INTERVAL_MS)
         while True:
             yield await self._auto_recovery()
             await self._pause(interval_seconds)
@@ -185,7 +185,8 @@ class BookieControlService(BookieServicer):
             raise Unavailable("the bookie is stopping")
 
 
-def _interval_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
+def watch_seconds(asked_ms: int, bounds: tuple[int, int]) -> float:
+    """How long a watch waits between two looks; `bounds` as `DRAIN_INTERVAL_MS`. `ControlRefused`."""
     usual, least = bounds
     if asked_ms and asked_ms < least:
         raise ControlRefused(RefusalReason.INVALID_ARGUMENT, f"interval_ms is 0 (for {usual}) or at least {least}")

@@ -14,6 +14,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import LedgerOptions
 from magnetar.ledger.bookie_client.bookie_connection import BookieConnection, BookieConnections
 from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.topology import BookieTopology
 from magnetar.metadata.store import MetadataStore
 
 logger: Final = logging.getLogger(__name__)
@@ -101,9 +102,11 @@ async def check(
     options: LedgerOptions,
     entries: int,
     progress: Progress,
+    places: Callable[[], BookieTopology] | None = None,
 ) -> CheckResult:
-    """Write a ledger with these options, read it back, delete it. `CheckFailed`, `NotEnoughBookies`, `Unavailable`."""
-    client = BookKeeperClient(store, connections)
+    """Write a ledger with these options, read it back, delete it; `places` as a `BookKeeperClient` takes them.
+    `CheckFailed`, `NotEnoughBookies`, `Unavailable`."""
+    client = BookKeeperClient(store, connections, places=places)
     listener = _Confirmations()
     written = LedgerOptions(
         ensemble_size=options.ensemble_size,

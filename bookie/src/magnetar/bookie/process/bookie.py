@@ -15,6 +15,7 @@ from magnetar.bookie.cookie import CookieProblem, InvalidCookie
 from magnetar.bookie.gc.settings import GarbageCollectionSettings
 from magnetar.bookie.loss import NOT_FOR_COOKIES, WHAT_TO_DO
 from magnetar.bookie.node import DEFAULT_CONTROL_PORT, BookieHttpSettings, NodeSettings, RunningNode, start_node
+from magnetar.bookie.process.own_directories import refuse_fewer
 from magnetar.bookie.server.protection import read_protection
 from magnetar.bookie.setting_names import DRAIN_RATE, ignored_names, known_names, missing_features
 from magnetar.bookie.settings import BookieSettings
@@ -129,9 +130,8 @@ def bookie_hint(error: MagnetarError, *, accept_loss: bool) -> str:
     return "" if WHAT_TO_DO in str(error) else TRY_AGAIN
 
 
-def _accepting_loss(given: GivenSettings) -> BookieProcessSettings:
+def _accepting_loss(settings: BookieProcessSettings) -> BookieProcessSettings:
     """Settings for one start that gives up what is damaged."""
-    settings = bookie_process_settings(given)
     bookie = replace(settings.node.bookie, accept_loss=True)
     return replace(settings, node=replace(settings.node, bookie=bookie))
 
@@ -236,14 +236,22 @@ def bookie_exit_code(error: MagnetarError) -> int:
     return COOKIE_EXIT_CODES[error.problem] if isinstance(error, InvalidCookie) else EXIT_FAILED
 
 
-def bookie_service(*, accept_loss: bool = False) -> Service[BookieProcessSettings, BookieProcess]:
-    """A bookie as `run_service` takes it; with `accept_loss` it gives up what is damaged."""
+def bookie_service(*, accept_loss: bool = False, alone: bool = True) -> Service[BookieProcessSettings, BookieProcess]:
+    """A bookie as `run_service` takes it; with `accept_loss` it gives up what is damaged. One that runs `alone` is
+    refused where others have run in its directories."""
+
+    def settings(given: GivenSettings) -> BookieProcessSettings:
+        found = bookie_process_settings(given)
+        if alone:
+            refuse_fewer(found.node, 1)
+        return _accepting_loss(found) if accept_loss else found
+
     return Service(
         name="bookie",
         known=known_names,
         ignored=ignored_names,
         missing=missing_features,
-        settings=_accepting_loss if accept_loss else bookie_process_settings,
+        settings=settings,
         start=start_bookie_process,
         describe=BookieProcess.describe,
         exit_code=bookie_exit_code,

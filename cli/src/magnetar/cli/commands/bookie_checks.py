@@ -82,7 +82,8 @@ def simple_test(
     options = LedgerOptions(ensemble_size=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
 
     async def work(cluster: ClusterAccess, report: Callable[[int, int], None]) -> CheckResult:
-        return await check(cluster.store, cluster.connections, options, entries, report)
+        connections = cluster.connections
+        return await check(cluster.store, connections, options, entries, report, connections.places)
 
     _run(work, conf, metadata_store, as_json)
 

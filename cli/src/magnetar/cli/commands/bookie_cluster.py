@@ -27,7 +27,7 @@ def list_bookies(
     metadata_store: ClusterStoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the cluster's bookies: who is up, in which rack, how full.
+    """List the cluster's bookies: who is up, in which rack, on which machine if several share one, how full.
 
     [dim]Examples:[/]
       magnetar bookie list-bookies -m zk:localhost:2181
@@ -41,19 +41,21 @@ def list_bookies(
     modes = {mode for mode, wanted in chosen.items() if wanted} or {BookieMode.WRITABLE, BookieMode.READ_ONLY}
     wanted = frozenset(BookieMode if everyone else modes)
 
+    rows = complete(with_cluster(partial(find, modes=wanted, ask=usage), conf, metadata_store))
     columns = [
         Column("bookie", lambda row: row.bookie_id),
         Column("mode", lambda row: row.mode.value),
         Column("address", lambda row: "" if row.address == row.bookie_id else row.address),
         Column("rack", lambda row: row.rack),
     ]
+    if any(row.machine for row in rows):
+        columns.append(Column("machine", lambda row: row.machine))
     if usage:
         columns += [
             Column("disk", lambda row: _bytes(row.total_bytes), right=True),
             Column("free", lambda row: _bytes(row.free_bytes), right=True),
             Column("used", lambda row: _share(row.free_bytes, row.total_bytes), right=True),
         ]
-    rows = complete(with_cluster(partial(find, modes=wanted, ask=usage), conf, metadata_store))
     show_rows(rows, columns, as_json=as_json, none="no such bookie")
     for row in rows:
         if row.problem:

@@ -14,33 +14,40 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
+    processes_option,
     settings_given,
 )
-from magnetar.cli.commands.starting import serve
+from magnetar.cli.commands.starting import process_start, serve
+
+PortOption = Annotated[
+    int | None, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on.", rich_help_panel="Settings")
+]
+BookieIdOption = Annotated[
+    str | None, typer.Option("--bookie-id", help="Its id, if not address:port.", rich_help_panel="Settings")
+]
+AdvertisedAddressOption = Annotated[
+    str | None, typer.Option("--advertised-address", help="Where others reach it.", rich_help_panel="Settings")
+]
+JournalOption = Annotated[
+    list[Path] | None,
+    typer.Option("--journal", help="Journal directory. May be repeated.", rich_help_panel="Settings"),
+]
+LedgersOption = Annotated[
+    list[Path] | None,
+    typer.Option("--ledgers", help="Ledger directory. May be repeated.", rich_help_panel="Settings"),
+]
+ProcessesOption = Annotated[int, processes_option("Bookies")]
 
 
 def run(
     conf: BookieConfOption = None,
     metadata_store: MetadataStoreOption = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on.", rich_help_panel="Settings"),
-    ] = None,
-    bookie_id: Annotated[
-        str | None, typer.Option("--bookie-id", help="Its id, if not address:port.", rich_help_panel="Settings")
-    ] = None,
-    advertised_address: Annotated[
-        str | None,
-        typer.Option("--advertised-address", help="Where others reach it.", rich_help_panel="Settings"),
-    ] = None,
-    journal: Annotated[
-        list[Path] | None,
-        typer.Option("--journal", help="Journal directory. May be repeated.", rich_help_panel="Settings"),
-    ] = None,
-    ledgers: Annotated[
-        list[Path] | None,
-        typer.Option("--ledgers", help="Ledger directory. May be repeated.", rich_help_panel="Settings"),
-    ] = None,
+    port: PortOption = None,
+    bookie_id: BookieIdOption = None,
+    advertised_address: AdvertisedAddressOption = None,
+    journal: JournalOption = None,
+    ledgers: LedgersOption = None,
+    processes: ProcessesOption = 1,
     assignments: AssignmentsOption = None,
     accept_loss: AcceptLossOption = False,
     check: CheckOption = False,
@@ -53,6 +60,11 @@ def run(
     A setting that nobody knows is an error; one that has no effect here is named at the start.
 
     One line on standard output tells when it serves. Ctrl-C or SIGTERM stops it cleanly, a second one at once.
+
+    A bookie uses one core. --processes N starts N bookies of this one configuration: the first as it stands there, each
+    further one with its own id, ports and folders (process-2 …) in the same directories. Copies of one entry are never
+    on two of them. A supervisor starts those again that end, and tells the health and the metrics of all.
+
     Exit code: 0 stopped, 1 cannot run, 2 wrong options or settings, 3 a directory is empty that should not be, 4 a
     directory is another bookie's or cluster's, 5 the bookie was taken out of the cluster.
 
@@ -61,8 +73,6 @@ def run(
       magnetar bookie run -m zk:localhost:2181 --advertised-address 127.0.0.1 \\
         --journal /fast/j --ledgers /big/l
     """
-    from magnetar.bookie.process.bookie import bookie_service
-
     options = settings_given(
         metadataServiceUri=("--metadata-store", metadata_store),
         bookiePort=("--port", port),
@@ -71,4 +81,17 @@ def run(
         journalDirectories=("--journal", journal or None),
         ledgerDirectories=("--ledgers", ledgers or None),
     )
-    serve(bookie_service(accept_loss=accept_loss), conf, assignments, options, check=check, log_level=log_level)
+    if processes == 1:
+        from magnetar.bookie.process.bookie import bookie_service
+        from magnetar.process.supervision.end_with_supervisor import has_supervisor
+
+        # Of damage that is to be given up, one bookie of several is rid by itself.
+        alone = not has_supervisor() and not accept_loss
+        service = bookie_service(accept_loss=accept_loss, alone=alone)
+        serve(service, conf, assignments, options, check=check, log_level=log_level)
+    if accept_loss:
+        raise typer.BadParameter("it is for one bookie: start the one that is damaged without --processes, once")
+    from magnetar.bookie.process.group import bookie_group
+
+    process = process_start("bookie", conf, assignments, options, log_level)
+    serve(bookie_group(processes, process), conf, assignments, options, check=check, log_level=log_level)

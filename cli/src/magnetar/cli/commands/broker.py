@@ -14,9 +14,10 @@ from magnetar.cli.commands.options import (
     LogLevel,
     LogLevelOption,
     MetadataStoreOption,
+    processes_option,
     settings_given,
 )
-from magnetar.cli.commands.starting import process_command, serve
+from magnetar.cli.commands.starting import process_start, serve
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="The cluster's name.", rich_help_panel="Settings")]
 AddressOption = Annotated[
@@ -34,17 +35,7 @@ HttpPortOption = Annotated[
     typer.Option("--http-port", min=0, max=65535, help="Admin API and metrics; 0 is any.", rich_help_panel="Settings"),
 ]
 
-ProcessesOption = Annotated[
-    int,
-    typer.Option(
-        "--processes",
-        min=1,
-        max=64,
-        envvar="MAGNETAR_PROCESSES",
-        help="Brokers to run, one for each core.",
-        rich_help_panel="Processes",
-    ),
-]
+ProcessesOption = Annotated[int, processes_option("Brokers")]
 DEFAULT_METRICS_PORT: Final = 8081
 MetricsPortOption = Annotated[
     int,
@@ -115,8 +106,8 @@ def run(
         serve(BROKER_SERVICE, conf, assignments, options, check=check, log_level=log_level)
     from magnetar.broker.process_group import broker_group
 
-    command = process_command("broker", conf, assignments, options, log_level)
-    group = broker_group(processes, command, metrics_port)
+    process = process_start("broker", conf, assignments, options, log_level)
+    group = broker_group(processes, process, metrics_port)
     serve(group, conf, assignments, options, check=check, log_level=log_level)
 
 

@@ -101,6 +101,18 @@ StandaloneConfOption = Annotated[
 ProxyConfOption = Annotated[Path | None, _conf_option("proxy.conf", "proxies", "PULSAR_PROXY_CONF")]
 
 
+def processes_option(what: str) -> Any:
+    """How many processes of a component to run."""
+    return typer.Option(
+        "--processes",
+        min=1,
+        max=64,
+        envvar="MAGNETAR_PROCESSES",
+        help=f"{what} to run, one for each core.",
+        rich_help_panel="Processes",
+    )
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

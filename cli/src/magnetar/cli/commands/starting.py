@@ -12,6 +12,7 @@ from magnetar.cli.commands.options import LogLevel, environment
 if TYPE_CHECKING:
     from magnetar.process.service import Service
     from magnetar.process.serving import Closable
+    from magnetar.process.supervision.child import ProcessStart
 
     S = TypeVar("S", bound=Closable)
 
@@ -34,17 +35,19 @@ def serve(
     raise typer.Exit(run_service(service, sources, check_only=check, log_level=log_level.value))
 
 
-def process_command(
+def process_start(
     component: str,
     conf: Path | None,
     assignments: list[str] | None,
     options: dict[str, tuple[str, str]],
     log_level: LogLevel,
-) -> tuple[str, ...]:
-    """What runs one process with the same settings, to which more `--set` may be added: they win."""
-    given = [*(assignments or []), *(f"{name}={value}" for name, (value, _) in options.items())]
-    return (
+) -> ProcessStart:
+    """What runs one process with the same settings, to which more may be added: they win."""
+    from magnetar.process.supervision.child import ProcessStart
+
+    command = (
         *(sys.executable, "-m", "magnetar.cli", component, "run", "--processes", "1", "--log-level", log_level.value),
         *(() if conf is None else ("--conf", str(conf))),
-        *(word for one in given for word in ("--set", one)),
     )
+    given = [*(assignments or []), *(f"{name}={value}" for name, (value, _) in options.items())]
+    return ProcessStart(command=command, settings=tuple(given))

@@ -33,6 +33,8 @@ class BookieRow:
     address: str
     """host:port; empty when nobody knows."""
     rack: str
+    machine: str
+    """What it shares with other bookies; empty when it has not named one."""
     total_bytes: int | None = None
     """None when it did not answer, or was not asked."""
     free_bytes: int | None = None
@@ -51,7 +53,7 @@ async def list_bookies(cluster: ClusterAccess, modes: frozenset[BookieMode], *, 
 
 
 async def _row(cluster: ClusterAccess, bookie_id: str, mode: BookieMode, *, ask: bool) -> BookieRow:
-    address = cluster.connections.address(bookie_id)
+    address, places = cluster.connections.address(bookie_id), cluster.connections.places()
     total: int | None = None
     free: int | None = None
     problem = ""
@@ -64,7 +66,8 @@ async def _row(cluster: ClusterAccess, bookie_id: str, mode: BookieMode, *, ask:
         bookie_id=bookie_id,
         mode=mode,
         address=f"{address[0]}:{address[1]}" if address else "",
-        rack=cluster.connections.places().rack_of(bookie_id),
+        rack=places.rack_of(bookie_id),
+        machine=places.machines.get(bookie_id, ""),
         total_bytes=total,
         free_bytes=free,
         problem=problem,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from magnetar.core.clock import Clock, SystemClock
@@ -14,14 +14,17 @@ from magnetar.ledger.bookie_client.tcp_bookie import TcpBookieSettings
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
 from magnetar.ledger.topology import PLACES_PATH, BookieTopology, decode_places
 from magnetar.metadata.kept_current import KeptCurrent
-from magnetar.metadata.store import MetadataStore, Notification
+from magnetar.metadata.store import MetadataStore, Node, Notification
 from magnetar.net.tls import ClientTls
-from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info
+from magnetar.wire.bookkeeper.service_info import BOOKIE_PROTOCOL, decode_service_info, machine_of
 
 logger: Final = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 100
 """Registrations of bookies asked for side by side; ZooKeeper answers them in order, without much memory."""
+
+MACHINES_KEPT_MAX: Final = 10_000
+"""Bookies that are gone and whose machine is still known: far more than a cluster has, at some 100 bytes each."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _DEFAULT_SETTINGS: Final = TcpBookieSettings()
@@ -42,6 +45,8 @@ class TcpBookieConnections(AddressedBookies):
         self._writable: list[str] = []
         self._read_only: list[str] = []
         self._places = BookieTopology()
+        # Of those that are gone, too: a bookie that is down may come back beside what was put onto its machine.
+        self._machines: dict[str, str] = {}
         self._looking = asyncio.Lock()
         self._looks_begun = 0
         self._newest_look = 0
@@ -81,7 +86,7 @@ class TcpBookieConnections(AddressedBookies):
             self._newest_look = self._looks_begun
 
     def places(self) -> BookieTopology:
-        """Where bookies stand, as an administrator has said."""
+        """Where bookies stand, as an administrator has said and as they have registered."""
         return self._places
 
     async def _refresh(self) -> None:
@@ -91,39 +96,50 @@ class TcpBookieConnections(AddressedBookies):
         writable = {*before, *await self._store.children(AVAILABLE_PATH)} - {READ_ONLY_NAME}
         # Whoever takes no writes any more is not chosen from here on, however slowly the store answers the rest.
         self._writable = [name for name in self._writable if name in writable]
-        self._addresses = await self._registered_addresses(
+        registered = await self._registered(
             [(AVAILABLE_PATH, name) for name in sorted(writable)] + [(READ_ONLY_PATH, name) for name in read_only]
         )
+        placed = await self._store.get(PLACES_PATH)
+        # All at once from here on: nobody is chosen whose machine is not known yet.
+        self._addresses = {name: address for name, value in registered.items() if (address := _address_of(value))}
+        self._learn_machines(registered)
+        self._learn_places(placed)
         self._writable = sorted(writable)
         self._read_only = sorted(read_only)
-        await self._refresh_places()
 
-    async def _refresh_places(self) -> None:
-        node = await self._store.get(PLACES_PATH)
+    def _learn_places(self, node: Node | None) -> None:
+        places = self._places
         try:
-            self._places = decode_places(node.value) if node is not None else BookieTopology()
+            places = decode_places(node.value) if node is not None else BookieTopology()
         except PeerError as error:
             # What was known before is better than nothing known.
             logger.error("racks and groups of bookies stay as they were: %s", error)  # noqa: TRY400
+        self._places = places.with_machines(dict(self._machines))
 
-    async def _registered_addresses(self, registrations: list[tuple[str, str]]) -> dict[str, tuple[str, int]]:
-        """By bookie id. Asked for side by side: one after the other, a slow store would make the list older with
-        each bookie."""
-        addresses: dict[str, tuple[str, int]] = {}
+    def _learn_machines(self, registered: Mapping[str, bytes]) -> None:
+        for name, value in registered.items():
+            self._machines.pop(name, None)
+            if machine := machine_of(value):
+                self._machines[name] = machine
+        while len(self._machines) > MACHINES_KEPT_MAX + len(registered):
+            del self._machines[next(iter(self._machines))]
+
+    async def _registered(self, registrations: list[tuple[str, str]]) -> dict[str, bytes]:
+        """The registrations by bookie id. Asked for side by side: one after the other, a slow store would make the
+        list older with each bookie."""
+        values: dict[str, bytes] = {}
         for first in range(0, len(registrations), READS_AT_ONCE):
             some = registrations[first : first + READS_AT_ONCE]
-            found = await asyncio.gather(*(self._registered_address(f"{folder}/{name}") for folder, name in some))
-            addresses.update((name, address) for (_, name), address in zip(some, found, strict=True) if address)
-        return addresses
+            found = await asyncio.gather(*(self._store.get(f"{folder}/{name}") for folder, name in some))
+            values.update((name, node.value) for (_, name), node in zip(some, found, strict=True) if node is not None)
+        return values
 
-    async def _registered_address(self, path: str) -> tuple[str, int] | None:
-        node = await self._store.get(path)
-        if node is None:
-            return None
-        for endpoint in decode_service_info(node.value):
-            if endpoint.protocol == BOOKIE_PROTOCOL:
-                return endpoint.host, endpoint.port
-        return None
+
+def _address_of(registration: bytes) -> tuple[str, int] | None:
+    for endpoint in decode_service_info(registration):
+        if endpoint.protocol == BOOKIE_PROTOCOL:
+            return endpoint.host, endpoint.port
+    return None
 
 
 def _concerns(notification: Notification) -> bool:

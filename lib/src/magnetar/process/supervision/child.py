@@ -10,8 +10,8 @@ import os
 import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.core.errors import MagnetarError
@@ -19,6 +19,7 @@ from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.transitions import Transitions
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE
 from magnetar.process.supervision.restarts import Restarts
+from magnetar.process.supervision.told_settings import settings_environment
 
 logger: Final = logging.getLogger(__name__)
 
@@ -49,15 +50,29 @@ TRANSITIONS: Final = Transitions(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStart:
+    """How a process is started."""
+
+    command: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    """Each as `name=value`; the last of a name counts. They are not on the process's command line."""
+
+    def with_settings(self, more: Mapping[str, str]) -> ProcessStart:
+        """A start with further settings, which win over those of this one."""
+        return replace(self, settings=(*self.settings, *(f"{name}={value}" for name, value in more.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPlan:
-    """How one process is started, and where the supervisor finds it."""
+    """One process, and where the supervisor finds it."""
 
     number: int
     """From 1 on."""
-    command: tuple[str, ...]
+    start: ProcessStart
     control_port: int | None
     """Of this machine's loopback address; None: there is no control port."""
     metrics_url: str
+    """Empty: it tells none."""
 
 
 class ProcessFailed(MagnetarError):
@@ -71,8 +86,10 @@ class ProcessFailed(MagnetarError):
 class Child:
     """Keeps one process running until it is told to stop it."""
 
-    def __init__(self, plan: ProcessPlan) -> None:
+    def __init__(self, plan: ProcessPlan, *, must_start: bool = True) -> None:
+        """With `must_start` one that ends before it served is not started again."""
         self.plan = plan
+        self._must_start = must_start
         self.restarts = Restarts()
         self.state = ChildState.DOWN
         self.first_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -105,7 +122,8 @@ class Child:
                     return
                 if not self.first_ready.done():
                     self.first_ready.set_exception(ProcessFailed(self.plan.number, code))
-                    return
+                    if self._must_start:
+                        return
                 pause_seconds = self.restarts.ended(served_seconds)
                 logger.error(
                     "process %d ended with %d after %.0f s; it is started again in %.0f s, for the %d. time",
@@ -124,11 +142,15 @@ class Child:
         """From start to end: how long it served, in seconds, and its exit code."""
         self._go(ChildState.STARTING)
         self._process = process = await asyncio.create_subprocess_exec(
-            *self.plan.command,
+            *self.plan.start.command,
             stdin=DEVNULL,
             stdout=PIPE,
             limit=LINE_BYTES_MAX,
-            env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())},
+            env={
+                **os.environ,
+                SUPERVISOR_VARIABLE: str(os.getpid()),
+                **settings_environment(self.plan.start.settings),
+            },
             # Ctrl-C reaches the supervisor alone: a second signal would end a process at once.
             start_new_session=True,
         )

@@ -17,6 +17,11 @@ PR_SET_PDEATHSIG: Final = 1
 """prctl(2): the signal that this process gets when its parent's thread that started it ends."""
 
 
+def has_supervisor() -> bool:
+    """Whether a supervisor has started this process; to be asked before `end_with_supervisor`."""
+    return SUPERVISOR_VARIABLE in os.environ
+
+
 def end_with_supervisor() -> None:
     """Be stopped cleanly, by SIGTERM, when the supervisor is gone; nothing where there is none. Linux alone has this:
     elsewhere a process outlives a supervisor that is killed."""

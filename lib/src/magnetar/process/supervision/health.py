@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from magnetar.control.client import ControlChannel
 from magnetar.control.errors import ControlUnavailable
 from magnetar.control.server import ControlServer, ControlService
 from magnetar.control.settings import ControlSettings
 from magnetar.process.supervision.child import Child, ChildState
+from magnetar.process.supervision.ports import LOOPBACK
 
 logger: Final = logging.getLogger(__name__)
 
@@ -19,14 +20,19 @@ LOOK_SECONDS: Final = 1.0
 """Between two looks at all processes."""
 SERVICE: Final = "magnetar.processes"
 """What health is asked about, beside the whole: that all processes serve."""
-LOOPBACK: Final = "127.0.0.1"
+ControlServices: TypeAlias = Callable[[Sequence[ControlChannel], asyncio.Event], Sequence[ControlService]]
+"""Further services of the port, which ask the processes; the event is set when the port begins to close."""
 
 
 class GroupHealth:
     """A control port that is healthy while every process is."""
 
-    def __init__(self, children: Sequence[Child], settings: ControlSettings) -> None:
+    def __init__(
+        self, children: Sequence[Child], settings: ControlSettings, services: ControlServices | None = None
+    ) -> None:
         self._children = children
+        self._more_services = services
+        self._service_names = [SERVICE]
         self._server = ControlServer(settings)
         self._channels = {
             child.plan.number: ControlChannel(f"{LOOPBACK}:{child.plan.control_port}", token=settings.token)
@@ -42,7 +48,11 @@ class GroupHealth:
 
     async def start(self) -> None:
         """Take the port. Errors as `ControlServer.start`."""
-        await self._server.start([ControlService(SERVICE, lambda _: None)])
+        services = [ControlService(SERVICE, lambda _: None)]
+        if self._more_services is not None:
+            services += self._more_services(list(self._channels.values()), self._server.stopping)
+        self._service_names = [service.name for service in services]
+        await self._server.start(services)
         self._looking = asyncio.get_running_loop().create_task(self._look(), name="health-of-processes")
 
     async def close(self) -> None:
@@ -63,7 +73,8 @@ class GroupHealth:
             if healthy != told:
                 sick = [child.plan.number for child, well in zip(self._children, found, strict=True) if not well]
                 logger.info("all processes are healthy" if healthy else f"processes that are not healthy: {sick}")
-                await self._server.set_serving(SERVICE, serving=healthy)
+                for name in self._service_names:
+                    await self._server.set_serving(name, serving=healthy)
                 told = healthy
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -1,8 +1,8 @@
-"""What a bookie registers about itself: its endpoints."""
+"""What a bookie registers about itself: its endpoints, and properties that BookKeeper gives no meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,9 @@ from google.protobuf.message import DecodeError
 from magnetar.wire.bookkeeper.generated.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 BOOKIE_PROTOCOL: Final = "bookie-rpc"
+MACHINE_PROPERTY: Final = "magnetar.machine"
+"""Our own: the machine on which the bookie runs beside others that would end with it."""
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class Endpoint:
     extensions: tuple[str, ...] = ()
 
 
-def encode_service_info(endpoints: Sequence[Endpoint]) -> bytes:
+def encode_service_info(endpoints: Sequence[Endpoint], properties: Mapping[str, str] = _NO_PROPERTIES) -> bytes:
     """The value of a bookie's registration."""
     message = BookieServiceInfoFormat()
     for endpoint in endpoints:
@@ -36,6 +39,7 @@ def encode_service_info(endpoints: Sequence[Endpoint]) -> bytes:
             auth=endpoint.auth,
             extensions=endpoint.extensions,
         )
+    message.properties.update(properties)
     return message.SerializeToString()
 
 
@@ -58,3 +62,11 @@ def decode_service_info(value: bytes) -> list[Endpoint]:
         ]
     except (DecodeError, UnicodeDecodeError):
         return []
+
+
+def machine_of(value: bytes) -> str:
+    """The machine that a registration names; empty when it names none or is no such message."""
+    try:
+        return BookieServiceInfoFormat.FromString(value).properties.get(MACHINE_PROPERTY, "")
+    except (DecodeError, UnicodeDecodeError):
+        return ""
