@@ -15,6 +15,7 @@ from magnetar.broker.replication.remote_partitions import RemotePartitions
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.states import SchemaUnknown
 from magnetar.broker.replication.statistics import replicator_statistics
+from magnetar.broker.schema.errors import SchemaRefused
 from magnetar.broker.schema.wire import to_wire, version_from_bytes
 from magnetar.core.errors import MagnetarError, Misuse
 from magnetar.core.ids import EARLIEST, LATEST
@@ -83,7 +84,11 @@ class _TopicRemote:
 
     async def schema(self, version: bytes) -> Schema:
         name = self._topic.schema_name
-        stored = await self._world.schemas.get(name, version_from_bytes(version))
+        try:
+            number = version_from_bytes(version)
+        except SchemaRefused as error:
+            raise SchemaUnknown(f"{self._topic}: a message names no version of a schema: {error}") from None
+        stored = await self._world.schemas.get(name, number)
         if stored is None:
             raise SchemaUnknown(f"{self._topic}: a message names version {version.hex()} of a schema that is not there")
         return to_wire(stored.schema, name)
