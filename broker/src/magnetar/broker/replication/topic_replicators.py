@@ -142,12 +142,12 @@ class TopicReplicators:
     @property
     def wanted(self) -> bool:
         """Whether the topic is replicated to any cluster now."""
-        return self._policies is not None and bool(self._policies.remote_clusters)
+        return bool(self._wanted())
 
     @property
     def connected_clusters(self) -> frozenset[str] | None:
         """The clusters that the topic is replicated to; None while any of them is not connected."""
-        wanted = () if self._policies is None else self._policies.remote_clusters
+        wanted = self._wanted()
         if not wanted or any(cluster not in self.running or not self.running[cluster].connected for cluster in wanted):
             return None
         return frozenset(wanted)
@@ -230,13 +230,19 @@ class TopicReplicators:
             self._settling = False
 
     async def _settle_once(self) -> None:
-        policies = self._policies
-        wanted = () if policies is None else policies.remote_clusters
+        wanted = self._wanted()
         for cursor in [one for one in self._ledger.cursors if names.remote_of_cursor(one) not in (None, *wanted)]:
             await self._remove(cursor)
         for cluster in wanted:
             if cluster not in self.running and not self._closed:
                 await self._add(cluster)
+
+    def _wanted(self) -> tuple[str, ...]:
+        policies = self._policies
+        if policies is None:
+            return ()
+        only = policies.only_cluster
+        return (only,) if only and names.CLUSTER_PREFIX + only in self._ledger.cursors else policies.remote_clusters
 
     async def _remove(self, cursor: str) -> None:
         cluster = names.remote_of_cursor(cursor)
