@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
+from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
+from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.migrated_topics import MIGRATED_PROPERTY
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.resources import Resources
@@ -145,6 +147,24 @@ async def test_nothing_moves_without_a_destination_and_a_namespace_moves_by_itse
         await sent_away(client, pb.CommandTopicMigrated.Producer)
         ask_to_publish(client)
         await refused(client, pb.CommandTopicMigrated.Producer)
+
+
+@pytest.mark.parametrize("name", [TOPIC, "non-persistent://public/default/t"])
+async def test_statistics_say_that_a_topic_has_moved(name: str) -> None:
+    async with moving() as (blue, green):
+        client = await attach(blue, name)
+        await client.producer(name, producer_name="p")
+        topic = blue.service.topics[name]
+
+        async def told() -> Any:
+            return (await topic_stats(topic, blue.running.context, StatsOptions())).get("migrated")
+
+        assert await told() is None
+        await move(blue, green)
+        await check(blue)
+        assert await told() is True
+        merged = await merge_stats([{"migrated": True}, {}, {"migrated": True}])
+        assert merged["migrated"] is True
 
 
 async def test_what_is_left_of_a_backlog_is_read_after_the_topic_is_loaded_again() -> None:
