@@ -122,6 +122,21 @@ def test_the_watchdog_leaves_alone_who_goes_on_or_waits_with_a_reason(waits_for:
     assert len(stage.remote.producers) == 1
 
 
+def test_the_watchdog_is_not_fooled_by_a_transaction_behind_what_has_no_receipt() -> None:
+    stage = Stage()
+    stage.remote.answers = False
+    stage.visibility = Visibility(())
+    stage.visibility.hidden_from = LEDGER, 3
+    stage.begin()
+    stage.publish(5)
+    stage.settle()
+    assert (stage.remote.entry_ids, stage.replicator.reason) == ([0, 1, 2], Reason.TRANSACTION)
+    stage.remote.answers = True
+    stage.pass_time(3 * WATCHDOG_SECONDS)
+    assert stage.replicator.counters.watchdog_restarts == 1
+    assert stage.remote.entry_ids == [0, 1, 2, 0, 1, 2]
+
+
 def test_nothing_behind_a_schema_that_has_to_be_registered_is_left_out() -> None:
     stage = Stage()
     stage.remote.schemas[b"here"] = pb.Schema(name="R")

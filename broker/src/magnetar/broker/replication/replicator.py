@@ -473,7 +473,9 @@ class Replicator:
 
     def _look_after(self) -> None:
         self._arm_watchdog()
-        waits = self._registering or self.reason in (Reason.RATE, Reason.TRANSACTION)
+        unanswered = self._producer is not None and self._producer.unanswered > 0
+        # What was sent has its receipts soon, whatever holds back the rest.
+        waits = self._registering or (self.reason in (Reason.RATE, Reason.TRANSACTION) and not unanswered)
         stuck = self._progress == self._progress_seen and self.backlog > 0 and not waits
         self._progress_seen = self._progress
         if stuck and self.state is ReplicatorState.STARTED and self._reader.state is ReadState.IDLE:
