@@ -253,6 +253,30 @@ async def test_producers_wait_until_the_other_clusters_have_everything() -> None
         await until(lambda: replicator.state is ReplicatorState.TERMINATED)
 
 
+async def test_consumers_stay_too_until_the_other_clusters_have_everything() -> None:
+    async with moving() as (blue, green):
+        await name_cluster(blue, "west", "pulsar://127.0.0.1:1")
+        await replicate(blue, "east", "west")
+        client = await attach(blue)
+        await client.producer(TOPIC, producer_name="p")
+        await client.consumer(TOPIC, "drained", consumer_id=1)
+        await client.publish(2)
+        await consume(client, 2)
+        topic = await topic_of(blue)
+        await until(lambda: topic.subscriptions["drained"].cursor.backlog_entries == 0)
+        await move(blue, green)
+        await check(blue)
+        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        assert [one.kind for one in await client.round_trip()] == []
+        await client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+        await check(blue)
+        assert list(topic.subscriptions) == ["drained"]
+        await name_cluster(blue, "west", url_of(green))
+        await caught_up(blue)
+        await check(blue)
+        assert list(topic.subscriptions) == []
+
+
 async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent_there() -> None:
     topic_name = "persistent://acme/orders/t-partition-1"
     async with moving(migration_creates_resources=True) as (blue, green):
