@@ -21,12 +21,24 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.clock import SystemClock
+from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_transaction_buffer import end, send
-from broker.tests.two_clusters import TOPIC, caught_up, name_cluster, numbers, replicate, stored, topic_of, two_clusters
+from broker.tests.two_clusters import (
+    TOPIC,
+    caught_up,
+    name_cluster,
+    numbers,
+    publish,
+    replicate,
+    stored,
+    topic_of,
+    two_clusters,
+)
 
 NAMESPACE: Final = NamespaceName("public", "default")
 EARLIEST: Final = pb.CommandSubscribe.Earliest
@@ -307,6 +319,38 @@ async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent
         # Again: what is there is no error.
         await blue.service.unload(TopicName.parse(topic_name))
         await check(blue)
+
+
+async def test_subscriptions_are_made_there_at_the_beginning_and_the_compactions_is_not() -> None:
+    async with moving(migration_creates_resources=True) as (blue, green):
+        await publish(green, 0, 2)
+        await publish(blue, 2, 1)
+        topic = await topic_of(blue)
+        for name in ("billing", COMPACTION_CURSOR):
+            await topic.create_subscription(name, (-1, -1))
+        await move(blue, green)
+        await check(blue)
+        made = await topic_of(green)
+        assert list(made.subscriptions) == ["billing"]
+        assert made.subscriptions["billing"].cursor.backlog_entries == 2
+
+
+async def test_what_nobody_has_read_yet_and_the_compactions_position_stay() -> None:
+    async with moving() as (blue, green):
+        await publish(blue, 0, 2)
+        topic = await topic_of(blue)
+        for name in ("behind", COMPACTION_CURSOR):
+            await topic.create_subscription(name, (-1, -1))
+        await topic.create_subscription("drained", LATEST)
+        topic.subscriptions[COMPACTION_CURSOR].cursor.acknowledge_cumulative(topic.ledger.last_confirmed)
+        await move(blue, green)
+        for _ in range(2):
+            await check(blue)
+            assert list(topic.subscriptions) == ["behind", COMPACTION_CURSOR]
+        client = await attach(blue)
+        await client.consumer(TOPIC, "behind")
+        assert len(await consume(client, 2)) == 2
+        await sent_away(client, pb.CommandTopicMigrated.Consumer)
 
 
 async def test_nobody_leaves_while_the_other_cluster_lacks_something() -> None:
