@@ -204,6 +204,13 @@ class TopicStage(World):
         self.remotes: dict[str, StagedRemote] = {}
         self.ledger = MemoryLedger(*cursors)
 
+        ledger: Any = self.ledger
+        self.world = self._world()
+        self.replicators = TopicReplicators(self.world, TOPIC, ledger, lambda: None)
+
+    def _world(self) -> Any:
+        """What is needed of a `ReplicationWorld`."""
+
         async def ensure(topic: TopicName, cluster: str) -> None:
             del topic, cluster
 
@@ -217,14 +224,12 @@ class TopicStage(World):
 
             return SimpleNamespace(relay=relay)
 
-        self.world: Any = SimpleNamespace(
+        return SimpleNamespace(
             runtime=self.runtime,
             settings=lambda: self.settings,
             partitions=SimpleNamespace(ensure=ensure),
             remotes=SimpleNamespace(client=client),
         )
-        ledger: Any = self.ledger
-        self.replicators = TopicReplicators(self.world, TOPIC, ledger, lambda: None)
 
     def follow(self, policies: EffectivePolicies, *group_limiters: Any) -> None:
         """These policies hold from now on."""

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from magnetar.broker.replication.http_lookup import HttpLookup
-from magnetar.broker.replication.remote_clusters import CLIENT_SETTINGS, RemoteAdmin
+from magnetar.broker.replication.remote_admin import RemoteAdmin
+from magnetar.broker.replication.remote_clusters import CLIENT_SETTINGS
 from magnetar.broker.resources import Resources
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker

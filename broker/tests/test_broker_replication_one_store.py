@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from magnetar.broker.testing.clusters import until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
 
 from broker.tests.two_clusters import TOPIC, caught_up, numbers, one_instance, publish, share, stored, topic_of
+
+
+async def replicating(at: MemoryBroker) -> None:
+    """Until a broker has heard of the list of clusters."""
+    topic = await topic_of(at)
+    await until(lambda: topic.replicators is not None and topic.replicators.running)
 
 
 async def test_one_list_has_both_clusters_send_to_each_other() -> None:
@@ -14,8 +21,7 @@ async def test_one_list_has_both_clusters_send_to_each_other() -> None:
             await topic_of(one)
         await share(east, replication_clusters=["east", "west"])
         for one in (east, west):
-            topic = await topic_of(one)
-            await until(lambda topic=topic: topic.replicators is not None and topic.replicators.running)
+            await replicating(one)
         await publish(east, 0, 20, "e")
         await publish(west, 0, 20, "w")
         for one in (east, west, east, west):

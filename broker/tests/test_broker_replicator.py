@@ -218,7 +218,7 @@ def test_the_dispatch_rate_of_replicators_is_held_to(where: str) -> None:
     stage = TopicStage(settings=BrokerSettings(cluster_name="east", policies=limits))
     namespace = {"replicatorDispatchRate": {"east": rate}} if where == "namespace" else {}
     topic = {"replicatorDispatchRate": rate} if where == "topic" else {}
-    groups = ()
+    groups: tuple[RateLimiter, ...] = ()
     if where == "resource group":
         groups = (RateLimiter(Rate(RATE), stage.timers, stage.timers.call_later, "group"),)
     stage.follow(level(stage.settings, namespace, topic), *groups)

@@ -103,18 +103,22 @@ def test_those_that_have_brought_everything_end_and_the_others_go_on() -> None:
     assert not stage.replicators.behind
 
 
+def connected(stage: TopicStage) -> frozenset[str] | None:
+    return stage.replicators.connected_clusters
+
+
 def test_the_clusters_are_connected_once_all_of_them_are() -> None:
     stage = TopicStage()
     stage.remotes["north"] = away = StagedRemote()
     away.refuses = Unavailable("away")
-    assert stage.replicators.connected_clusters is None
+    assert connected(stage) is None
     stage.follow(policies("north", "west"))
-    assert stage.replicators.connected_clusters is None
+    assert connected(stage) is None
     away.refuses = None
     stage.pass_time(1)
-    assert stage.replicators.connected_clusters == {"north", "west"}
+    assert connected(stage) == frozenset({"north", "west"})
     away.producers[-1].lose(Unavailable("away"))
-    assert stage.replicators.connected_clusters is None
+    assert connected(stage) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from magnetar.core.topic_name import java_url_encode
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
-    from magnetar.broker.replication.remote_clusters import RemoteAdmin
+    from magnetar.broker.replication.remote_admin import RemoteAdmin
     from magnetar.client.addresses import BrokerAddress
     from magnetar.client.pool import ConnectionPool
     from magnetar.client.settings import ClientSettings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX: Final = 30.0
-"""As long as a lookup by the binary protocol may take."""
+"""A lookup takes no longer over HTTP than by the binary protocol."""
 
 CONNECTIONS_MAX: Final = 16
 """To the other cluster at a time; further lookups wait."""
@@ -59,7 +59,7 @@ class HttpLookup(LookupService):
         self._client = AdminClient(limits, remote.credentials, remote.tls, _within_cluster)
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
-        """As `LookupService`."""
+        """Where to connect for a topic. Raises `PulsarError`, `ConnectionFailed` or another `Unavailable`."""
         if self.has_moved(topic):
             return await super().broker_of(topic)
         path = f"{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}"
@@ -77,14 +77,14 @@ class HttpLookup(LookupService):
         return address
 
     async def partitions_of(self, topic: TopicName, *, create: bool) -> int:
-        """As `LookupService`."""
+        """How many partitions; 0 for a topic that is not partitioned. `PulsarError` when it is not there."""
         path = f"{topic.domain}/{topic.namespace_name}/{java_url_encode(topic.local_name)}"
         query = {"checkAllowAutoCreation": "true" if create else "false"}
         count = (await self._ask_for(f"/admin/v2/{path}/partitions", query)).get("partitions")
         return count if isinstance(count, int) else 0
 
     async def close(self) -> None:
-        """As `LookupService`."""
+        """Ask nobody any more."""
         await self._client.close()
 
     async def _ask_for(self, path: str, query: dict[str, str]) -> dict[str, Any]:

@@ -7,20 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.auth.plugin import ClientCredentials
 from magnetar.broker.peers.access import PeerAccess
 from magnetar.broker.replication.http_lookup import HttpLookup
+from magnetar.broker.replication.remote_admin import RemoteAdmin
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import MagnetarError
-from magnetar.net.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,16 +56,6 @@ def admin_url_of(cluster: str, record: Mapping[str, Any]) -> str:
     if isinstance(url, str) and url.startswith(("http://", "https://")):
         return url.rstrip("/")
     raise NoRemote(f"the record of cluster {cluster} has no {name}: set it with `pulsar-admin clusters update`")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteAdmin:
-    """The admin API of a cluster, and what is shown to it."""
-
-    cluster: str
-    url: str
-    credentials: ClientCredentials | None
-    tls: ClientTls | None
 
 
 def shown_to(record: Mapping[str, Any], own: PeerSettings) -> PeerSettings:

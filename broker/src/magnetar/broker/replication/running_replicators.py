@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.replication.outgoing import Outgoing, ShadowOutgoing
-    from magnetar.broker.replication.topic_replicators import ReplicationWorld
+    from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.topic_name import TopicName

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.limiter import RateLimiter
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.replication.replicator import Replicator
-    from magnetar.broker.replication.topic_replicators import ReplicationWorld
+    from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.client.relay import RelayProducer, RelayReceiver
     from magnetar.wire.pulsar.generated.pulsar_api_pb2 import Schema
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from random import Random
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker import replicator_names as names
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replication.outgoing import Outgoing
-from magnetar.broker.replication.remote_clusters import RemoteClusters
-from magnetar.broker.replication.remote_partitions import RemotePartitions
 from magnetar.broker.replication.running_replicators import RunningReplicators
 from magnetar.broker.replication.states import SchemaUnknown
 from magnetar.broker.schema.errors import SchemaRefused
@@ -23,10 +20,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.policies.limiter import RateLimiter
     from magnetar.broker.policies.model import EffectivePolicies
-    from magnetar.broker.resources import Resources
-    from magnetar.broker.schema.registry import SchemaRegistry
-    from magnetar.broker.settings.broker import BrokerSettings
-    from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+    from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.client.relay import RelayProducer, RelayReceiver
     from magnetar.core.clock import TimerHandle
@@ -47,24 +41,6 @@ CHANGE_EVENTS: Final = "__change_events"
 def is_replicated(name: TopicName) -> bool:
     """Whether messages of a topic may go to other clusters at all."""
     return not belongs_to_brokers(name) or name.partitioned_name().local_name == CHANGE_EVENTS
-
-
-class ReplicationWorld:
-    """What all replicators of a broker share."""
-
-    def __init__(
-        self,
-        settings: Callable[[], BrokerSettings],
-        resources: Resources,
-        schemas: SchemaRegistry,
-        runtime: SubscriptionRuntime,
-        rng: Random,
-    ) -> None:
-        self.settings = settings
-        self.schemas = schemas
-        self.runtime = runtime
-        self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
-        self.partitions = RemotePartitions(resources, settings, self.remotes, rng, runtime.clock)
 
 
 class _TopicRemote:
