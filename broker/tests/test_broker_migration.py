@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
+from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
+from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.migrated_topics import MIGRATED_PROPERTY
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.resources import Resources
@@ -19,12 +21,24 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.clock import SystemClock
+from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_transaction_buffer import end, send
-from broker.tests.two_clusters import TOPIC, caught_up, name_cluster, numbers, replicate, stored, topic_of, two_clusters
+from broker.tests.two_clusters import (
+    TOPIC,
+    caught_up,
+    name_cluster,
+    numbers,
+    publish,
+    replicate,
+    stored,
+    topic_of,
+    two_clusters,
+)
 
 NAMESPACE: Final = NamespaceName("public", "default")
 EARLIEST: Final = pb.CommandSubscribe.Earliest
@@ -147,6 +161,24 @@ async def test_nothing_moves_without_a_destination_and_a_namespace_moves_by_itse
         await refused(client, pb.CommandTopicMigrated.Producer)
 
 
+@pytest.mark.parametrize("name", [TOPIC, "non-persistent://public/default/t"])
+async def test_statistics_say_that_a_topic_has_moved(name: str) -> None:
+    async with moving() as (blue, green):
+        client = await attach(blue, name)
+        await client.producer(name, producer_name="p")
+        topic = blue.service.topics[name]
+
+        async def told() -> Any:
+            return (await topic_stats(topic, blue.running.context, StatsOptions())).get("migrated")
+
+        assert await told() is None
+        await move(blue, green)
+        await check(blue)
+        assert await told() is True
+        merged = await merge_stats([{"migrated": True}, {}, {"migrated": True}])
+        assert merged["migrated"] is True
+
+
 async def test_what_is_left_of_a_backlog_is_read_after_the_topic_is_loaded_again() -> None:
     async with moving() as (blue, green):
         client = await attach(blue)
@@ -233,6 +265,30 @@ async def test_producers_wait_until_the_other_clusters_have_everything() -> None
         await until(lambda: replicator.state is ReplicatorState.TERMINATED)
 
 
+async def test_consumers_stay_too_until_the_other_clusters_have_everything() -> None:
+    async with moving() as (blue, green):
+        await name_cluster(blue, "west", "pulsar://127.0.0.1:1")
+        await replicate(blue, "east", "west")
+        client = await attach(blue)
+        await client.producer(TOPIC, producer_name="p")
+        await client.consumer(TOPIC, "drained", consumer_id=1)
+        await client.publish(2)
+        await consume(client, 2)
+        topic = await topic_of(blue)
+        await until(lambda: topic.subscriptions["drained"].cursor.backlog_entries == 0)
+        await move(blue, green)
+        await check(blue)
+        await client.expect(pb.BaseCommand.CLOSE_PRODUCER)
+        assert [one.kind for one in await client.round_trip()] == []
+        await client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+        await check(blue)
+        assert list(topic.subscriptions) == ["drained"]
+        await name_cluster(blue, "west", url_of(green))
+        await caught_up(blue)
+        await check(blue)
+        assert list(topic.subscriptions) == []
+
+
 async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent_there() -> None:
     topic_name = "persistent://acme/orders/t-partition-1"
     async with moving(migration_creates_resources=True) as (blue, green):
@@ -263,6 +319,38 @@ async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent
         # Again: what is there is no error.
         await blue.service.unload(TopicName.parse(topic_name))
         await check(blue)
+
+
+async def test_subscriptions_are_made_there_at_the_beginning_and_the_compactions_is_not() -> None:
+    async with moving(migration_creates_resources=True) as (blue, green):
+        await publish(green, 0, 2)
+        await publish(blue, 2, 1)
+        topic = await topic_of(blue)
+        for name in ("billing", COMPACTION_CURSOR):
+            await topic.create_subscription(name, (-1, -1))
+        await move(blue, green)
+        await check(blue)
+        made = await topic_of(green)
+        assert list(made.subscriptions) == ["billing"]
+        assert made.subscriptions["billing"].cursor.backlog_entries == 2
+
+
+async def test_what_nobody_has_read_yet_and_the_compactions_position_stay() -> None:
+    async with moving() as (blue, green):
+        await publish(blue, 0, 2)
+        topic = await topic_of(blue)
+        for name in ("behind", COMPACTION_CURSOR):
+            await topic.create_subscription(name, (-1, -1))
+        await topic.create_subscription("drained", LATEST)
+        topic.subscriptions[COMPACTION_CURSOR].cursor.acknowledge_cumulative(topic.ledger.last_confirmed)
+        await move(blue, green)
+        for _ in range(2):
+            await check(blue)
+            assert list(topic.subscriptions) == ["behind", COMPACTION_CURSOR]
+        client = await attach(blue)
+        await client.consumer(TOPIC, "behind")
+        assert len(await consume(client, 2)) == 2
+        await sent_away(client, pb.CommandTopicMigrated.Consumer)
 
 
 async def test_nobody_leaves_while_the_other_cluster_lacks_something() -> None:

@@ -36,6 +36,25 @@ def test_a_new_namespace_leaves_everything_to_the_broker() -> None:
 
 
 @pytest.mark.parametrize(
+    ("namespace", "topic", "others", "only"),
+    [
+        (["standalone"], None, (), ""),
+        (["standalone", "west", "north"], None, ("north", "west"), ""),
+        (["west", "north"], None, ("north", "west"), ""),
+        (["west"], None, (), "west"),
+        (["standalone", "west"], ["north"], (), "north"),
+        (["west"], ["standalone", "north"], ("north",), ""),
+        ([], None, (), ""),
+    ],
+)
+def test_which_other_clusters_a_topic_is_replicated_to(
+    namespace: list[str], topic: list[str] | None, others: tuple[str, ...], only: str
+) -> None:
+    policies = effective({"replication_clusters": namespace}, {"replicationClusters": topic})
+    assert (policies.remote_clusters, policies.only_cluster) == (others, only)
+
+
+@pytest.mark.parametrize(
     ("field", "setting", "namespace_key", "topic_key"),
     [
         ("message_ttl_seconds", "message_ttl_seconds", "message_ttl_in_seconds", "messageTTLInSeconds"),

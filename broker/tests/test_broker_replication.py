@@ -111,6 +111,26 @@ async def test_a_schema_is_registered_there_under_that_clusters_version_and_a_re
         assert version == version_bytes(0)
 
 
+@pytest.mark.parametrize("version", ["deleted", "never there", "too short"])
+async def test_a_message_whose_schema_is_gone_does_not_hold_back_the_topic_for_good(version: str) -> None:
+    async with two_clusters() as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        named = {"never there": version_bytes(7), "too short": b"odd"}.get(version, b"")
+        if version == "deleted":
+            named = await register(east[0], record_schema("a"))
+            await publish(east[0], 0, 2, schema_version=named)
+            await east[0].service.schemas.delete(TopicName.parse(TOPIC).schema_name, force=False)
+        else:
+            await publish(east[0], 0, 2, schema_version=named)
+        await publish(east[0], 2, 2)
+        await replicate(east[0], "east", "west")
+        await caught_up(east[0])
+        arrived = await stored(west[0])
+        assert numbers(arrived) == [0, 1, 2, 3]
+        assert [entry.HasField("schema_version") for entry in arrived] == [False] * 4
+        assert [entry.schema_version for entry in await stored(east[0])] == [named, named, b"", b""]
+
+
 async def test_another_bound_of_what_is_under_way_holds_at_once_in_replicators_that_run() -> None:
     async with two_clusters() as (east, west):
         await name_cluster(east[0], "west", west[0].running.settings.service_url)

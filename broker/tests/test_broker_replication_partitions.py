@@ -14,7 +14,8 @@ import pytest
 from magnetar.admin_client.client import AdminAnswer, AdminClient
 from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.broker.replication import remote_partitions
-from magnetar.broker.replication.remote_clusters import RemoteAdmin, admin_url_of
+from magnetar.broker.replication.remote_admin import RemoteAdmin
+from magnetar.broker.replication.remote_clusters import admin_url_of
 from magnetar.broker.replication.remote_partitions import KNOWN_SECONDS, RemotePartitions
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.resources import Resources

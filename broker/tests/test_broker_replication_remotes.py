@@ -30,9 +30,24 @@ def test_the_address_is_that_of_the_binary_protocol() -> None:
     assert service_url_of("west", {**secured, "brokerClientTlsEnabled": True}) == "pulsar+ssl://west:6651"
 
 
-@pytest.mark.parametrize("record", [{}, {"serviceUrl": "http://west:8080"}, {"brokerServiceUrl": None}])
+def test_without_one_brokers_are_asked_for_over_http() -> None:
+    """As Apache's broker has it; with TLS it goes by `serviceUrlTls`."""
+    record = {"serviceUrl": "http://west:8080/", "serviceUrlTls": "https://west:8443"}
+    assert service_url_of("west", record) == "http://west:8080"
+    assert service_url_of("west", {**record, "brokerClientTlsEnabled": True}) == "https://west:8443"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"brokerServiceUrl": None},
+        {"serviceUrl": "ftp://west"},
+        {"serviceUrl": "http://west:8080", "brokerClientTlsEnabled": True},
+    ],
+)
 def test_a_record_without_an_address_is_told(record: dict[str, object]) -> None:
-    with pytest.raises(NoRemote, match="cluster west has no brokerServiceUrl"):
+    with pytest.raises(NoRemote, match=r"cluster west has no serviceUrl.*or set brokerServiceUrl"):
         service_url_of("west", record)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
+from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
@@ -19,6 +20,7 @@ from magnetar.managed.paths import ledger_path
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import checksum_ok, full_metadata, metadata_bounds
 
+from broker.tests.conftest import Admin
 from broker.tests.two_clusters import name_cluster, replicate
 
 SOURCE: Final = "persistent://public/default/source"
@@ -133,6 +135,44 @@ async def test_a_shadow_is_told_of_each_entry_and_gets_no_payload(memory_broker:
         assert topic.replicators is None
         await have_shadows(memory_broker)
         await until(lambda: not topic.shadow_replicators.running)
+
+
+async def test_shadows_are_in_statistics_and_metrics_as_other_replicators_are(
+    memory_broker: MemoryBroker, admin: Admin
+) -> None:
+    async with shadowed(memory_broker) as shadow:
+        client = await memory_broker.connect()
+        await client.producer(SOURCE, producer_name="p")
+        await have_shadows(memory_broker, SHADOW)
+        await until(lambda: shadow.producers)
+        await client.publish(3)
+        topic = await memory_broker.service.topic(TopicName.parse(SOURCE), create=False)
+        await until(lambda: len(shadow.sends) == 3 and not topic.shadow_replicators.running[SHADOW].backlog)
+        memory_broker.service.upkeep._update_rates(topic)
+        status, stats = await admin("GET", "/admin/v2/persistent/public/default/source/stats")
+        told = stats["replication"][SHADOW]
+        assert (status, told["connected"], told["state"], told["msgOutCount"]) == (200, True, "Started", 3)
+        assert (told["replicationBacklog"], told["outboundConnection"]) == (0, shadow.url.removeprefix("pulsar://"))
+        assert told["msgRateOut"] > 0
+        status, by_namespace = await admin("GET", "/admin/v2/broker-stats/topics")
+        bundles = [one for one in by_namespace["public/default"].values() if SOURCE in one.get("persistent", {})]
+        assert bundles[0]["persistent"][SOURCE]["replication"][SHADOW]["connected"]
+        status, dump = await admin("GET", "/admin/v2/broker-stats/metrics")
+        (of_namespace,) = [one for one in dump if one["dimensions"].get("namespace") == "public/default"]
+        assert of_namespace["metrics"]["brk_no_of_replicators"] == 1
+        ((remote, values),) = replication_values(topic)
+        assert remote == SHADOW
+        assert dict(zip([name for name, _, _ in REPLICATION_METRICS], values, strict=True)) == {
+            "pulsar_replication_rate_in": 0,
+            "pulsar_replication_rate_out": told["msgRateOut"],
+            "pulsar_replication_throughput_in": 0,
+            "pulsar_replication_throughput_out": told["msgThroughputOut"],
+            "pulsar_replication_backlog": 0,
+            "pulsar_replication_rate_expired": 0,
+            "pulsar_replication_connected_count": 1,
+            "pulsar_replication_disconnected_count": 0,
+            "pulsar_replication_delay_in_seconds": 0,
+        }
 
 
 async def test_a_partition_tells_the_partition_of_the_same_number(memory_broker: MemoryBroker) -> None:

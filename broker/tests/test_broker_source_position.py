@@ -49,6 +49,25 @@ def test_what_is_taken_rises_by_ledger_first(positions: list[tuple[int, int]]) -
     assert all(sources.is_stored("k", position) for position in positions)
 
 
+def test_what_is_stored_never_goes_back() -> None:
+    """A sender that began anew without deduplication has stored the last ones twice, and is replayed so."""
+    sources = SourcePositions("west")
+    for entry_id in (1, 2, 3, 1, 2):
+        sources.store("k", (7, entry_id))
+    assert sources.is_stored("k", (7, 3))
+    sources.forget_taken()
+    assert not sources.take("k", (7, 3))
+
+
+def test_what_was_taken_and_not_stored_may_come_again_also_when_it_was_the_first() -> None:
+    sources = SourcePositions("west")
+    sources.store("other", (1, 1))
+    assert sources.take("k", (7, 1))
+    sources.forget_taken()
+    assert sources.take("k", (7, 1))
+    assert not sources.take("other", (1, 1))
+
+
 @given(st.dictionaries(st.text(max_size=3), POSITIONS, max_size=5))
 def test_a_snapshot_is_loaded_as_it_was(positions: dict[str, tuple[int, int]]) -> None:
     sources = SourcePositions("west")

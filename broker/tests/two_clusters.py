@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
-from magnetar.broker.testing.sessions import MemoryBroker, message
+from magnetar.broker.testing.sessions import MemoryBroker, SharedParts, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
+from magnetar.ledger.testing import MemoryBookies
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata
 
@@ -22,12 +25,54 @@ Pair: TypeAlias = tuple[MemoryCluster, MemoryCluster]
 
 
 @asynccontextmanager
-async def two_clusters(start_at: str = "earliest", **settings: Any) -> AsyncIterator[Pair]:
+async def two_clusters(
+    start_at: str = "earliest", *, transactions: bool = False, **settings: Any
+) -> AsyncIterator[Pair]:
     """`east` and `west`, with a broker each; `settings` are those of policies."""
-    policies = PolicySettings(replication_start_at=start_at, **settings)
-    east, west = (MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies)) for name in ("east", "west"))
+    policies, of_transactions = (
+        PolicySettings(replication_start_at=start_at, **settings),
+        TransactionSettings(enabled=transactions),
+    )
+    east, west = (
+        MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies, transactions=of_transactions))
+        for name in ("east", "west")
+    )
     async with east, west:
         yield east, west
+
+
+@asynccontextmanager
+async def one_instance() -> AsyncIterator[tuple[MemoryBroker, MemoryBroker]]:
+    """Brokers of the clusters `east` and `west`, which share a configuration store and nothing else. `public/default`
+    is in `east`, and `west` is let in."""
+    tree = MemoryTree()
+    policies = PolicySettings(replication_start_at="earliest")
+    async with AsyncExitStack() as stack:
+        brokers: list[MemoryBroker] = []
+        for name in ("east", "west"):
+            shared = SharedParts(MemoryMetadataStore(), MemoryBookies(), MemoryMetadataStore(tree))
+            broker = MemoryBroker(BrokerSettings(cluster_name=name, policies=policies), shared=shared)
+            brokers.append(await stack.enter_async_context(broker))
+        east, west = brokers
+        resources = east.service.resources
+        for broker in brokers:
+            running = broker.running.settings
+            await resources.documents.update(
+                resources.cluster_path(running.cluster_name),
+                lambda document, url=running.service_url: {**document, "brokerServiceUrl": url},
+            )
+        await resources.documents.update(
+            resources.tenant_path("public"), lambda document: {**document, "allowedClusters": ["east", "west"]}
+        )
+        await share(east, replication_clusters=["east"], allowed_clusters=["east", "west"])
+        yield east, west
+
+
+async def share(at: MemoryBroker, **members: Any) -> None:
+    """Change the policies of the namespace in the store that the clusters share; brokers hear of it by themselves."""
+    resources = at.service.resources
+    path = resources.namespace_path(TopicName.parse(TOPIC).namespace_name)
+    await resources.documents.update(path, lambda document: {**document, **members})
 
 
 async def name_cluster(at: MemoryBroker, name: str, url: str) -> None:

@@ -87,6 +87,35 @@ def test_the_receipt_of_a_marker_names_its_sequence_id() -> None:
     assert heard.positions == [(1, 1)]
 
 
+@pytest.mark.parametrize("order", [["position", "marker", "marker"], ["marker", "position", "marker"]])
+def test_a_marker_that_is_named_by_position_holds_no_other_one_up(order: list[str]) -> None:
+    """The other side has receipts of their own for the markers that it knows. Clients may write other ones."""
+    producer, heard = attached(by_position=True)
+    producer.send([Relayed((1, entry_id), 0, marker=True) for entry_id in range(3)])
+    for kind in order:
+        producer.receipt(receipt(1, 0) if kind == "position" else receipt(0, MARKER_RECEIPT))
+    assert sorted(heard.positions) == [(1, 0), (1, 1), (1, 2)]
+    assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
+    producer.send([Relayed((1, 3), 0, marker=True)])
+    producer.receipt(receipt(0, MARKER_RECEIPT))
+    assert heard.positions[-1] == (1, 3)
+
+
+def test_a_receipt_that_overtakes_is_not_taken_for_another_producers() -> None:
+    """Without positions: also when entries of a third one come in between, and when the first receipt is the last."""
+    producer, heard = attached(by_position=False)
+    producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5)])
+    producer.receipt(receipt(5))
+    producer.send([Relayed((1, 2), 5)])
+    producer.receipt(receipt(5))
+    assert heard.positions == []
+    producer.receipt(receipt(5))
+    assert heard.positions == [(1, 0), (1, 1), (1, 2)]
+    producer.send([Relayed((1, 3), 5)])
+    producer.receipt(receipt(5))
+    assert heard.positions[-1] == (1, 3)
+
+
 def test_of_entries_with_one_sequence_id_none_counts_as_stored_before_all_have_receipts() -> None:
     """Of two producers: the second one's may be a duplicate, which is answered first."""
     producer, heard = attached(by_position=False)

@@ -340,12 +340,17 @@ PARTS: Final = (
         (
             *("replication/outgoing", "replication/remote_partitions", "replication/remote_clusters"),
             *("replication/topic_replicators", "replication/replicator", "source_position"),
+            *("replication/running_replicators", "replication/shadow_replicators", "replication/http_lookup"),
+            *("migration/migration", "migration/destinations", "migration/green_cluster"),
+            *("replicated_subscriptions/snapshot_round", "replicated_subscriptions/kept_snapshots"),
         ),
         _files(
             "broker/tests",
             *("broker_source_position", "broker_replication_outgoing", "broker_replication_remotes"),
             *("broker_replication_partitions", "broker_replication", "broker_replicated_messages"),
-            "broker_replicator_markers",
+            *("broker_replicator_markers", "broker_replicator", "broker_topic_replicators"),
+            *("broker_shadow_topics", "broker_replication_http_lookup", "broker_replication_transactions"),
+            *("broker_replication_one_store", "broker_migration", "broker_replicated_subscription_parts"),
         ),
     ),
     Part(

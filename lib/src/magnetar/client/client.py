@@ -46,9 +46,11 @@ class PulsarClient:
         connect_tls: Connector | None = None,
         listener_name: str = "",
         rng: Random | None = None,
+        make_lookup: Callable[[ConnectionPool], LookupService] | None = None,
     ) -> None:
+        """`make_lookup`: else topics are looked up by the binary protocol, at the service URL."""
         pool = ConnectionPool(settings, connect, connect_tls, authentication)
-        lookup = LookupService(service_url, pool, settings, listener_name)
+        lookup = LookupService(service_url, pool, settings, listener_name) if make_lookup is None else make_lookup(pool)
         rng = rng if rng is not None else Random()  # noqa: S311 - Pauses and names of readers, no secrets.
         self.lookup = lookup
         """Brokers, partitions and schemas of topics."""
@@ -105,6 +107,7 @@ class PulsarClient:
         ends, self._ends = self._ends, set()
         await asyncio.gather(*(end.close() for end in ends))
         await self._parts.pool.close()
+        await self.lookup.close()
 
     async def _open(self, end: End) -> End:
         if self._closed:

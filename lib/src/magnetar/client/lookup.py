@@ -62,6 +62,13 @@ class LookupService:
         if len(self._moved) > MOVED_MAX:
             del self._moved[next(iter(self._moved))]
 
+    def has_moved(self, topic: TopicName) -> bool:
+        """Whether brokers have sent us to another cluster for it."""
+        return topic in self._moved
+
+    async def close(self) -> None:
+        """Nothing is looked up any more."""
+
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """Where to connect for a topic. Raises `PulsarError`, `ConnectionFailed` or another `Unavailable`."""
         connection = await self._one_of(self._moved.get(topic) or self._service_url())

@@ -171,7 +171,7 @@ class RelayProducer:
         first, second = signed64(receipt.sequence_id), signed64(receipt.highest_sequence_id)
         if self.by_position and second != MARKER_RECEIPT:
             entry = self._unanswered.get((first, second))
-            stored = [] if entry is None else [entry]
+            stored = [] if entry is None else [entry, *self._without(entry)]
         else:
             stored = self._all_of(first)
         for each in stored:
@@ -191,6 +191,20 @@ class RelayProducer:
             return []
         self._by_id.pop(sequence_id, None)
         self._answered.pop(sequence_id, None)
+        return entries
+
+    def _without(self, entry: RelayedEntry) -> list[RelayedEntry]:
+        """An entry is named by its position: it must not wait among those of its sequence id, nor they for it. Who is
+        stored for sure without it. Which types of markers have receipts of their own is the other side's to say."""
+        entries = self._by_id.get(entry.sequence_id, [])
+        if entry not in entries:
+            return []
+        entries.remove(entry)
+        answered = self._answered.get(entry.sequence_id, 0)
+        if answered < len(entries):
+            return []
+        self._by_id.pop(entry.sequence_id, None)
+        self._answered.pop(entry.sequence_id, None)
         return entries
 
     def send_failed(self, sequence_id: int, error: PulsarError) -> None:

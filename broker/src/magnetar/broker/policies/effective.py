@@ -160,7 +160,7 @@ def effective_policies(
         schema_compatibility=_schema_compatibility(broker, levels),
         auto_topic_creation=_auto_topic_creation(broker, levels),
         auto_subscription_creation=_auto_subscription_creation(broker, levels),
-        remote_clusters=_remote_clusters(broker, levels),
+        **_other_clusters(broker, levels),
         shadow_topics=_shadow_topics(topic),
         resource_group=_resource_group(levels),
         **plain,
@@ -315,11 +315,14 @@ def _auto_subscription_creation(broker: BrokerLevel, levels: _Levels) -> bool:
     return _flag(override, "allowAutoSubscriptionCreation", False)
 
 
-def _remote_clusters(broker: BrokerLevel, levels: _Levels) -> tuple[str, ...]:
+def _other_clusters(broker: BrokerLevel, levels: _Levels) -> dict[str, Any]:
+    """A list of one cluster begins no replication (Pulsar `PersistentTopic.checkReplication`)."""
     for named in levels.values("replication"):
         if isinstance(named, list) and named:
-            return tuple(sorted({str(cluster) for cluster in named} - {broker.settings.cluster_name}))
-    return ()
+            clusters = {str(cluster) for cluster in named}
+            others = sorted(clusters - {broker.settings.cluster_name})
+            return {"only_cluster": others[0]} if others and len(clusters) == 1 else {"remote_clusters": tuple(others)}
+    return {}
 
 
 def _shadow_topics(topic: Mapping[str, Any]) -> tuple[str, ...]:

@@ -126,9 +126,12 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation = field(default_factory=AutoTopicCreation)
     auto_subscription_creation: bool = True
     remote_clusters: tuple[str, ...] = ()
+    """Other clusters that its messages are to be replicated to, sorted."""
+    only_cluster: str = ""
+    """The one cluster that the list names, when it is another one. It may be that of a namespace which only lets this
+    cluster in, of a configuration store that both share: what was replicated to it goes on, nothing begins."""
     shadow_topics: tuple[str, ...] = ()
     """Topics that show the entries of this one."""
-    """Other clusters that its messages are to be replicated to, sorted."""
 
     @property
     def checks_messages(self) -> bool:

@@ -7,19 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.auth.plugin import ClientCredentials
 from magnetar.broker.peers.access import PeerAccess
+from magnetar.broker.replication.http_lookup import HttpLookup
+from magnetar.broker.replication.remote_admin import RemoteAdmin
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import MagnetarError
-from magnetar.net.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,8 @@ CLIENT_SETTINGS: Final = ClientSettings(client_version="Magnetar-replicator", re
 
 
 def service_url_of(cluster: str, record: Mapping[str, Any]) -> str:
-    """Where the brokers of a cluster are. Raises `NoRemote`."""
+    """Where the brokers of a cluster are, or who is asked for them over HTTP, as Apache's broker has it. Raises
+    `NoRemote`."""
     names = (
         ("brokerServiceUrlTls", "brokerServiceUrl") if record.get("brokerClientTlsEnabled") else ("brokerServiceUrl",)
     )
@@ -42,7 +43,10 @@ def service_url_of(cluster: str, record: Mapping[str, Any]) -> str:
         url = record.get(name)
         if isinstance(url, str) and url.startswith(("pulsar://", "pulsar+ssl://")):
             return url
-    raise NoRemote(f"the record of cluster {cluster} has no {names[0]}: set it with `pulsar-admin clusters update`")
+    try:
+        return admin_url_of(cluster, record)
+    except NoRemote as error:
+        raise NoRemote(f"{error}; or set {names[0]}") from None
 
 
 def admin_url_of(cluster: str, record: Mapping[str, Any]) -> str:
@@ -52,16 +56,6 @@ def admin_url_of(cluster: str, record: Mapping[str, Any]) -> str:
     if isinstance(url, str) and url.startswith(("http://", "https://")):
         return url.rstrip("/")
     raise NoRemote(f"the record of cluster {cluster} has no {name}: set it with `pulsar-admin clusters update`")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteAdmin:
-    """The admin API of a cluster, and what is shown to it."""
-
-    cluster: str
-    url: str
-    credentials: ClientCredentials | None
-    tls: ClientTls | None
 
 
 def shown_to(record: Mapping[str, Any], own: PeerSettings) -> PeerSettings:
@@ -127,9 +121,13 @@ class RemoteClusters:
 
     def _make(self, cluster: str, record: Mapping[str, Any]) -> PulsarClient:
         url = service_url_of(cluster, record)
+        over_http = url.startswith("http")
         access = _access(shown_to(record, self._settings().access.peers))
         if url.startswith("pulsar+ssl://") and (access is None or access.tls is None):
             raise NoRemote(f"cluster {cluster} is reached by {url}, and brokerClientTlsEnabled is off")
+        shown = (None, None) if access is None else (access.credentials, access.tls)
+        remote = RemoteAdmin(cluster, url, *shown)
+        by_tls = bool(record.get("brokerClientTlsEnabled"))
         return PulsarClient(
             lambda: url,
             self._clock,
@@ -137,6 +135,7 @@ class RemoteClusters:
             authentication=None if access is None else access.credentials.shown,
             connect_tls=None if access is None else access.connect_tls,
             rng=self._rng,
+            make_lookup=(lambda pool: HttpLookup(remote, pool, CLIENT_SETTINGS, tls=by_tls)) if over_http else None,
         )
 
     async def close(self) -> None:

@@ -30,7 +30,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 if TYPE_CHECKING:
     from random import Random
 
-    from magnetar.broker.replication.remote_clusters import RemoteAdmin, RemoteClusters
+    from magnetar.broker.replication.remote_admin import RemoteAdmin
+    from magnetar.broker.replication.remote_clusters import RemoteClusters
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.core.clock import Clock

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
 from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, ShadowOutgoing, Skipped
-from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
+from magnetar.broker.replication.states import (
+    REPLICATOR_TRANSITIONS,
+    Reason,
+    ReplicatorState,
+    SchemaUnknown,
+    reason_of,
+)
 from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.core.backoff import Backoff
@@ -68,7 +74,7 @@ class Remote(Protocol):
         ...
 
     async def schema(self, version: bytes) -> Schema:
-        """A version of the topic's schema in this cluster. `SchemaUnknown` when it is gone."""
+        """A version of the topic's schema in this cluster. `SchemaUnknown` when it is gone, or never was."""
         ...
 
 
@@ -401,8 +407,7 @@ class Replicator:
         pause_seconds = PAUSE_SECONDS_MAX
         try:
             if producer is not None:
-                schema = await self._remote.schema(version)
-                remote_version = await producer.schema_version(schema)
+                remote_version = await self._version_there(version, producer)
                 if producer is self._producer:
                     # After a reconnection it may be another cluster, where that version is of another schema.
                     self._remember_schema(version, remote_version)
@@ -416,6 +421,16 @@ class Replicator:
         finally:
             if self.state not in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
                 self._runtime.call_later(pause_seconds, self._schema_over)
+
+    async def _version_there(self, version: bytes, producer: RelayProducer) -> bytes:
+        """The remote cluster's version of a schema; none for one that is gone here. Nobody can register that any more,
+        and who reads the message gets no schema for it here either: it goes without, not never."""
+        try:
+            schema = await self._remote.schema(version)
+        except SchemaUnknown as error:
+            logger.warning("%s: %s; messages of that version are sent without a schema", self.label, error)
+            return b""
+        return await producer.schema_version(schema)
 
     def _remember_schema(self, version: bytes, remote_version: bytes) -> None:
         if len(self._schemas) >= SCHEMAS_MAX:
@@ -458,7 +473,9 @@ class Replicator:
 
     def _look_after(self) -> None:
         self._arm_watchdog()
-        waits = self._registering or self.reason in (Reason.RATE, Reason.TRANSACTION)
+        unanswered = self._producer is not None and self._producer.unanswered > 0
+        # What was sent has its receipts soon, whatever holds back the rest.
+        waits = self._registering or (self.reason in (Reason.RATE, Reason.TRANSACTION) and not unanswered)
         stuck = self._progress == self._progress_seen and self.backlog > 0 and not waits
         self._progress_seen = self._progress
         if stuck and self.state is ReplicatorState.STARTED and self._reader.state is ReadState.IDLE:

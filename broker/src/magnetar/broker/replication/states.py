@@ -69,15 +69,13 @@ class NoRemote(Misuse):
 
 
 class SchemaUnknown(MagnetarError):
-    """A message names a version of a schema that this cluster does not have any more."""
+    """A message names a version of a schema that this cluster does not have any more, or never had."""
 
 
 def reason_of(error: MagnetarError) -> Reason:
     """The reason that an error is for standing still."""
     if isinstance(error, NoRemote):
         return Reason.NO_REMOTE
-    if isinstance(error, SchemaUnknown):
-        return Reason.SCHEMA_REFUSED
     if not isinstance(error, PulsarError):
         return Reason.UNREACHABLE
     if error.code in (ServerError.AUTHENTICATION_ERROR, ServerError.AUTHORIZATION_ERROR):

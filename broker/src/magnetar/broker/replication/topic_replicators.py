@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker import replicator_names as names
-from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replication.outgoing import Outgoing
-from magnetar.broker.replication.remote_clusters import RemoteClusters
-from magnetar.broker.replication.remote_partitions import RemotePartitions
-from magnetar.broker.replication.replicator import Replicator
+from magnetar.broker.replication.running_replicators import RunningReplicators
 from magnetar.broker.replication.states import SchemaUnknown
-from magnetar.broker.replication.statistics import replicator_statistics
+from magnetar.broker.schema.errors import SchemaRefused
 from magnetar.broker.schema.wire import to_wire, version_from_bytes
 from magnetar.core.errors import MagnetarError, Misuse
 from magnetar.core.ids import EARLIEST, LATEST
@@ -22,11 +18,9 @@ from magnetar.core.ids import EARLIEST, LATEST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from magnetar.broker.policies.limiter import RateLimiter
     from magnetar.broker.policies.model import EffectivePolicies
-    from magnetar.broker.resources import Resources
-    from magnetar.broker.schema.registry import SchemaRegistry
-    from magnetar.broker.settings.broker import BrokerSettings
-    from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+    from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.client.relay import RelayProducer, RelayReceiver
     from magnetar.core.clock import TimerHandle
@@ -49,24 +43,6 @@ def is_replicated(name: TopicName) -> bool:
     return not belongs_to_brokers(name) or name.partitioned_name().local_name == CHANGE_EVENTS
 
 
-class ReplicationWorld:
-    """What all replicators of a broker share."""
-
-    def __init__(
-        self,
-        settings: Callable[[], BrokerSettings],
-        resources: Resources,
-        schemas: SchemaRegistry,
-        runtime: SubscriptionRuntime,
-        rng: Random,
-    ) -> None:
-        self.settings = settings
-        self.schemas = schemas
-        self.runtime = runtime
-        self.remotes = RemoteClusters(resources, settings, runtime.clock, rng)
-        self.partitions = RemotePartitions(resources, settings, self.remotes, rng, runtime.clock)
-
-
 class _TopicRemote:
     """A `Remote`: one topic at one other cluster."""
 
@@ -83,29 +59,18 @@ class _TopicRemote:
 
     async def schema(self, version: bytes) -> Schema:
         name = self._topic.schema_name
-        stored = await self._world.schemas.get(name, version_from_bytes(version))
+        try:
+            number = version_from_bytes(version)
+        except SchemaRefused as error:
+            raise SchemaUnknown(f"{self._topic}: a message names no version of a schema: {error}") from None
+        stored = await self._world.schemas.get(name, number)
         if stored is None:
             raise SchemaUnknown(f"{self._topic}: a message names version {version.hex()} of a schema that is not there")
         return to_wire(stored.schema, name)
 
 
-class _Visible:
-    """What the topic's transactions hide, until the topic goes: it would else be kept by its own replicators."""
-
-    __slots__ = ("_ask",)
-
-    def __init__(self, ask: Callable[[], Visibility | None]) -> None:
-        self._ask: Callable[[], Visibility | None] | None = ask
-
-    def __call__(self) -> Visibility | None:
-        return None if self._ask is None else self._ask()
-
-    def let_go(self) -> None:
-        self._ask = None
-
-
-class TopicReplicators:
-    """The replicators of one loaded topic."""
+class TopicReplicators(RunningReplicators):
+    """The replicators of one loaded topic, by the clusters that they lead to."""
 
     def __init__(
         self,
@@ -114,20 +79,14 @@ class TopicReplicators:
         ledger: ManagedLedger,
         visibility: Callable[[], Visibility | None],
     ) -> None:
-        self.running: dict[str, Replicator] = {}
-        self._world = world
-        self._name = name
-        self._ledger = ledger
-        self._visibility = _Visible(visibility)
+        super().__init__(world, name, ledger, visibility)
         self._policies: EffectivePolicies | None = None
         self._group_limiters: tuple[RateLimiter, ...] = ()
-        self._limiters: dict[str, RateLimiter | None] = {}
         self._settling = False
         self._changed = False
         self._closed = False
         self._retry_timer: TimerHandle | None = None
         self._on_marker: Callable[[Position, bytes], None] | None = None
-        ledger.appends.on_appended.append(self._wake)
 
     @property
     def behind(self) -> bool:
@@ -137,12 +96,12 @@ class TopicReplicators:
     @property
     def wanted(self) -> bool:
         """Whether the topic is replicated to any cluster now."""
-        return self._policies is not None and bool(self._policies.remote_clusters)
+        return bool(self._wanted())
 
     @property
     def connected_clusters(self) -> frozenset[str] | None:
         """The clusters that the topic is replicated to; None while any of them is not connected."""
-        wanted = () if self._policies is None else self._policies.remote_clusters
+        wanted = self._wanted()
         if not wanted or any(cluster not in self.running or not self.running[cluster].connected for cluster in wanted):
             return None
         return frozenset(wanted)
@@ -167,20 +126,13 @@ class TopicReplicators:
         """These policies hold from now on; cursors are made and deleted in the background."""
         self._policies, self._group_limiters = policies, group_limiters
         for cluster in self.running:
-            self._follow_one(cluster)
+            self._follow_one(cluster, policies, group_limiters)
         self._changed = True
         self._settle_later()
-
-    def update_rates(self, seconds: float) -> None:
-        """Turn counters into rates."""
-        for one in self.running.values():
-            one.counters.update_rates(seconds)
 
     def close(self) -> None:
         """The topic is going: touch its cursors no more."""
         self._closed = True
-        if self._wake in self._ledger.appends.on_appended:
-            self._ledger.appends.on_appended.remove(self._wake)
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
@@ -188,21 +140,13 @@ class TopicReplicators:
         for one in self.running.values():
             one.on_marker = None
             one.terminate()
-        self._visibility.let_go()
+        self._leave()
 
     def end_drained(self) -> None:
         """Nothing comes any more: those that have brought everything let go of their connections."""
         for one in self.running.values():
             if not one.backlog:
                 one.terminate()
-
-    def stats(self) -> dict[str, Any]:
-        """`replication` of the topic's statistics."""
-        return {cluster: replicator_statistics(one) for cluster, one in self.running.items()}
-
-    def _wake(self) -> None:
-        for one in self.running.values():
-            one.wake()
 
     def _settle_later(self) -> None:
         self._retry_timer = None
@@ -225,22 +169,26 @@ class TopicReplicators:
             self._settling = False
 
     async def _settle_once(self) -> None:
-        policies = self._policies
-        wanted = () if policies is None else policies.remote_clusters
+        wanted = self._wanted()
         for cursor in [one for one in self._ledger.cursors if names.remote_of_cursor(one) not in (None, *wanted)]:
             await self._remove(cursor)
         for cluster in wanted:
             if cluster not in self.running and not self._closed:
                 await self._add(cluster)
 
+    def _wanted(self) -> tuple[str, ...]:
+        policies = self._policies
+        if policies is None:
+            return ()
+        only = policies.only_cluster
+        return (only,) if only and names.CLUSTER_PREFIX + only in self._ledger.cursors else policies.remote_clusters
+
     async def _remove(self, cursor: str) -> None:
         cluster = names.remote_of_cursor(cursor)
         assert cluster is not None
-        replicator = self.running.pop(cluster, None)
+        replicator = self._end(cluster)
         if replicator is not None:
-            replicator.terminate()
             await replicator.wait_until_idle()
-        self._limiters.pop(cluster, None)
         if self._closed:
             return
         await self._ledger.delete_cursor(cursor)
@@ -259,25 +207,9 @@ class TopicReplicators:
         cursor = await self._ledger.open_cursor(cursor_name, start)
         if self._closed:
             return
-        self.running[cluster] = replicator = Replicator(
-            f"replicator of {self._name} to {cluster}",
-            cursor,
-            Outgoing(local, cluster),
-            _TopicRemote(self._world, self._name, cluster, producer_name),
-            self._world.runtime,
-            self._visibility,
-            lambda: world.settings().policies.replication_queue_entries,
-        )
+        remote = _TopicRemote(world, self._name, cluster, producer_name)
+        self.running[cluster] = replicator = self._made(cluster, cursor, Outgoing(local, cluster), remote)
         replicator.on_marker = self._on_marker
-        self._follow_one(cluster)
+        assert self._policies is not None
+        self._follow_one(cluster, self._policies, self._group_limiters)
         replicator.start()
-
-    def _follow_one(self, cluster: str) -> None:
-        policies, runtime = self._policies, self._world.runtime
-        assert policies is not None
-        what = f"replicator dispatch rate of {self._name} to {cluster}"
-        own = limiter_for(
-            policies.replicator_dispatch_rate, self._limiters.get(cluster), runtime.clock, runtime.call_later, what
-        )
-        self._limiters[cluster] = own
-        self.running[cluster].follow(policies.message_ttl_seconds, own, *self._group_limiters)

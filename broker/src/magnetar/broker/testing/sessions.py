@@ -256,6 +256,8 @@ class SharedParts:
 
     store: MetadataStore
     bookies: MemoryBookies
+    configuration_store: MetadataStore | None = None
+    """What clusters of one instance share besides; None: it is in `store`."""
 
 
 class MemoryBroker:
@@ -286,6 +288,7 @@ class MemoryBroker:
         # Any store, but tests of a single broker play with what a memory one can do.
         self.store: Any = MemoryMetadataStore() if shared is None else shared.store
         self.bookies = MemoryBookies() if shared is None else shared.bookies
+        self.configuration_store = None if shared is None else shared.configuration_store
         self.ledgers: BookKeeperClient | None = None
         self.broker: RunningBroker | None = None
 
@@ -315,16 +318,18 @@ class MemoryBroker:
         clock = self._clock
         self.ledgers = BookKeeperClient(self.store, self.bookies, clock)
         settings = self._settings
+        resources = Resources(self.store, self.configuration_store)
         await initialize_cluster_metadata(
-            Resources(self.store), settings.cluster_name, cluster_data(settings.service_url, settings.web_service_url)
+            resources, settings.cluster_name, cluster_data(settings.service_url, settings.web_service_url)
         )
         if settings.transactions.enabled:
-            await initialize_coordinators(Resources(self.store), COORDINATORS)
+            await initialize_coordinators(resources, COORDINATORS)
         parts = BrokerParts(
             self.store,
             self.ledgers,
             clock,
             self._ledger_settings,
+            configuration_store=self.configuration_store,
             balance_settings=self._balance,
             environment=self._environment,
         )

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
     from magnetar.broker.replicated_subscriptions.topic_subscriptions import SnapshotWorld
-    from magnetar.broker.replication.topic_replicators import ReplicationWorld, TopicReplicators
+    from magnetar.broker.replication.topic_replicators import TopicReplicators
+    from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.broker.resources import Resources
     from magnetar.broker.schema.registry import SchemaRegistry
     from magnetar.broker.settings.broker import BrokerSettings
@@ -122,7 +123,7 @@ class Replication:
 
     def _opened(self) -> ReplicationWorld:
         """What replicators share; made for the first one."""
-        from magnetar.broker.replication.topic_replicators import ReplicationWorld
+        from magnetar.broker.replication.world import ReplicationWorld
 
         if self._world is None:
             service = self._service

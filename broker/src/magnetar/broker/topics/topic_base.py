@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
+    from magnetar.broker.replication.replicator import Replicator
     from magnetar.broker.replication.shadow_replicators import ShadowReplicators
     from magnetar.broker.replication.topic_replicators import TopicReplicators
 
@@ -91,6 +92,15 @@ class TopicBase:
         """Whether all is ready there."""
         self._runtime = runtime
         self._clock = clock
+
+    @property
+    def all_replicators(self) -> dict[str, Replicator]:
+        """Those that run: by cluster, and by the name of the shadow topic."""
+        found: dict[str, Replicator] = {}
+        for some in (self.replicators, self.shadow_replicators):
+            if some is not None:
+                found.update(some.running)
+        return found
 
     @property
     def clock(self) -> Clock:

@@ -239,8 +239,9 @@ class Upkeep:
 
     def _update_rates(self, topic: Topic) -> Work | None:
         topic.update_rates(RATE_UPDATE_SECONDS)
-        if topic.replicators is not None:
-            topic.replicators.update_rates(RATE_UPDATE_SECONDS)
+        for some in (topic.replicators, topic.shadow_replicators):
+            if some is not None:
+                some.update_rates(RATE_UPDATE_SECONDS)
         return None
 
     def _end_storage_period(self, topic: Topic) -> Work | None:

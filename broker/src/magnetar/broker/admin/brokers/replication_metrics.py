@@ -24,13 +24,12 @@ REPLICATION_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def replication_values(topic: PersistentTopic) -> Iterator[tuple[str, list[float]]]:
-    """For each cluster that the topic is replicated to, values in the order of REPLICATION_METRICS."""
-    if topic.replicators is None:
-        return
-    for cluster, one in topic.replicators.running.items():
+    """For each cluster that the topic is replicated to, and each of its shadow topics, values in the order of
+    REPLICATION_METRICS."""
+    for remote, one in topic.all_replicators.items():
         messages, size_bytes, expired = one.counters.rates
         yield (
-            cluster,
+            remote,
             [
                 0.0,
                 messages,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from magnetar.broker.admin.topics.stats import largest_backlog_bytes, publisher_stats, without_nulls
+from magnetar.broker.admin.topics.stats import largest_backlog_bytes, publisher_stats, replication_stats, without_nulls
 from magnetar.broker.admin.web.handlers import Handlers
 from magnetar.broker.admin.web.responses import CONFLICT, NOT_ACCEPTABLE, AdminError, json, namespace_of
 from magnetar.broker.context import BrokerContext
@@ -51,6 +51,20 @@ OF_CONSUMER: Final = (
     "messageAckRate",
     "clientVersion",
     "metadata",
+)
+OF_REPLICATOR: Final = (
+    "connected",
+    "msgRateExpired",
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "replicationBacklog",
+    "replicationDelayInSeconds",
+    "inboundConnection",
+    "inboundConnectedSince",
+    "outboundConnection",
+    "outboundConnectedSince",
 )
 OF_PUBLISHER: Final = (
     "msgRateIn",
@@ -205,7 +219,10 @@ async def topic_document(topic: Topic, turn: TimeSlice) -> dict[str, Any]:
     stored = topic.ledger if isinstance(topic, PersistentTopic) else None
     document = {
         "publishers": [without_nulls({name: one[name] for name in OF_PUBLISHER}) for one in publishers],
-        "replication": {},
+        "replication": {
+            remote: {name: one[name] for name in OF_REPLICATOR if name in one}
+            for remote, one in replication_stats(topic).items()
+        },
         "subscriptions": subscriptions,
         "producerCount": len(publishers),
         "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
@@ -249,6 +266,7 @@ async def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
     turn = TimeSlice()
     documents = [await topic_document(topic, turn) for topic in topics]
     subscriptions = [one for document in documents for one in document["subscriptions"].values()]
+    replicators = [one for topic in topics for one in topic.all_replicators.values()]
     return {
         "brk_in_rate": sum(document["msgRateIn"] for document in documents),
         "brk_in_tp_rate": sum(document["msgThroughputIn"] for document in documents),
@@ -259,9 +277,9 @@ async def namespace_metrics(topics: list[Topic]) -> dict[str, Any]:
         "brk_no_of_consumers": sum(len(one["consumers"]) for one in subscriptions),
         "brk_no_of_producers": sum(document["producerCount"] for document in documents),
         "brk_no_of_subscriptions": len(subscriptions),
-        "brk_no_of_replicators": 0,
-        "brk_replication_backlog": 0,
-        "brk_max_replication_delay_second": 0.0,
+        "brk_no_of_replicators": len(replicators),
+        "brk_replication_backlog": sum(one.backlog for one in replicators),
+        "brk_max_replication_delay_second": max((one.delay_seconds() for one in replicators), default=0.0),
     }
 
 

@@ -108,14 +108,14 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         "publishers": [one for one in publishers if one["producerName"] in clients] if options.publishers else [],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": with_inbound(
-            {} if topic.replicators is None else topic.replicators.stats(), topic.producers.by_name.values()
-        ),
+        "replication": replication_stats(topic),
         "topicEpoch": topic.producers.topic_epoch,
         "ownerBroker": context.settings.broker_id,
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimeStamp": topic.last_publish_ms,
     }
+    if topic.destination is not None:
+        stats["migrated"] = True
     if topic.publish_limiter is not None:
         stats["publishRateLimitedTimes"] = topic.publish_limiter.times
     if isinstance(topic, PersistentTopic):
@@ -130,6 +130,16 @@ async def topic_stats(topic: Topic, context: BrokerContext, options: StatsOption
         for key, value in stats.items()
         if value is not None
     }
+
+
+def replication_stats(topic: Topic) -> dict[str, Any]:
+    """`replication` of a topic's statistics: by cluster, and by the name of each shadow topic, which Apache's broker
+    leaves out."""
+    found: dict[str, Any] = {}
+    for some in (topic.replicators, topic.shadow_replicators):
+        if some is not None:
+            found.update(some.stats())
+    return with_inbound(found, topic.producers.by_name.values())
 
 
 def with_inbound(replication: dict[str, Any], producers: Iterable[Producer]) -> dict[str, Any]:

@@ -135,6 +135,9 @@ class TopicHandlers(HandlersOfTopics):
         """Raises 422 for a topic that is replicated: what is not sent yet would be lost."""
         policies = await self._service.policies.load(name)
         clusters = () if policies is None or belongs_to_brokers(name) else policies.remote_clusters
+        topic = self._service.topics.get(str(name))
+        if topic is not None and topic.replicators is not None:
+            clusters = clusters or tuple(topic.replicators.running)
         if clusters and await self._access.exists(name):
             raise AdminError(
                 UNPROCESSABLE,
