@@ -54,6 +54,22 @@ class DispatchSettings:
     read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB, low=1, dynamic="broker")
     round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20, low=1, dynamic="broker")
     """Messages that one consumer is sent before the next one's turn."""
+    read_retry_ms_min: int = setting(
+        "dispatcherReadFailureBackoffInitialTimeInMs", 100, low=1, dynamic="broker", unit="ms"
+    )
+    """The pause after the first of several reads that fail. Ours is short enough not to be seen when a bookie restarts;
+    Apache's is 15 s."""
+    read_retry_ms_max: int = setting(
+        "dispatcherReadFailureBackoffMaxTimeInMs", 15_000, low=1, dynamic="broker", unit="ms"
+    )
+    """The longest pause between two reads that fail; Apache's is 60 s."""
+    read_retry_surely_ms: int = setting(
+        "dispatcherReadFailureBackoffMandatoryStopTimeInMs", 0, dynamic="broker", unit="ms"
+    )
+    """When the pauses since the first failure are so long together, a read is tried, whatever the next one would be; 0
+    is no such moment."""
+    redeliveries_told: bool = setting("subscriptionRedeliveryTrackerEnabled", True, dynamic="broker")
+    """Shared and Key_Shared: whether consumers are told how often an entry was delivered before."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000, below_zero=0)
     """Unacknowledged messages that a consumer may hold before it is sent no more; 0 is no limit."""
     unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000, below_zero=0)

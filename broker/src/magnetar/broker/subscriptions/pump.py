@@ -149,6 +149,7 @@ class Pump:
 
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
+        self.reader.follow(settings)
         self._settings = settings
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.round_robin_messages_max = settings.round_robin_messages_max
@@ -192,9 +193,7 @@ class Pump:
         for timer in (self._handover, self._unreadable_retry):
             if timer is not None:
                 timer.cancel()
-        self._unreadable = None
-        self._unreadable_retry = None
-        self._handover = None
+        self._unreadable = self._unreadable_retry = self._handover = None
         self._waits = False
         self._turns.leave(self)
 
@@ -407,7 +406,8 @@ class Pump:
         self.acknowledger.unacked_messages = total
         if 0 < self._settings.unacked_messages_per_subscription_max <= total:
             self.blocked = True
-        consumer.send_entries(entries, share.message_counts, self._cursor.redelivery_counts(entries), ack_sets)
+        counts = self._cursor.redelivery_counts(entries) if self._settings.redeliveries_told else None
+        consumer.send_entries(entries, share.message_counts, counts, ack_sets)
 
     def _leave(self, dispatcher: Dispatcher, filtered: FilteredEntries, left: EntryBatch, *, replayed: bool) -> None:
         """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room, or
