@@ -81,6 +81,7 @@ def ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedge
         parts.clock,
         asyncio.get_running_loop(),
         cache_bytes_max=settings.managed_ledger_cache_bytes_max,
+        cache_seconds_max=settings.managed_ledger_cache_seconds_max,
         settings=parts.ledger_settings,
         offloaders=Offloaders(parts.environment.offloader),
     )

@@ -132,6 +132,11 @@ class BrokerSettings:
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
     consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
     managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB, dynamic="broker")
+    managed_ledger_cache_seconds_max: float = setting(
+        "managedLedgerCacheEvictionTimeThresholdMillis", 120.0, dynamic="broker"
+    )
+    """Entries that are older leave the cache, so that idle topics give their memory back; at most twice as old, for so
+    often is looked. Apache's is one second: what was read ahead for a slow consumer is then read again."""
     storage_statistics_seconds: int = setting("managedLedgerStatsPeriodSeconds", 60, low=1)
     """How long a period is whose writes, reads and cache hits the metrics tell."""
     default_namespace_bundles: int = setting(

@@ -162,6 +162,12 @@ class PolicySettings:
         "subscribeRatePeriodPerConsumerInSecond", 30, unit="seconds", dynamic="broker", low=1
     )
 
+    seek_clock_skew_ms: int = setting(
+        "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis", 60_000, dynamic="broker", below_zero=-1
+    )
+    """A seek to a time looks at ledgers that were closed about then: by so much may the clocks of publishers differ
+    from that of the broker that closed a ledger. -1: it looks at all of them."""
+
     encryption_required: bool = setting("encryptionRequireOnProducer", False)
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
