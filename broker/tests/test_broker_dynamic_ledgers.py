@@ -71,6 +71,18 @@ async def test_a_seek_to_a_time_believes_the_ledgers_or_the_messages() -> None:
         assert await found() == 8
 
 
+async def test_what_cannot_be_read_now_is_given_up_by_force_at_once() -> None:
+    async with MemoryBroker() as broker:
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        dynamic, topic = broker.running.context.dynamic, broker.service.topics[TOPIC]
+        for switched in (True, False):
+            for name in ("schemaLedgerForceRecovery", "managedLedgerForceRecovery"):
+                await (dynamic.set(name, "true") if switched else dynamic.remove(name))
+            assert broker.service.schemas.unreadable_is_lost is switched
+            assert topic.ledger.settings.cursors_recovered_by_force is switched
+
+
 async def test_entries_that_are_too_old_leave_the_cache() -> None:
     async with MemoryBroker() as broker:
         client = await broker.connect()

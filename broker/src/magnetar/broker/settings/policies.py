@@ -180,6 +180,8 @@ class PolicySettings:
     schema_compatibility: Strategy = setting("schemaCompatibilityStrategy", Strategy.FULL)
     schema_auto_update_allowed: bool = setting("isAllowAutoUpdateSchemaEnabled", True, dynamic="broker")
     """Whether producers may bring new schemas, where the namespace does not say."""
+    schema_force_recovery: bool = setting("schemaLedgerForceRecovery", False, dynamic="broker")
+    """Whether a version of a schema that bookies cannot give now counts as lost, and its topic goes on without."""
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True)
     delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000, low=1)
     deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", False)
