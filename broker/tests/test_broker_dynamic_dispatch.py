@@ -109,3 +109,107 @@ async def test_how_often_a_message_was_delivered_is_told_or_not() -> None:
         assert [await redelivered(client) for _ in range(2)] == [0, 0]
         await dynamic.remove("subscriptionRedeliveryTrackerEnabled")
         assert await redelivered(client) == 4
+
+
+def follow(stage: Stage, *, pauses: bool) -> None:
+    """The policy holds from now on, or no longer."""
+    settings = DispatchSettings(pauses_on_ack_state=pauses)
+    stage.subscription.follow(EffectivePolicies(ledger=ManagedLedgerSettings(), dispatch=settings), None)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_nothing_new_is_sent_while_not_all_acknowledgements_can_be_stored(kind: SubscriptionType) -> None:
+    stage = Stage(kind)
+    stage.cursor.ranges_max = 2
+    follow(stage, pauses=True)
+    stage.join("a")
+    stage.publish(8)
+    assert stage.received("a") == list(range(8))
+    stage.ack("a", 1, 3)
+    stage.publish()
+    assert stage.received("a") == [8], "two stretches are stored"
+    stage.ack("a", 5)
+    stage.publish(2)
+    assert stage.received("a") == []
+    stage.redeliver("a", 4)
+    assert stage.received("a") == [4], "what is sent again makes it no worse"
+    stage.ack("a", 7)
+    assert stage.received("a") == []
+    stage.ack("a", 4)
+    assert stage.received("a") == []
+    stage.ack("a", 6)
+    assert stage.received("a") == [9, 10]
+    stage.validate()
+
+
+def test_who_waits_for_acknowledgements_to_be_stored_goes_on_without_the_policy() -> None:
+    stage = Stage(SubscriptionType.SHARED)
+    stage.cursor.ranges_max = 0
+    stage.join("a")
+    stage.publish(3)
+    stage.ack("a", 1)
+    stage.publish()
+    assert stage.received("a") == [0, 1, 2, 3], "it is off as a rule"
+    follow(stage, pauses=True)
+    stage.publish()
+    assert stage.received("a") == []
+    follow(stage, pauses=False)
+    assert stage.received("a") == [4]
+
+
+def test_one_receiver_does_not_wait_for_acknowledgements_to_be_stored() -> None:
+    stage = Stage(SubscriptionType.EXCLUSIVE)
+    stage.cursor.ranges_max = 0
+    follow(stage, pauses=True)
+    stage.join("a")
+    stage.publish(3)
+    stage.ack("a", 1)
+    stage.publish()
+    assert stage.received("a") == [0, 1, 2, 3]
+
+
+PAUSES: Final = "dispatcherPauseOnAckStatePersistent"
+
+
+async def sent(client: ProtocolClient) -> int:
+    """How many messages came meanwhile."""
+    return len([one for one in await client.round_trip() if one.name == "MESSAGE"])
+
+
+async def test_topic_namespace_and_broker_say_whether_acknowledgements_must_be_stored(admin: Any) -> None:
+    broker = admin.broker
+    client = await broker.connect()
+    await client.consumer(TOPIC, subType=1)
+    await client.producer(TOPIC)
+    topic = broker.service.topics[TOPIC]
+    topic.ledger.settings.unacked_ranges_max = 0
+    client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=1_000)
+    await client.publish(3)
+    messages = await client.messages(3, permits=0)
+    await client.request(pb.BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[messages[1].body.message_id])
+    namespace = "/admin/v2/namespaces/public/default/" + PAUSES
+    of_topic = "/admin/v2/persistent/public/default/t/" + PAUSES
+    dynamic = broker.running.context.dynamic
+
+    async def pauses() -> bool:
+        (subscription,) = topic.subscriptions.values()
+        return bool(subscription._pump._settings.pauses_on_ack_state)
+
+    assert not await pauses()
+    await dynamic.set(PAUSES + "Enabled", "true")
+    topic.ledger.settings.unacked_ranges_max = 0
+    await client.publish(1, first=3)
+    assert (await pauses(), await sent(client)) == (True, 0)
+    await admin.check(("GET", of_topic, None, 200, False), ("GET", of_topic + "?applied=true", None, 200, True))
+    await dynamic.remove(PAUSES + "Enabled")
+    assert (await pauses(), await sent(client)) == (False, 1)
+    await admin.check(("POST", namespace, None, 204, None))
+    assert await pauses()
+    await admin.check(("DELETE", namespace, None, 204, None))
+    assert not await pauses()
+    await admin.check(("POST", of_topic, None, 204, None))
+    assert await pauses()
+    await admin.check(("GET", of_topic, None, 200, True), ("DELETE", of_topic, None, 204, None))
+    assert not await pauses()
+    await dynamic.set(PAUSES + "Enabled", "true")
+    assert not await pauses(), "what the namespace was told counts"

@@ -68,6 +68,8 @@ class DispatchSettings:
     )
     """When the pauses since the first failure are so long together, a read is tried, whatever the next one would be; 0
     is no such moment."""
+    pauses_on_ack_state: bool = setting("dispatcherPauseOnAckStatePersistentEnabled", False, dynamic="broker")
+    """Shared and Key_Shared: whether nothing new is sent while more stretches are acknowledged than are stored."""
     redeliveries_told: bool = setting("subscriptionRedeliveryTrackerEnabled", True, dynamic="broker")
     """Shared and Key_Shared: whether consumers are told how often an entry was delivered before."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000, below_zero=0)
