@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import typing
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +26,7 @@ from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
+ROOT = Path(__file__).parents[2]
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
 
@@ -50,6 +53,22 @@ async def test_every_name_is_a_setting() -> None:
     assert set(names) == known
     assert set(SWITCHES) < known
     assert len(names) == 119, "of the 154 that Pulsar has, those that do something here, and our own"
+
+
+def test_the_page_names_every_dynamic_setting_that_is_refused() -> None:
+    """As Apache's broker 4.0.8 listed them when it was recorded."""
+    recorded = json.loads((ROOT / "e2e/local/expected/pulsar_admin.json").read_text(encoding="utf-8"))
+    (apaches,) = [set(one["output"]) for one in recorded if one["command"] == "brokers list-dynamic-config"]
+    ours = {name for row in SETTINGS.rows if row.dynamic for name in row.names}
+    page = (ROOT / "docs/COMPATIBILITY.md").read_text(encoding="utf-8")
+    section = page.partition("### Dynamic settings that are refused\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", section, re.MULTILINE)
+    named = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert sorted(named) == sorted(apaches - ours)
+    assert all(len(reason) > 10 for _, reason in rows)
+    counts = re.search(r"(\d+) of\n  the (\d+) that Apache's broker has hold at once .*; (\d+) are\n", page)
+    assert counts is not None
+    assert [int(count) for count in counts.groups()] == [len(apaches & ours), len(apaches), len(named)]
 
 
 async def test_what_was_set_before_and_what_others_set() -> None:
