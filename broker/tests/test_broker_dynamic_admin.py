@@ -113,8 +113,8 @@ async def test_what_each_bundle_does_is_told_or_not(memory_broker: MemoryBroker,
     await dynamic.set(BUNDLES, "true")
     lines = await bundle_lines(memory_broker)
     declared = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    names = ("msg_rate_in", "msg_rate_out", "topics_count", "consumer_count", "producer_count")
-    names += ("msg_throughput_in", "msg_throughput_out")
+    names = ["msg_rate_in", "msg_rate_out", "topics_count", "consumer_count", "producer_count"]
+    names += ["msg_throughput_in", "msg_throughput_out"]
     assert sorted(declared) == sorted(f"pulsar_bundle_{name}" for name in names)
     for name in ("topics", "consumer", "producer"):
         (found,) = [line for line in lines if f"bundle_{name}_count{{" in line and not line.endswith(" 0")]
