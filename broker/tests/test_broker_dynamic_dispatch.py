@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.unsticking import unstick
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -166,6 +167,52 @@ def test_one_receiver_does_not_wait_for_acknowledgements_to_be_stored() -> None:
     stage.ack("a", 1)
     stage.publish()
     assert stage.received("a") == [0, 1, 2, 3]
+
+
+def test_a_subscription_that_sends_what_it_can_is_not_stuck() -> None:
+    stage = Stage(SubscriptionType.SHARED)
+    assert not unstick(stage.subscription)
+    stage.join("a", permits=3)
+    assert not unstick(stage.subscription)
+    stage.publish(5)
+    assert not unstick(stage.subscription), "its consumer takes no more"
+    assert stage.received("a") == [0, 1, 2]
+    stage.consumers["a"].allow(1)
+    assert unstick(stage.subscription), "nobody has told it"
+    assert stage.received("a") == [3]
+    stage.cursor.cached_from = 9
+    stage.consumers["a"].allow(1)
+    assert unstick(stage.subscription)
+    assert not unstick(stage.subscription), "it reads by now"
+    assert stage.received("a") == [4]
+
+
+async def test_subscriptions_that_are_stuck_are_looked_for_where_that_is_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with MemoryBroker() as broker:
+        client = await broker.connect()
+        await client.consumer(TOPIC)
+        await client.producer(TOPIC)
+        await client.publish(3)
+        topic, dynamic = broker.service.topics[TOPIC], broker.running.context.dynamic
+        (consumer,) = topic.subscriptions["s"].consumers
+
+        async def look() -> int:
+            """Room for one message that nobody tells the subscription of; what comes after the look."""
+            consumer.allow(1)
+            broker.service.upkeep._update_rates(topic)
+            return await sent(client)
+
+        assert await look() == 0
+        await dynamic.set("unblockStuckSubscriptionEnabled", "true")
+        assert await look() >= 1
+        assert f"{TOPIC} / s could send something and did not" in caplog.text
+        await dynamic.remove("unblockStuckSubscriptionEnabled")
+        before = caplog.text
+        consumer.permits = 0
+        await look()
+        assert caplog.text.count("did not") == before.count("did not")
 
 
 PAUSES: Final = "dispatcherPauseOnAckStatePersistent"

@@ -52,7 +52,7 @@ async def test_every_name_is_a_setting() -> None:
     known = {name for row in SETTINGS.rows if row.dynamic for name in row.names}
     assert set(names) == known
     assert set(SWITCHES) < known
-    assert len(names) == 119, "of the 154 that Pulsar has, those that do something here, and our own"
+    assert len(names) == 120, "of the 154 that Pulsar has, those that do something here, and our own"
 
 
 def test_the_page_names_every_dynamic_setting_that_is_refused() -> None:

@@ -169,6 +169,8 @@ class PolicySettings:
     from that of the broker that closed a ledger. -1: it looks at all of them."""
 
     encryption_required: bool = setting("encryptionRequireOnProducer", False)
+    stuck_subscriptions_unblocked: bool = setting("unblockStuckSubscriptionEnabled", False, dynamic="broker")
+    """Whether subscriptions are looked at now and then that could send something and do not."""
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
     )
