@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.subscriptions.entry_reader import ReadState
+
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription
 
@@ -17,7 +19,7 @@ def unstick(subscription: Subscription) -> bool:
         return False
     before = _entries_out(subscription)
     pump.run()
-    return not pump.idle or _entries_out(subscription) != before
+    return pump.reader.state is not ReadState.IDLE or _entries_out(subscription) != before
 
 
 def _entries_out(subscription: Subscription) -> int:
