@@ -52,6 +52,8 @@ class MemoryCursor:
         self.failures = 0
         """So many more reads in the background fail."""
         self.background_reads = 0
+        self.ranges_max = 10_000
+        """So many stretches that are acknowledged can be stored."""
         self.persisted: list[Callable[[MagnetarError | None], None]] = []
 
     @property
@@ -128,6 +130,10 @@ class MemoryCursor:
     def individual_ranges(self) -> int:
         mark = self.mark_delete[1]
         return len([each for each in self.acknowledged if each > mark and each - 1 not in self.acknowledged])
+
+    @property
+    def state_fits(self) -> bool:
+        return self.individual_ranges <= self.ranges_max
 
     def rewind(self) -> None:
         self.next_entry = self.mark_delete[1] + 1

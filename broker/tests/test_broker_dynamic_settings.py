@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import typing
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import aiohttp
 import pytest
+from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.dynamic import PATH, DynamicPart, DynamicSettings, NotDynamic
 from magnetar.broker.settings.load import SWITCHES
@@ -14,10 +20,13 @@ from magnetar.broker.settings.names import SETTINGS
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.core.errors import PeerError, SettingError
+from magnetar.core.setting import Row
+from magnetar.core.settings_file import kind_of, range_of
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
+ROOT = Path(__file__).parents[2]
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
 
@@ -43,7 +52,23 @@ async def test_every_name_is_a_setting() -> None:
     known = {name for row in SETTINGS.rows if row.dynamic for name in row.names}
     assert set(names) == known
     assert set(SWITCHES) < known
-    assert len(names) == 103, "of the 154 that Pulsar has, those that do something here, and our own"
+    assert len(names) == 120, "of the 154 that Pulsar has, those that do something here, and our own"
+
+
+def test_the_page_names_every_dynamic_setting_that_is_refused() -> None:
+    """As Apache's broker 4.0.8 listed them when it was recorded."""
+    recorded = json.loads((ROOT / "e2e/local/expected/pulsar_admin.json").read_text(encoding="utf-8"))
+    (apaches,) = [set(one["output"]) for one in recorded if one["command"] == "brokers list-dynamic-config"]
+    ours = {name for row in SETTINGS.rows if row.dynamic for name in row.names}
+    page = (ROOT / "docs/COMPATIBILITY.md").read_text(encoding="utf-8")
+    section = page.partition("### Dynamic settings that are refused\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", section, re.MULTILINE)
+    named = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert sorted(named) == sorted(apaches - ours)
+    assert all(len(reason) > 10 for _, reason in rows)
+    counts = re.search(r"(\d+) of\n  the (\d+) that Apache's broker has hold at once .*; (\d+) are\n", page)
+    assert counts is not None
+    assert [int(count) for count in counts.groups()] == [len(apaches & ours), len(apaches), len(named)]
 
 
 async def test_what_was_set_before_and_what_others_set() -> None:
@@ -201,3 +226,53 @@ async def test_an_answer_that_comes_late_is_not_the_last_word() -> None:
     assert part.current.admin.tenants_max == 4
     dynamic.close()
     await store.close()
+
+
+def unfit(row: Row) -> list[str]:
+    """Values that a setting cannot have: of another type, of no member, out of its range."""
+    kind = kind_of(row)
+    if kind is str and row.words is None and row.read is None:
+        return []
+    if typing.get_origin(kind) is tuple:
+        return []
+    found = ["nonsense"]
+    bounds = range_of(row, row.name)
+    if bounds is not None:
+        found += [str(int(bounds[1]) + 1), "1" + "0" * 30, "1,5", "nan"]
+        if row.below_zero is None:
+            found.append(str(int(bounds[0]) - 1))
+    return found
+
+
+async def test_what_a_setting_cannot_be_is_refused_and_changes_nothing(admin: Any) -> None:
+    dynamic = admin.broker.running.context.dynamic
+    tried = 0
+    for row in SETTINGS.rows:
+        if not row.dynamic:
+            continue
+        for value in unfit(row):
+            status, told = await admin("POST", f"{CONFIGURATION}/{row.name}/{quote(value, safe='')}")
+            assert (status, "Invalid dynamic-config value" in str(told)) == (412, True), (row.name, value, told)
+            tried += 1
+    assert tried > 250
+    assert await dynamic.values() == {}
+    await admin.check(
+        ("POST", CONFIGURATION + "/defaultNumPartitions/3", None, 200, None),
+        ("POST", CONFIGURATION + "/defaultNumPartitions/0", None, 412, "from 1 to"),
+        ("GET", CONFIGURATION + "/values", None, 200, {"defaultNumPartitions": "3"}),
+    )
+    assert admin.broker.service.settings.auto_creation.default_partitions == 3
+
+
+async def test_a_setting_that_is_deleted_goes_back_to_the_brokers_file() -> None:
+    settings = BrokerSettings(admin=AdminSettings(tenants_max=7))
+    async with MemoryBroker(settings) as broker, aiohttp.ClientSession() as session:
+        url = f"{broker.admin_url}{CONFIGURATION}"
+        for verb, path, found in (("POST", "/maxTenants/9", "9"), ("DELETE", "/maxTenants", "7")):
+            async with session.request(verb, url + path) as answer:
+                assert answer.status == 200
+            async with session.get(url + "/runtime") as answer:
+                assert (await answer.json())["maxTenants"] == found
+            assert broker.service.settings.admin.tenants_max == int(found)
+        async with session.get(url + "/values") as answer:
+            assert await answer.json() == {}

@@ -95,7 +95,6 @@ def test_what_is_in_force_has_a_field_of_its_own() -> None:
         "backlog_quota",
         "entry_filters",
         "offload",
-        "pause_on_ack_state",
         "property_keys_for_metrics",
         "replication",
         "retention",

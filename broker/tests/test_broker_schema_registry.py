@@ -235,6 +235,24 @@ async def test_a_lost_version_does_not_lock_the_topic(registry: SchemaRegistry, 
     assert await registry.put_if_absent(ID, avro("c"), Strategy.FULL) == 3
 
 
+async def test_a_version_that_cannot_be_read_now_is_lost_by_force_only(
+    registry: SchemaRegistry, ledgers: MemoryLedgers
+) -> None:
+    for name in "abc":
+        await registry.put_if_absent(ID, avro(name), Strategy.FULL)
+    ledgers.away.add(2)
+    with pytest.raises(LedgerUnavailable):
+        await registry.get(ID)
+    registry.unreadable_is_lost = True
+    newest = await registry.get(ID)
+    assert newest is not None
+    assert newest.version == 1
+    assert await registry.put_if_absent(ID, avro("d"), Strategy.FULL) == 3
+    registry.unreadable_is_lost = False
+    ledgers.away.clear()
+    assert [stored.version for stored in await registry.all_versions(ID)] == [0, 1, 2, 3]
+
+
 async def test_what_fails_leaves_no_ledger(registry: SchemaRegistry, ledgers: MemoryLedgers) -> None:
     ledgers.fail_appends_after = 0
     with pytest.raises(LedgerUnavailable):

@@ -86,7 +86,10 @@ def test_strategies_are_class_names_of_which_the_last_part_counts() -> None:
     assert settings.shedding_strategy is SheddingStrategy.THRESHOLD
     assert settings.placement_strategy is PlacementStrategy.LEAST_MESSAGE_RATE
     with pytest.raises(SettingError, match="BalancedShedder, ThresholdShedder, OverloadShedder, UniformLoadShedder"):
-        built(loadBalancerLoadSheddingStrategy="org.apache.pulsar.broker.loadbalance.impl.AvgShedder")
+        built(loadBalancerLoadSheddingStrategy="org.apache.pulsar.broker.loadbalance.impl.SomeShedder")
+    name = "org.apache.pulsar.broker.loadbalance.impl.AvgShedder"
+    both = built(loadBalancerLoadSheddingStrategy=name, loadBalancerLoadPlacementStrategy=name)
+    assert (both.shedding_strategy, both.placement_strategy) == (SheddingStrategy.AVG, PlacementStrategy.AVG)
 
 
 def test_the_name_that_pulsar_once_misspelt_is_understood() -> None:

@@ -73,5 +73,5 @@ def test_every_name_finds_a_field() -> None:
 
 @pytest.mark.parametrize("name", ["loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy"])
 def test_unknown_strategies_are_refused(name: str) -> None:
-    with pytest.raises(SettingError, match=f"{name} is .*AvgShedder"):
-        given(**{name: OURS + "AvgShedder"}).build(BalanceSettings())
+    with pytest.raises(SettingError, match=f"{name} is .*TransferShedder"):
+        given(**{name: OURS + "TransferShedder"}).build(BalanceSettings())

@@ -356,3 +356,18 @@ async def test_a_closed_durable_cursor_holds_back_trimming_and_opens_again(world
     again = await ledger.open_cursor("sub", LATEST)
     assert again is not cursor
     assert again.mark_delete == at[0]
+
+
+async def test_whether_all_that_is_acknowledged_is_stored(world: ManagedWorld) -> None:
+    ledger = await world.factory(keeping(unacked_ranges_max=2)).open(NAME)
+    positions = await filled(ledger)
+    kept, passing = await ledger.open_cursor("a", EARLIEST), ledger.new_non_durable_cursor("b", EARLIEST)
+    for cursor in (kept, passing):
+        cursor.acknowledge([positions[number] for number in (1, 2, 3, 12)])
+        assert cursor.state_fits, "four entries in two stretches"
+        cursor.acknowledge([positions[20]])
+    assert (kept.state_fits, passing.state_fits) == (False, True), "of the latter nothing is stored at all"
+    kept.acknowledge([positions[0]])
+    assert kept.state_fits
+    ledger.settings.unacked_ranges_max = 1
+    assert not kept.state_fits

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.ledger.api import LedgerNotFound, LedgerUnavailable
-from magnetar.managed.factory import CACHE_AGE_SECONDS_MAX
+from magnetar.managed.factory import TIERED_LOOK_SECONDS
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.offload.testing import MemoryObjects, MemoryStores
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -155,11 +155,11 @@ async def test_readers_that_nobody_uses_are_closed(world: OffloadWorld) -> None:
     opened = world.offloader.opened
     await world.read_all(ledger)
     world.clock.ms += 100_000
-    await asyncio.sleep(CACHE_AGE_SECONDS_MAX)
+    await asyncio.sleep(TIERED_LOOK_SECONDS)
     await world.read_all(ledger)
     assert world.offloader.opened == opened + 1
     world.clock.ms += 601_000
-    await asyncio.sleep(CACHE_AGE_SECONDS_MAX)
+    await asyncio.sleep(TIERED_LOOK_SECONDS)
     await world.read_all(ledger)
     assert world.offloader.opened == opened + 2
 

@@ -461,6 +461,23 @@ async def test_a_cursor_does_not_fall_back_because_bookies_do_not_give_its_last_
     assert has(ledger.cursors["sub"], at, 3)
 
 
+async def test_a_cursor_falls_back_by_force_while_bookies_do_not_give_its_last_entry(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, cursor, at = await with_receipts(world, 3)
+    assert cursor.storage is not None
+    for stored in world.ledgers.stored.values():
+        stored.closed = True
+    world.ledgers.unreachable = True
+    ledger.settings.cursors_recovered_by_force = True
+    await ledger.load_cursors(["sub"])
+    assert "managedLedgerForceRecovery" in caplog.text
+    assert not has(ledger.cursors["sub"], at, 3), "it is delivered again"
+    world.ledgers.unreachable = False
+    await ledger.load_cursors(["sub"])
+    assert has(ledger.cursors["sub"], at, 3)
+
+
 async def test_a_cursor_does_not_fall_back_because_of_a_wrong_password(world: World) -> None:
     ledger, cursor, at = await with_receipts(world, 3)
     storage = cursor.storage

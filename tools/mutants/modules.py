@@ -87,7 +87,7 @@ _SUBSCRIPTION_TESTS: Final = _files(
     "broker/tests",
     *("broker_dispatch_choosers", "broker_dispatch_edges", "broker_subscription_shared", "broker_subscription_single"),
     *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
-    *("broker_policies_dispatch", "broker_topic_faults"),
+    *("broker_policies_dispatch", "broker_topic_faults", "broker_dynamic_dispatch"),
 )
 _OWNERSHIP_TESTS: Final = _files(
     "broker/tests",

@@ -81,6 +81,7 @@ def ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedge
         parts.clock,
         asyncio.get_running_loop(),
         cache_bytes_max=settings.managed_ledger_cache_bytes_max,
+        cache_seconds_max=settings.managed_ledger_cache_seconds_max,
         settings=parts.ledger_settings,
         offloaders=Offloaders(parts.environment.offloader),
     )
@@ -88,14 +89,16 @@ def ledger_factory(settings: BrokerSettings, parts: BrokerParts) -> ManagedLedge
     return factory
 
 
-def _schema_registry(parts: BrokerParts) -> SchemaRegistry:
+def _schema_registry(settings: BrokerSettings, parts: BrokerParts) -> SchemaRegistry:
     ledger_settings = parts.ledger_settings
     options = LedgerOptions(
         ensemble_size=ledger_settings.ensemble_size,
         write_quorum=ledger_settings.write_quorum,
         ack_quorum=ledger_settings.ack_quorum,
     )
-    return SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options), parts.clock)
+    registry = SchemaRegistry(SchemaStorage(parts.store, parts.ledgers, options), parts.clock)
+    registry.unreadable_is_lost = settings.policies.schema_force_recovery
+    return registry
 
 
 def _topic_policies(
@@ -140,7 +143,7 @@ def assemble(
     load = _load_manager(settings, parts, roles.load, ownership, peers, client)
     peers.admin.known = KnownPeers(lambda: (ownership.own, *load.brokers().values()), load.brokers_now)
     lookup = roles.lookup(settings, resources, bundles, ownership, load)
-    service = roles.service(settings, parts.store, managed, _schema_registry(parts), parts.clock, lookup)
+    service = roles.service(settings, parts.store, managed, _schema_registry(settings, parts), parts.clock, lookup)
     moves = BundleMoves(service, bundles, load, peers, parts.balance_settings)
     topic_policies = _topic_policies(settings, parts.store, client, service, load)
     access = _access_control(settings, resources, service)
@@ -223,6 +226,7 @@ def _dynamic_settings(
 
     def use_broker(new: BrokerSettings) -> None:
         service.use_settings(new)
+        service.schemas.unreadable_is_lost = new.policies.schema_force_recovery
         load.use_settings(new.load)
         if access is not None and access.authorizer is not None:
             access.authorizer.use_super_users(new.access.super_user_roles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from magnetar.balance.avg_shedding import AvgShedder
 from magnetar.balance.balanced import BalancedShedder
 from magnetar.balance.filters import Candidates
 from magnetar.balance.memory import Memory
@@ -26,6 +27,8 @@ def shedder_of(settings: BalanceSettings) -> Shedder:
         return OverloadShedder()
     if settings.shedding_strategy is SheddingStrategy.UNIFORM:
         return UniformLoadShedder()
+    if settings.shedding_strategy is SheddingStrategy.AVG:
+        return AvgShedder()
     return BalancedShedder(settings.balanced)
 
 

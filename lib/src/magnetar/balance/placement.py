@@ -32,6 +32,8 @@ def placer_of(settings: BalanceSettings) -> Placer:
         return LeastResourceUsageWithWeight(settings)
     if settings.placement_strategy is PlacementStrategy.ROUND_ROBIN:
         return RoundRobin()
+    if settings.placement_strategy is PlacementStrategy.AVG:
+        return AnyBroker()
     return LeastLoad(settings)
 
 
@@ -109,6 +111,14 @@ class RoundRobin:
         chosen = candidates[self._count % len(candidates)]
         self._count += 1
         return chosen, f"next in turn of {len(candidates)} brokers"
+
+
+class AnyBroker:
+    """`AvgShedder` as a placement: one of them, whatever they bear."""
+
+    def choose(self, bundle: BundleName, candidates: Sequence[BrokerView]) -> tuple[BrokerView, str]:
+        """Choose one of the candidates, of which there is at least one; and why, with the numbers."""
+        return spread(bundle, candidates), f"one of {len(candidates)} brokers"
 
 
 def spread(bundle: BundleName, candidates: Sequence[BrokerView]) -> BrokerView:

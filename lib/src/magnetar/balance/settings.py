@@ -24,15 +24,15 @@ SPLIT_ALGORITHMS: Final = (RANGE_EQUALLY, TOPIC_COUNT_EQUALLY, SPECIFIED_POSITIO
 
 
 class SheddingStrategy(enum.Enum):
-    """Who decides which bundles leave a broker, by the last part of the class name that Pulsar's setting holds.
-
-    Pulsar's AvgShedder is a shedder and a placement at once; it is not there."""
+    """Who decides which bundles leave a broker, by the last part of the class name that Pulsar's setting holds."""
 
     BALANCED = "BalancedShedder"
     """Ours: levels the weighted load of all brokers, with traffic or without (`magnetar.balance.balanced`)."""
     THRESHOLD = "ThresholdShedder"
     OVERLOAD = "OverloadShedder"
     UNIFORM = "UniformLoadShedder"
+    AVG = "AvgShedder"
+    """Pulsar's is a shedder and a placement at once, and so it is named twice."""
 
 
 class PlacementStrategy(enum.Enum):
@@ -43,6 +43,8 @@ class PlacementStrategy(enum.Enum):
     LEAST_MESSAGE_RATE = "LeastLongTermMessageRate"
     LEAST_RESOURCE_USAGE = "LeastResourceUsageWithWeight"
     ROUND_ROBIN = "RoundRobinBrokerSelector"
+    AVG = "AvgShedder"
+    """Any of them: what it sheds has its destination already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,20 @@ class UniformSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AvgSettings:
+    """`AvgShedder`'s; it moves as much as `UniformSettings` says."""
+
+    low_percent: float = setting("loadBalancerAvgShedderLowThreshold", 15, dynamic="broker")
+    """By how much the usages of two brokers must differ for the one to give to the other, at last."""
+    high_percent: float = setting("loadBalancerAvgShedderHighThreshold", 40, dynamic="broker")
+    """By how much they must differ for that to happen soon."""
+    low_hits: int = setting("loadBalancerAvgShedderHitCountLowThreshold", 8, dynamic="broker")
+    """Rounds in a row with a difference of the low threshold before anything moves."""
+    high_hits: int = setting("loadBalancerAvgShedderHitCountHighThreshold", 2, dynamic="broker")
+    """Rounds in a row with a difference of the high threshold before anything moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedSettings:
     """`BalancedShedder`'s, all ours but one."""
 
@@ -234,4 +250,5 @@ class BalanceSettings:
     split: SplitSettings = field(default_factory=SplitSettings)
     threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
     uniform: UniformSettings = field(default_factory=UniformSettings)
+    avg: AvgSettings = field(default_factory=AvgSettings)
     balanced: BalancedSettings = field(default_factory=BalancedSettings)

@@ -1,4 +1,4 @@
-"""Which bundles leave their brokers: Pulsar's three strategies of `LoadSheddingStrategy`, to be chosen by name.
+"""Which bundles leave their brokers: three of Pulsar's strategies of `LoadSheddingStrategy`, to be chosen by name.
 
 They look at rates and usages alone and move nothing that carries less than their minimum. Where bundles go is left to
 placement, as Pulsar does. Rates are the last reported ones where Pulsar takes its short-term average.

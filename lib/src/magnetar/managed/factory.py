@@ -44,7 +44,13 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 CACHE_AGE_SECONDS_MAX: Final = 120.0
-"""Entries of idle topics give their memory back after so long (at most twice as long: so often is looked)."""
+"""Entries of idle topics give their memory back after so long, where nobody says otherwise."""
+
+CACHE_LOOK_SECONDS_MIN: Final = 0.1
+"""How often the cache is looked at for old entries, at most."""
+
+TIERED_LOOK_SECONDS: Final = 120.0
+"""How often readers of offloaded ledgers are looked for that nobody uses."""
 
 TIERED_IDLE_SECONDS_MAX: Final = 600.0
 """Pulsar's default of `managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds`."""
@@ -67,6 +73,7 @@ class ManagedLedgerFactory:
         loop: asyncio.AbstractEventLoop,
         *,
         cache_bytes_max: int = 64 * MIB,
+        cache_seconds_max: float = CACHE_AGE_SECONDS_MAX,
         settings: ManagedLedgerSettings | None = None,
         offloaders: Offloaders | None = None,
     ) -> None:
@@ -83,7 +90,9 @@ class ManagedLedgerFactory:
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._following: dict[str, asyncio.Task[FollowedLedger]] = {}
         self._closed: bool = False
-        self._timer: asyncio.TimerHandle = loop.call_later(CACHE_AGE_SECONDS_MAX, self._age_cache)
+        self._cache_seconds_max: float = cache_seconds_max
+        self._aging: asyncio.TimerHandle = self._age_cache_later()
+        self._closing: asyncio.TimerHandle = loop.call_later(TIERED_LOOK_SECONDS, self._look_for_unused_readers)
 
     async def open(
         self,
@@ -222,7 +231,8 @@ class ManagedLedgerFactory:
     async def close(self) -> None:
         """Close all managed ledgers and wait for what runs in the background."""
         self._closed = True
-        self._timer.cancel()
+        self._aging.cancel()
+        self._closing.cancel()
         if opening := [*self._opening.values(), *self._following.values()]:
             await asyncio.wait(opening)
         for ledger in self.opened():
@@ -322,12 +332,26 @@ class ManagedLedgerFactory:
         if self._open.get(name) is ledger:
             del self._open[name]
 
+    def keep_cached(self, seconds_max: float) -> None:
+        """Entries stay in the cache for so long, or as they are looked for up to twice as long, from now on."""
+        if seconds_max != self._cache_seconds_max:
+            self._cache_seconds_max = seconds_max
+            self._aging.cancel()
+            self._age_cache()
+
+    def _age_cache_later(self) -> asyncio.TimerHandle:
+        seconds = max(CACHE_LOOK_SECONDS_MIN, self._cache_seconds_max)
+        return self._shared.loop.call_later(seconds, self._age_cache)
+
     def _age_cache(self) -> None:
-        now_seconds = self._shared.clock.monotonic_seconds()
-        self.cache.evict_older_than(now_seconds - CACHE_AGE_SECONDS_MAX)
+        self.cache.evict_older_than(self._shared.clock.monotonic_seconds() - self._cache_seconds_max)
+        self._aging = self._age_cache_later()
+
+    def _look_for_unused_readers(self) -> None:
         if self._shared.tiered_readers:
+            now_seconds = self._shared.clock.monotonic_seconds()
             self._shared.start(self._close_unused_readers(now_seconds - self.tiered_idle_seconds_max))
-        self._timer = self._shared.loop.call_later(CACHE_AGE_SECONDS_MAX, self._age_cache)
+        self._closing = self._shared.loop.call_later(TIERED_LOOK_SECONDS, self._look_for_unused_readers)
 
     async def _close_unused_readers(self, since_seconds: float) -> None:
         for readers in list(self._shared.tiered_readers):

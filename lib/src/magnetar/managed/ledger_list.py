@@ -211,6 +211,20 @@ class LedgerList:
         record = self.get(ledger_id)
         return 0 if record is None or not record.entries else record.size_bytes // record.entries
 
+    def indexes_around(self, time_ms: int, skew_ms: int) -> tuple[int, int]:
+        """Between which indexes the first entry of a time is, by when ledgers were closed; clocks may differ by so much
+        from those of whoever says the time of an entry (Pulsar `PersistentMessageFinder.getFindPositionRange`)."""
+        low = high = 0
+        for record in self._records:
+            if record.closed_ms == 0:
+                break
+            high += record.entries
+            if record.closed_ms <= time_ms - skew_ms:
+                low = high
+            elif record.closed_ms > time_ms + skew_ms:
+                return low, high
+        return low, self.number_of_entries()
+
     def entry_at(self, index: int) -> Position:
         """The position of the index-th entry, from 0."""
         assert index >= 0

@@ -190,9 +190,14 @@ class ManagedLedger:
             self._non_durable.remove(cursor)
         self.appends.cache_wanted = bool(self.cursors or self._non_durable)
 
-    async def find_first(self, matches: Callable[[Entry], bool]) -> Position | None:
-        """The first entry that matches, if all after it match too (binary search); None when none does."""
-        low, high = 0, self.ledgers.number_of_entries()
+    async def find_first(
+        self, matches: Callable[[Entry], bool], within: tuple[int, int] | None = None
+    ) -> Position | None:
+        """The first entry that matches, if all after it match too (binary search); None when none does.
+
+        `within`: entries before the first of these indexes are known not to match, those from the second on to match.
+        """
+        low, high = (0, self.ledgers.number_of_entries()) if within is None else within
         before = self.ledgers.ids[0]
         while low < high:
             middle = (low + high) // 2

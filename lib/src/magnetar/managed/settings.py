@@ -67,6 +67,10 @@ class ManagedLedgerSettings:
     skip_lost_data: bool = setting("autoSkipNonRecoverableData", False, dynamic="broker")
     """Whether reads go on after a ledger that is lost for good."""
 
+    cursors_recovered_by_force: bool = setting("managedLedgerForceRecovery", False, dynamic="broker")
+    """Whether a cursor whose state bookies cannot give now goes back to the position in its node: what was acknowledged
+    since is delivered again, and the topic is not kept waiting."""
+
     offload: OffloadPolicy = NO_OFFLOAD
     """Which ledgers are copied to tiered storage, where to, and when."""
 

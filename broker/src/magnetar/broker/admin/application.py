@@ -48,6 +48,7 @@ from magnetar.broker.admin.web.responses import (
     AdminError,
     error,
 )
+from magnetar.broker.admin.web.shapes import STRICT
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
@@ -131,6 +132,7 @@ def make_runner(context: BrokerContext, connections: HttpConnections) -> web.App
 
     @web.middleware
     async def paced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[STRICT] = context.service.settings.admin.unknown_members_refused
         return await connections.serve(request, handler)
 
     middlewares = [paced, answer_errors]

@@ -85,7 +85,7 @@ class BundleStatistics:
 
         `at_once`: whatever the last one cost, for somebody who asks by hand."""
         if self._clock.monotonic_seconds() < self._fresh_until_seconds and not at_once:
-            return {name: self._sums.get(name) or BundleStats() for name in map(str, self._owned())}
+            return self.last()
         self._slice_began_seconds = self._clock.monotonic_seconds()
         self._cost_seconds = 0.0
         sums: dict[str, BundleStats] = {}
@@ -103,11 +103,34 @@ class BundleStatistics:
         self._fresh_until_seconds = now_seconds + self._cost_seconds * COST_SHARE
         return sums
 
+    def last(self) -> Mapping[str, BundleStats]:
+        """The sums of every bundle that is owned as they were when a report last needed them."""
+        return {name: self._sums.get(name) or BundleStats() for name in map(str, self._owned())}
+
     async def _give_way(self, now_seconds: float) -> None:
         if now_seconds - self._slice_began_seconds >= SLICE_SECONDS:
             self._cost_seconds += now_seconds - self._slice_began_seconds
             await asyncio.sleep(0)
             self._slice_began_seconds = self._clock.monotonic_seconds()
+
+
+def bundle_metrics(advertised: str, stats: Mapping[str, BundleStats]) -> list[dict[str, Any]]:
+    """What bundles do, under the names and in the groups of Pulsar's `ModularLoadManagerImpl`."""
+    return [
+        {
+            "dimensions": {"broker": advertised, "bundle": name, "metric": "bundle"},
+            "metrics": {
+                "brk_bundle_msg_rate_in": one.msg_rate_in,
+                "brk_bundle_msg_rate_out": one.msg_rate_out,
+                "brk_bundle_topics_count": one.topics,
+                "brk_bundle_consumer_count": one.consumers,
+                "brk_bundle_producer_count": one.producers,
+                "brk_bundle_msg_throughput_in": one.throughput_in,
+                "brk_bundle_msg_throughput_out": one.throughput_out,
+            },
+        }
+        for name, one in stats.items()
+    ]
 
 
 def add_topic(stats: BundleStats, topic: MeasuredTopic) -> None:

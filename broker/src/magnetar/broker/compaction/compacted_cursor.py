@@ -273,6 +273,11 @@ class CompactedCursor:
         """Stretches beyond the mark that are acknowledged."""
         return self.inner.individual_ranges
 
+    @property
+    def state_fits(self) -> bool:
+        """Whether all that is acknowledged beyond the mark is stored."""
+        return self.inner.state_fits
+
     async def reset(self, position: Position) -> None:
         """Seek: reading goes on at the position."""
         await self.inner.reset(position)

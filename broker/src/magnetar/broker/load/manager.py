@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.bundles.statistics import Bundle, BundleStatistics
+from magnetar.broker.bundles.statistics import Bundle, BundleStatistics, bundle_metrics
 from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS, BrokerReport
 from magnetar.broker.load.host_usage import HostUsage, HostUsageMeter
@@ -211,6 +211,8 @@ class ModularLoadManager:
         splits = {"brk_lb_bundles_split_total": log.splits if log else 0}
         groups.append({"dimensions": {"metric": "bundleUnloading"}, "metrics": unloads})
         groups.append({"dimensions": {"metric": "bundlesSplit"}, "metrics": splits})
+        if self.settings.bundle_metrics:
+            groups += bundle_metrics(advertised, self.statistics.last())
         return groups
 
     def host_usage(self) -> HostUsage:

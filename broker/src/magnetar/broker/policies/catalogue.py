@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.policies.policy import NUMBERS, RATES, OfNamespace, OfTopic, Policy, PolicyKind
+from magnetar.broker.policies.policy import FLAGS, NUMBERS, RATES, OfNamespace, OfTopic, Policy, PolicyKind
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.errors import Misuse
 from magnetar.core.setting import rows_of
@@ -308,10 +308,11 @@ POLICIES: Final = (
         namespace=OfNamespace("entryFilters", body_required=False),
     ),
     Policy(
-        name="pause_on_ack_state",
+        name="dispatch.pauses_on_ack_state",
         says="whether sending waits while acknowledgements cannot be stored",
         access="DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
         kind=PolicyKind.SWITCH,
+        settings=("dispatcherPauseOnAckStatePersistentEnabled",),
         topic=OfTopic(
             "dispatcherPauseOnAckStatePersistent",
             "dispatcherPauseOnAckStatePersistentEnabled",
@@ -460,7 +461,7 @@ def _problems(policy: Policy) -> Iterator[str]:
     for name in policy.settings:
         if name not in SETTING_PATHS:
             yield f"brokers have no setting {name}"
-    wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, PolicyKind.FLAG) else ()
+    wanted = (2, 3) if policy.kind in RATES else (1,) if policy.kind in (*NUMBERS, *FLAGS) else ()
     if policy.namespace is not None and policy.namespace.unset_is_brokers and len(policy.settings) != 1:
         yield "what GET answers when it is not set comes from one setting"
     if policy.settings and len(policy.settings) not in wanted:

@@ -24,7 +24,7 @@ from magnetar.broker.policies.model import (
     Rate,
 )
 from magnetar.broker.policies.offload import offload_policy
-from magnetar.broker.policies.policy import RATES, Policy, PolicyKind
+from magnetar.broker.policies.policy import FLAGS, RATES, Policy, PolicyKind
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode
 from magnetar.core.limits import MIB
@@ -101,7 +101,7 @@ class _Levels:
         if policy.kind in RATES:
             messages, size_bytes, *relative = given
             return self.rate(policy.name, Rate(messages, size_bytes, relative_to_publish_rate=any(relative)))
-        kind = bool if policy.kind is PolicyKind.FLAG else int
+        kind = bool if policy.kind in FLAGS else int
         found = next((value for value in self.values(policy.name) if _is(kind, value)), None)
         if policy.broker_prevails:
             return bool(found) or given[0]

@@ -185,6 +185,19 @@ class RateLimiter:
             self._arm()
 
 
+def allowance(limiters: tuple[RateLimiter, ...], waiter: Callable[[], None]) -> tuple[int, int]:
+    """Messages and bytes that all of the limiters let pass now. Without any, `waiter` is called when there are some."""
+    messages, size_bytes = NO_LIMIT, NO_LIMIT
+    for limiter in limiters:
+        its_messages, its_bytes = limiter.room()
+        if its_messages <= 0 or its_bytes <= 0:
+            limiter.wait(waiter)
+            return 0, 0
+        messages = min(messages, its_messages)
+        size_bytes = min(size_bytes, its_bytes)
+    return messages, size_bytes
+
+
 def _bucket(before: TokenBucket | None, count: int, extra: float, period: float, now: float) -> TokenBucket | None:
     if count <= 0:
         return None

@@ -41,6 +41,7 @@ class PolicyKind(enum.Enum):
     """A value of a form of its own, read by handlers of its own."""
 
 
+FLAGS: Final = (PolicyKind.FLAG, PolicyKind.SWITCH)
 NUMBERS: Final = (PolicyKind.COUNT, PolicyKind.SIZE)
 RATES: Final = {
     PolicyKind.DISPATCH_RATE: "dispatchThrottling",

@@ -20,7 +20,7 @@ from magnetar.broker.schema.storage import SchemaStorage
 from magnetar.broker.schema.strategy import Strategy
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import Unavailable
-from magnetar.ledger.api import EntryNotFound, LedgerNotFound
+from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnavailable
 from magnetar.metadata.store import VersionConflict
 from magnetar.net.places import Places
 from magnetar.net.requests import Readings
@@ -58,6 +58,8 @@ class SchemaRegistry:
         self._fingerprints: SchemaFingerprints | None = None
         self.readings = Readings()
         """For clients that ask for a schema."""
+        self.unreadable_is_lost = False
+        """What bookies cannot give now counts as lost for good (`schemaLedgerForceRecovery`)."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
@@ -282,7 +284,9 @@ class SchemaRegistry:
         """A version, or None when its ledger is gone: a lost schema must not keep a topic from getting a new one."""
         try:
             return await self._storage.read(position)
-        except (LedgerNotFound, EntryNotFound) as error:
+        except (LedgerNotFound, EntryNotFound, LedgerUnavailable) as error:
+            if isinstance(error, LedgerUnavailable) and not self.unreadable_is_lost:
+                raise
             logger.warning("version %d of schema %s is lost: %s", position.version, schema_id, error)
             return None
 

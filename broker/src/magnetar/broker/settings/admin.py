@@ -30,6 +30,10 @@ class AdminSettings:
     """Whether `/metrics` has a line for each topic and subscription; else one for each namespace."""
     consumer_metrics: bool = setting("exposeConsumerLevelMetricsInPrometheus", False)
     """Whether `/metrics` has lines for each consumer, too."""
+    unknown_members_refused: bool = setting("httpRequestsFailOnUnknownPropertiesEnabled", False, dynamic="broker")
+    """Whether a body with a member that nobody knows is refused; else the member is passed over."""
+    client_versions_checked: bool = setting("clientLibraryVersionCheckEnabled", False, dynamic="broker")
+    """Whether clients that are too old for partitioned topics, or do not name themselves, are told no counts."""
     status_file: str = setting("statusFilePath", "")
     """The file without which /status.html is 404, as load balancers ask; empty: no such file is wanted."""
     http_connections_max: int = setting("maxHttpServerConnections", 2_048, low=1)

@@ -54,6 +54,24 @@ class DispatchSettings:
     read_bytes_max: int = setting("dispatcherMaxReadSizeBytes", 5 * MIB, low=1, dynamic="broker")
     round_robin_messages_max: int = setting("dispatcherMaxRoundRobinBatchSize", 20, low=1, dynamic="broker")
     """Messages that one consumer is sent before the next one's turn."""
+    read_retry_ms_min: int = setting(
+        "dispatcherReadFailureBackoffInitialTimeInMs", 100, low=1, dynamic="broker", unit="ms"
+    )
+    """The pause after the first of several reads that fail. Ours is short enough not to be seen when a bookie restarts;
+    Apache's is 15 s."""
+    read_retry_ms_max: int = setting(
+        "dispatcherReadFailureBackoffMaxTimeInMs", 15_000, low=1, dynamic="broker", unit="ms"
+    )
+    """The longest pause between two reads that fail; Apache's is 60 s."""
+    read_retry_surely_ms: int = setting(
+        "dispatcherReadFailureBackoffMandatoryStopTimeInMs", 0, dynamic="broker", unit="ms"
+    )
+    """When the pauses since the first failure are so long together, a read is tried, whatever the next one would be; 0
+    is no such moment."""
+    pauses_on_ack_state: bool = setting("dispatcherPauseOnAckStatePersistentEnabled", False, dynamic="broker")
+    """Shared and Key_Shared: whether nothing new is sent while more stretches are acknowledged than are stored."""
+    redeliveries_told: bool = setting("subscriptionRedeliveryTrackerEnabled", True, dynamic="broker")
+    """Shared and Key_Shared: whether consumers are told how often an entry was delivered before."""
     unacked_messages_per_consumer_max: int = setting("maxUnackedMessagesPerConsumer", 50_000, below_zero=0)
     """Unacknowledged messages that a consumer may hold before it is sent no more; 0 is no limit."""
     unacked_messages_per_subscription_max: int = setting("maxUnackedMessagesPerSubscription", 200_000, below_zero=0)
@@ -116,6 +134,11 @@ class BrokerSettings:
     subscription_pattern_length_max: int = setting("subscriptionPatternMaxLength", 50)
     consumer_metadata_bytes_max: int = setting("maxConsumerMetadataSize", 1_024)
     managed_ledger_cache_bytes_max: int = setting("managedLedgerCacheSizeMB", 64 * MIB, dynamic="broker")
+    managed_ledger_cache_seconds_max: float = setting(
+        "managedLedgerCacheEvictionTimeThresholdMillis", 120.0, dynamic="broker"
+    )
+    """Entries that are older leave the cache, so that idle topics give their memory back; at most twice as old, for so
+    often is looked. Apache's is one second: what was read ahead for a slow consumer is then read again."""
     storage_statistics_seconds: int = setting("managedLedgerStatsPeriodSeconds", 60, low=1)
     """How long a period is whose writes, reads and cache hits the metrics tell."""
     default_namespace_bundles: int = setting(

@@ -56,6 +56,8 @@ class LoadSettings:
     """Namespaces of one anti-affinity group go to different domains first."""
     unload_after_stop_ms_max: int = setting("brokerShutdownTimeoutMs", 60_000, dynamic="broker", below_zero=0)
     """How long a stopping broker hands its bundles over one after the other."""
+    bundle_metrics: bool = setting("exposeBundlesMetricsInPrometheus", False, dynamic="broker")
+    """Whether `/metrics` has what each bundle of this broker does."""
     unloads_per_second_max: int = setting("magnetarDrainUnloadsPerSecond", 100, ours=True, low=1, high=1_000_000)
     """How fast bundles leave a broker that drains or stops, so that their clients'
     lookups do not come to the others all at once."""

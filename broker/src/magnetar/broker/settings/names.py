@@ -42,7 +42,6 @@ MISSING: Final[Mapping[str, MissingFeature]] = {
     "bookkeeperClientAuthenticationPlugin": MissingFeature("authentication at bookies"),
     "brokerEntryMetadataInterceptors": MissingFeature("index and time of the broker on entries"),
     "brokerInterceptors": MissingFeature("interceptors"),
-    "clientLibraryVersionCheckEnabled": MissingFeature("check of clients' versions"),
     "configurationMetadataSyncEventTopic": MissingFeature("exchange of configuration metadata by a topic"),
     "enableNonPersistentTopics": MissingFeature("way to switch non-persistent topics off", _ON),
     "enablePackagesManagement": MissingFeature("packages"),

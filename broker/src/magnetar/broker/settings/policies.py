@@ -162,7 +162,15 @@ class PolicySettings:
         "subscribeRatePeriodPerConsumerInSecond", 30, unit="seconds", dynamic="broker", low=1
     )
 
+    seek_clock_skew_ms: int = setting(
+        "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis", 60_000, dynamic="broker", below_zero=-1
+    )
+    """A seek to a time looks at ledgers that were closed about then: by so much may the clocks of publishers differ
+    from that of the broker that closed a ledger. -1: it looks at all of them."""
+
     encryption_required: bool = setting("encryptionRequireOnProducer", False)
+    stuck_subscriptions_unblocked: bool = setting("unblockStuckSubscriptionEnabled", False, dynamic="broker")
+    """Whether subscriptions are looked at now and then that could send something and do not."""
     subscription_types: tuple[str, ...] = setting(
         "subscriptionTypesEnabled", ("Exclusive", "Shared", "Failover", "Key_Shared"), dynamic="broker"
     )
@@ -174,6 +182,8 @@ class PolicySettings:
     schema_compatibility: Strategy = setting("schemaCompatibilityStrategy", Strategy.FULL)
     schema_auto_update_allowed: bool = setting("isAllowAutoUpdateSchemaEnabled", True, dynamic="broker")
     """Whether producers may bring new schemas, where the namespace does not say."""
+    schema_force_recovery: bool = setting("schemaLedgerForceRecovery", False, dynamic="broker")
+    """Whether a version of a schema that bookies cannot give now counts as lost, and its topic goes on without."""
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True)
     delayed_delivery_tick_ms: int = setting("delayedDeliveryTickTimeMillis", 1_000, low=1)
     deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", False)

@@ -98,6 +98,11 @@ class SubscriptionCursor(Protocol):
         """Stretches beyond the mark that are acknowledged."""
         ...
 
+    @property
+    def state_fits(self) -> bool:
+        """Whether all that is acknowledged beyond the mark is stored: else the next owner delivers some of it again."""
+        ...
+
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         ...

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
+from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.subscriptions.dispatch_turns import DispatchTurns
 from magnetar.core.backoff import Backoff
@@ -31,12 +32,8 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-BACKOFF_FIRST_SECONDS: Final = 0.1
-"""Short enough not to be seen when a bookie restarts."""
-
-BACKOFF_SECONDS_MAX: Final = 15.0
-"""Seconds between two attempts to read, at most: what Pulsar begins with
-(`dispatcherReadFailureBackoffInitialTimeInMs`)."""
+_DEFAULTS: Final = DispatchSettings()
+"""For readers whom nobody tells others, such as those of replicators."""
 
 
 class Spawn(Protocol):
@@ -73,6 +70,28 @@ class SubscriptionRuntime:
         """From the append of messages to their confirmation, in seconds, of all topics."""
 
 
+class RetryPauses:
+    """Pauses that double with each failure in a row, one of them shortened so that it ends at a given moment after the
+    first (Pulsar `Backoff` with its `mandatoryStop`)."""
+
+    __slots__ = ("_doubling", "_first_seconds", "_paused_seconds", "_surely_seconds")
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._first_seconds = settings.read_retry_ms_min / 1000
+        self._surely_seconds = settings.read_retry_surely_ms / 1000
+        self._doubling = Backoff(self._first_seconds, max(self._first_seconds, settings.read_retry_ms_max / 1000))
+        self._paused_seconds = 0.0
+        """Since the first failure in a row."""
+
+    def next_seconds(self) -> float:
+        """The pause to make now."""
+        seconds, left = self._doubling.next_seconds(), self._surely_seconds - self._paused_seconds
+        if 0 < left < seconds:
+            seconds = max(self._first_seconds, left)
+        self._paused_seconds += seconds
+        return seconds
+
+
 class RetryTimer:
     """Tries again after a pause, which doubles with each failure in a row."""
 
@@ -80,6 +99,7 @@ class RetryTimer:
         "_call_later",
         "_pauses",
         "_retry",
+        "_settings",
         "_timer",
     )
 
@@ -87,7 +107,15 @@ class RetryTimer:
         self._call_later = call_later
         self._retry = retry
         self._timer: TimerHandle | None = None
-        self._pauses = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_SECONDS_MAX)
+        self._settings = _DEFAULTS
+        self._pauses: RetryPauses | None = None
+        """There from the first failure on: most readers never have one."""
+
+    def follow(self, settings: DispatchSettings) -> None:
+        """Pause as these settings say. Where they differ the next failure counts as a first one."""
+        if settings != self._settings:
+            self._settings = settings
+            self._pauses = None
 
     @property
     def pausing(self) -> bool:
@@ -96,17 +124,19 @@ class RetryTimer:
 
     def failed(self) -> None:
         """Pause, then retry."""
+        if self._pauses is None:
+            self._pauses = RetryPauses(self._settings)
         seconds = self._pauses.next_seconds()
         if self._timer is None:
             self._timer = self._call_later(seconds, self._over)
 
     def succeeded(self) -> None:
         """Begin with a short pause next time."""
-        self._pauses.reset()
+        self._pauses = None
 
     def cancel(self) -> None:
         """No retry any more."""
-        self._pauses.reset()
+        self._pauses = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -221,6 +251,11 @@ class EntryReader:
         self.state = ReadState.IDLE
         self.read_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
         self.replay_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
+
+    def follow(self, settings: DispatchSettings) -> None:
+        """Other settings hold from now on."""
+        for backoff in (self.read_backoff, self.replay_backoff):
+            backoff.follow(settings)
 
     def read(self, count_max: int, size_bytes_max: int) -> None:
         """Read ahead in the background."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter
+from magnetar.broker.policies.limiter import NO_LIMITERS, RateLimiter, allowance
 from magnetar.broker.subscriptions.acknowledgement import Acknowledger
 from magnetar.broker.subscriptions.delayed import DelayedEntries
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
@@ -75,6 +75,7 @@ class Pump:
         "_key_shared",
         "_limiters",
         "_messages_per_entry",
+        "_overfull",
         "_pumping",
         "_runtime",
         "_settings",
@@ -123,6 +124,8 @@ class Pump:
         self._pumping = False
         self._due = False
         """Delayed entries are due, and wait until fewer others do."""
+        self._overfull = False
+        """Nothing new is read until all that is acknowledged can be stored again."""
         self._turns = runtime.turns
         self._waits = False
         """For its turn; until then nothing is sent."""
@@ -149,6 +152,7 @@ class Pump:
 
     def follow(self, settings: DispatchSettings, limiters: tuple[RateLimiter, ...], *, delays: bool) -> None:
         """Other policies hold from now on; without `delays` everything is delivered at once."""
+        self.reader.follow(settings)
         self._settings = settings
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.round_robin_messages_max = settings.round_robin_messages_max
@@ -180,10 +184,8 @@ class Pump:
         """Nobody is left to send to."""
         if self._dispatcher is not None:
             self._dispatcher.clear_waiting()
-        self._dispatcher = None
-        self._key_shared = None
-        self.blocked = False
-        self.held = False
+        self._dispatcher = self._key_shared = None
+        self.blocked = self.held = False
         for limiter in self._limiters:
             limiter.forget(self.run)
         self.delayed.clear()
@@ -192,9 +194,7 @@ class Pump:
         for timer in (self._handover, self._unreadable_retry):
             if timer is not None:
                 timer.cancel()
-        self._unreadable = None
-        self._unreadable_retry = None
-        self._handover = None
+        self._unreadable = self._unreadable_retry = self._handover = None
         self._waits = False
         self._turns.leave(self)
 
@@ -220,7 +220,10 @@ class Pump:
             self._handover = self._runtime.call_later(self._settings.failover_delay_ms / 1000, self._handed_over)
 
     def unblock(self) -> bool:
-        """True when consumers hold few enough messages again for dispatch to go on."""
+        """True when dispatch may go on that waited for acknowledgements."""
+        if self._overfull and self._cursor.state_fits:
+            self._overfull = False
+            return True
         limit = self._settings.unacked_messages_per_subscription_max
         if self.blocked and self.acknowledger.unacked_messages <= limit // 2:
             self.blocked = False
@@ -282,7 +285,7 @@ class Pump:
                     self.reader.replay(positions)
                     return False
             room = min(room, self._headroom())
-            if room <= 0 or self.delayed.must_wait() or self.reader.read_backoff.pausing or self._hidden():
+            if room <= 0 or self._held_up(dispatcher):
                 return False
             count = min(settings.read_entries_max, max(1, int(room / self._messages_per_entry)))
             entries = self._cursor.read_cached(count, read_bytes_max)
@@ -332,8 +335,12 @@ class Pump:
         """EntryReader: free again."""
         self.run()
 
-    def _hidden(self) -> bool:
-        """Whether all that could be read comes after the beginning of an open transaction."""
+    def _held_up(self, dispatcher: Dispatcher) -> bool:
+        """Whether nothing new is read now, be it that all of it comes after the beginning of an open transaction."""
+        paused = self._settings.pauses_on_ack_state and dispatcher.type.acknowledges_individually
+        self._overfull = paused and not self._cursor.state_fits
+        if self._overfull or self.delayed.must_wait() or self.reader.read_backoff.pausing:
+            return True
         return self.visibility is not None and self._cursor.read_position >= self.visibility.hidden_from
 
     def _visible(self, entries: list[Entry]) -> list[Entry]:
@@ -407,7 +414,8 @@ class Pump:
         self.acknowledger.unacked_messages = total
         if 0 < self._settings.unacked_messages_per_subscription_max <= total:
             self.blocked = True
-        consumer.send_entries(entries, share.message_counts, self._cursor.redelivery_counts(entries), ack_sets)
+        counts = self._cursor.redelivery_counts(entries) if self._settings.redeliveries_told else None
+        consumer.send_entries(entries, share.message_counts, counts, ack_sets)
 
     def _leave(self, dispatcher: Dispatcher, filtered: FilteredEntries, left: EntryBatch, *, replayed: bool) -> None:
         """Entries without a consumer. Those at the end of what was read ahead need not be kept when nobody has room, or
@@ -433,18 +441,10 @@ class Pump:
 
     def _allowance(self) -> tuple[int, int]:
         """Messages and bytes that dispatch rates let pass now. Without any, `run` is called when there are some."""
-        messages, size_bytes = UNLIMITED, UNLIMITED
         tail_readers_too = self._runtime.limits.settings.dispatch_limits_caught_up
         if not tail_readers_too and self._cursor.backlog_entries < CAUGHT_UP_ENTRIES:
-            return messages, size_bytes
-        for limiter in self._limiters:
-            its_messages, its_bytes = limiter.room()
-            if its_messages <= 0 or its_bytes <= 0:
-                limiter.wait(self.run)
-                return 0, 0
-            messages = min(messages, its_messages)
-            size_bytes = min(size_bytes, its_bytes)
-        return messages, size_bytes
+            return UNLIMITED, UNLIMITED
+        return allowance(self._limiters, self.run)
 
     def _spend(self, assignments: list[tuple[Consumer, EntryBatch]]) -> None:
         """Take what was sent off the dispatch rates."""

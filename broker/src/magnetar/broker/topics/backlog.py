@@ -53,6 +53,14 @@ def published_since(since_ms: int, *, unreadable: bool = False) -> Callable[[Ent
     return is_fresh
 
 
+async def first_published_since(ledger: ManagedLedger, since_ms: int, skew_ms: int) -> Position | None:
+    """The first entry that was published at or after a time; None when there is none. Where an entry cannot be read, it
+    is rather too early than past messages that are wanted. Ledgers that were closed so long before or after are left
+    out; below 0 none is."""
+    within = ledger.ledgers.indexes_around(since_ms, skew_ms) if skew_ms >= 0 else None
+    return await ledger.find_first(published_since(since_ms, unreadable=True), within)
+
+
 class ExpirySearch:
     """Finds how far the entries of a topic are older than a time, also past those that nobody can read.
 

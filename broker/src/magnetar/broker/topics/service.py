@@ -126,6 +126,7 @@ class BrokerService:
         self.limits.use_settings(settings.policies)
         self.upkeep.use_settings(settings.policies)
         self.transactions.use_settings(settings.transactions)
+        self.ledgers.keep_cached(settings.managed_ledger_cache_seconds_max)
         self.ledgers.tiered_idle_seconds_max = settings.offload.idle_seconds_max
         if settings.managed_ledger_cache_bytes_max != before.managed_ledger_cache_bytes_max:
             self.spawn(self._resize_cache())

@@ -20,7 +20,7 @@ from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.backlog import check_quotas, published_since
+from magnetar.broker.topics.backlog import check_quotas, first_published_since
 from magnetar.broker.topics.compacted_views import (
     check_compacted,
     follow_view,
@@ -375,8 +375,8 @@ class PersistentTopic(TopicBase):
 
     async def position_of_time(self, publish_time_ms: int) -> Position:
         """Where the first entry published at or after a time is; the end when there is none."""
-        # Rather too early than past messages that are wanted, where an entry cannot be read.
-        found = await self.ledger.find_first(published_since(publish_time_ms, unreadable=True))
+        skew_ms = self._runtime.limits.settings.seek_clock_skew_ms
+        found = await first_published_since(self.ledger, publish_time_ms, skew_ms)
         return found if found is not None else LATEST
 
     async def terminate(self) -> Position:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from magnetar.broker.compaction.threshold import over_threshold
 from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unsettled
 from magnetar.broker.migration.migration import Migration
+from magnetar.broker.subscriptions.unsticking import unstick
 from magnetar.broker.topics import backlog_quota, expiry, inactivity
 from magnetar.broker.topics.replication import Replication
 from magnetar.broker.topics.sweep import Item, Job, Sweeper, Work
@@ -242,6 +243,12 @@ class Upkeep:
         for some in (topic.replicators, topic.shadow_replicators):
             if some is not None:
                 some.update_rates(RATE_UPDATE_SECONDS)
+        if self._settings.stuck_subscriptions_unblocked and isinstance(topic, PersistentTopic):
+            for subscription in list(topic.subscriptions.values()):
+                if unstick(subscription):
+                    logger.warning(
+                        "%s / %s could send something and did not; it goes on", topic.name, subscription.name
+                    )
         return None
 
     def _end_storage_period(self, topic: Topic) -> Work | None:

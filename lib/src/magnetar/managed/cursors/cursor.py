@@ -167,6 +167,13 @@ class Cursor:
         """How many stretches beyond the mark are acknowledged."""
         return self.acks.range_count()
 
+    @property
+    def state_fits(self) -> bool:
+        """Whether all that is acknowledged beyond the mark is stored: else the next owner delivers some of it again."""
+        most = self._ledger.appends.settings.unacked_ranges_max
+        # Cheap as a rule: there are no more stretches than entries.
+        return self._storage is None or self.acks.individual_count <= most or self.acks.range_count() <= most
+
     def individually_acknowledged(self) -> list[tuple[Position, Position]]:
         """Stretches beyond the mark: lower end excluded, upper end included."""
         return self.acks.ranges()

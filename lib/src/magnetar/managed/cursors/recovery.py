@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable
+from magnetar.ledger.api import EntryNotFound, EntryUnreadable, LedgerNotFound, LedgerUnavailable, NotEnoughBookies
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.errors import ManagedLedgerFenced
@@ -61,8 +61,8 @@ async def recover_cursor(
     """Read a cursor's node, and the last entry of its ledger if it has one; None when there is no such cursor.
 
     A ledger that is lost for certain leaves the position of the node (Pulsar does the same). One that cannot be read
-    now does not: `LedgerUnavailable`, try again. `owned` is the node of a cursor that this process had open before:
-    `ManagedLedgerFenced` when somebody else has changed it."""
+    now does so by force only (the setting), else `LedgerUnavailable`: try again. `owned` is the node of a cursor that
+    this process had open before: `ManagedLedgerFenced` when somebody else has changed it."""
     known = owned is not None
     if owned is None:
         owned = OwnedNode(shared.store, appends.name, name)
@@ -103,7 +103,11 @@ async def _stored_position(shared: Shared, appends: AppendPath, name: str, ledge
             return decode_position((await reader.read(last, last))[0]) if last >= 0 else None
         finally:
             await reader.close()
-    except LedgerUnavailable as error:
+    except (LedgerUnavailable, NotEnoughBookies) as error:
+        if appends.settings.cursors_recovered_by_force:
+            raise EntryNotFound(f"managedLedgerForceRecovery gives up what cannot be read now: {error}") from error
+        if isinstance(error, NotEnoughBookies):
+            raise
         if isinstance(error, EntryUnreadable) and appends.settings.skip_lost_data:
             raise EntryNotFound(f"the position is damaged on every bookie: {error}") from error
         raise LedgerUnavailable(

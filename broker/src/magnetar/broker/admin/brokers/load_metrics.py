@@ -19,6 +19,13 @@ TEXTS: Mapping[str, str] = {
     "pulsar_lb_unload_broker_total": "Times that this leader moved bundles off a broker.",
     "pulsar_lb_unload_bundle_total": "Bundles that this leader moved.",
     "pulsar_lb_bundles_split_total": "Bundles that this leader split.",
+    "pulsar_bundle_msg_rate_in": "Messages per second that a bundle takes.",
+    "pulsar_bundle_msg_rate_out": "Messages per second that a bundle gives.",
+    "pulsar_bundle_topics_count": "Topics of a bundle that are loaded.",
+    "pulsar_bundle_consumer_count": "Consumers of a bundle.",
+    "pulsar_bundle_producer_count": "Producers of a bundle.",
+    "pulsar_bundle_msg_throughput_in": "Bytes per second that a bundle takes.",
+    "pulsar_bundle_msg_throughput_out": "Bytes per second that a bundle gives.",
     "magnetar_lb_decisions_failed_total": "Moves and splits that owners refused or did not answer.",
     "magnetar_lb_placements_total": "Bundles that nobody owned and that this broker gave to one.",
     "magnetar_lb_brokers": "Brokers that are alive, as this one sees it.",
@@ -38,13 +45,15 @@ def load_metrics(context: BrokerContext, family: Family, escape: Callable[[str],
     """Lines of metrics on load management, for Prometheus."""
     load = context.load
     cluster = escape(context.settings.cluster_name)
+    lines: dict[str, list[tuple[str, float]]] = {}
     for group in load.load_balancing_metrics():
         labels = {"cluster": cluster, **{name: escape(value) for name, value in group["dimensions"].items()}}
         text = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
         for name, value in group["metrics"].items():
-            public = name.replace("brk_", "pulsar_", 1)
-            for name_asked in (public, *OTHER_NAMES.get(public, ())):
-                yield from family(name_asked, _kind(public), TEXTS[public], [(text, value)])
+            lines.setdefault(name.replace("brk_", "pulsar_", 1), []).append((text, value))
+    for public, samples in lines.items():
+        for name_asked in (public, *OTHER_NAMES.get(public, ())):
+            yield from family(name_asked, _kind(public), TEXTS[public], samples)
     own = {"magnetar_lb_brokers": len(load.brokers()), "magnetar_lb_leading": int(load.leading)}
     # A broker that is alone decides nothing, and `balancing` would be made for it.
     log = load.balancing.log if load.several else None

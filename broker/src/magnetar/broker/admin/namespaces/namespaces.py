@@ -30,6 +30,7 @@ from magnetar.broker.admin.web.shapes import (
     Shape,
     body_of,
     boolean,
+    check_known,
     integer,
     list_of,
     long,
@@ -195,6 +196,7 @@ def policies_object(value: Any) -> Document:
         value = {"bundles": {"numBundles": value}}
     if not isinstance(value, dict):
         raise BadValue("The body must be the namespace's policies")
+    check_known(value, POLICY_MEMBERS)
     return {name: kind(value[name]) for name, kind in POLICY_MEMBERS.items() if value.get(name) is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from aiohttp import web
@@ -11,6 +12,7 @@ from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import (
     CONFLICT,
+    METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     PRECONDITION_FAILED,
@@ -37,6 +39,13 @@ PARTITIONS_MAX: Final = 100_000
 PROPERTIES: Final = map_of(text)
 
 PERSISTENT_WANTED: Final = "Need to provide a persistent topic name"
+
+TOO_OLD: Final = "Client lib is not compatible to access partitioned metadata"
+
+CPP_VERSION_MIN: Final = (1, 21)
+"""The first C++ client that does with partitioned topics (Pulsar `LEAST_SUPPORTED_CLIENT_VERSION_PREFIX`)."""
+
+_CPP_VERSION: Final = re.compile(r"Pulsar-CPP-v\s*([0-9]{1,9})\.([0-9]{1,9})")
 
 GROWTH_REFUSALS: Final = {ServerError.NOT_ALLOWED_ERROR: UNPROCESSABLE, ServerError.TOPIC_NOT_FOUND: CONFLICT}
 
@@ -76,6 +85,8 @@ class PartitionHandlers(HandlersOfTopics):
             if not await self._access.exists(name):
                 raise AdminError(NOT_FOUND, f"Topic {name} not found")
             record = {"partitions": 0}
+        if record["partitions"] > 1 and self._service.settings.admin.client_versions_checked:
+            check_client(request.headers.get("User-Agent", ""))
         return json(partitions_document(record))
 
     @takes("createLocalTopicOnly", body="the number of partitions, or {partitions, properties}")
@@ -219,6 +230,15 @@ def persistent_name(request: web.Request) -> TopicName:
     if name.domain != PERSISTENT:
         raise AdminError(NOT_ACCEPTABLE, PERSISTENT_WANTED)
     return name
+
+
+def check_client(agent: str) -> None:
+    """Raises 405 for the `User-Agent` of a client that does not do with partitioned topics, or for none."""
+    if not agent.strip():
+        raise AdminError(METHOD_NOT_ALLOWED, f"{TOO_OLD}: version in user-agent is not present")
+    found = _CPP_VERSION.search(agent)
+    if found is not None and (int(found[1]), int(found[2])) < CPP_VERSION_MIN:
+        raise AdminError(METHOD_NOT_ALLOWED, f"{TOO_OLD}: version {agent} is not supported")
 
 
 def partitions_document(record: Document) -> Document:

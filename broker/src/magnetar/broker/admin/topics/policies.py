@@ -25,6 +25,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
+from magnetar.broker.admin.web.shapes import read_body
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.api import TopicPolicies
 from magnetar.broker.policies.catalogue import POLICIES
@@ -146,7 +147,7 @@ class TopicPolicyHandlers:
         body = await body_json(request)
         if body is None and self._level.null_refusal:
             raise AdminError(BAD_REQUEST, self._level.null_refusal)
-        return None if body is None else reader_of(self._policy.kind, self._level)(body)
+        return None if body is None else read_body(request, reader_of(self._policy.kind, self._level), body)
 
     async def _in_force(self, name: TopicName) -> Any:
         """Where the topic says nothing; what only stands in documents is what the namespace says."""
@@ -228,7 +229,7 @@ class SubscriptionRateHandlers:
     async def set(self, request: web.Request) -> web.Response:
         """Set how much may be sent to the consumers of one subscription."""
         body = await body_json(request)
-        return await self._put(request, None if body is None else DISPATCH_RATE(body))
+        return await self._put(request, None if body is None else read_body(request, DISPATCH_RATE, body))
 
     @takes(*SET_QUERY)
     async def remove(self, request: web.Request) -> web.Response:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
@@ -25,6 +26,12 @@ MEMBERS_MAX: Final = 20_000
 SHADOWS_ELSEWHERE: Final = (
     "Shadow topics are made and served by Apache's brokers alone: this one only tells them of their source's messages"
 )
+
+STRICT: Final = web.RequestKey("STRICT", bool)
+"""Whether a request's body may have no unknown members."""
+
+_STRICT: Final = ContextVar("_STRICT", default=False)
+"""While a body is read: what is stored is read as leniently as ever."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -155,6 +162,7 @@ class Shape:
         """The members that are known, in this shape's order."""
         if not isinstance(value, dict):
             raise BadValue(f"{value!r} is not an object")
+        check_known(value, self.members)
         found: dict[str, Any] = {}
         for name, (kind, default) in self.members.items():
             given = value.get(name)
@@ -165,10 +173,27 @@ class Shape:
         return found
 
 
+def check_known(names: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Raises 400 for a member that nobody knows, where the broker's settings refuse them."""
+    if _STRICT.get():
+        for name in names:
+            if name not in known:
+                raise BadValue(f'Unrecognized field "{name}" ({len(known)} known properties: {", ".join(known)})')
+
+
+def read_body(request: web.Request, kind: Kind, decoded: Any) -> Any:
+    """What a request's body says, read as a kind. Raises 400."""
+    token = _STRICT.set(request.get(STRICT, False))
+    try:
+        return kind(decoded)
+    finally:
+        _STRICT.reset(token)
+
+
 async def body_of(request: web.Request, kind: Kind) -> Any:
     """The body read as a kind; None when there is none, or only `null`. Raises 400."""
     decoded = await body_json(request)
-    return None if decoded is None else kind(decoded)
+    return None if decoded is None else read_body(request, kind, decoded)
 
 
 async def required_body(request: web.Request, kind: Kind) -> Any:
