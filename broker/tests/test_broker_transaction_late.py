@@ -331,6 +331,20 @@ async def test_acknowledgements_are_answered_once_their_transaction_is_known() -
         assert len(standings.asked) == 2
 
 
+async def test_an_end_that_comes_before_the_answer_counts() -> None:
+    """A client may end its transaction without waiting for the answers to what it acknowledged."""
+    async with questioned() as (broker, standings):
+        client = await acks.Client.of(broker)
+        await client.publish(1)
+        ids = await client.receive(1)
+        standings.held.clear()
+        begun_ack = begin_ack(client, 7, ids[0])
+        assert await client.end(7, acks.COMMIT) is None
+        standings.held.set()
+        assert await errors_of(client, [begun_ack]) == [None]
+        assert acks.backlog(broker) == 0
+
+
 async def test_what_nobody_can_tell_stays_held_until_the_end() -> None:
     async with questioned() as (broker, standings):
         client = await acks.Client.of(broker)

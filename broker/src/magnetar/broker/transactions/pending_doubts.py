@@ -85,7 +85,9 @@ class PendingDoubts:
     ) -> None:
         refusal: PulsarError | None = None
         try:
-            if not await standings.is_open(transaction, self._since, self._held.earlier):
+            is_open = await standings.is_open(transaction, self._since, self._held.earlier)
+            # Else its end has come meanwhile, and with it that of what it holds here.
+            if not is_open and not self._held.has_ended(transaction):
                 refusal = ended(transaction)
                 await abort(transaction)
         except (MagnetarError, TimeoutError) as error:

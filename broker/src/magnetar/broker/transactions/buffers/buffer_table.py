@@ -22,10 +22,11 @@ COMMITTED_KEPT: Final = 10_000
 """Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones, and
 the coordinators themselves when thousands end while one stays open."""
 
-UNMARKED_KEPT: Final = 1_000
-"""Transactions of a topic whose ends are remembered though no marker says so; 0.2 MB."""
+UNMARKED_KEPT: Final = 10_000
+"""Transactions of a topic whose ends are remembered though no marker says so; 2 MB. One read of a connection brings
+messages of some thousand."""
 
-VOUCHED_KEPT: Final = 1_000
+VOUCHED_KEPT: Final = 10_000
 """Transactions whose coordinators said that they are open, for their first messages here; they can be asked again."""
 
 

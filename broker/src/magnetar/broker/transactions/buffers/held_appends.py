@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.entry_reader import Spawn
 from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
@@ -42,7 +44,7 @@ class DoubtedBatches(Generic[Batch]):
     Nobody looks at them before that, for duplicates either: what counts then is their place among the others. Bounded
     by the bytes that connections may have unanswered."""
 
-    __slots__ = ("_buffer", "_disconnect", "_publish", "_spawn", "_waiting")
+    __slots__ = ("_buffer", "_disconnect", "_passing", "_publish", "_spawn", "_waiting")
 
     def __init__(
         self,
@@ -56,18 +58,21 @@ class DoubtedBatches(Generic[Batch]):
         self._spawn = spawn
         self._publish = publish
         self._disconnect = disconnect
-        self._waiting: dict[WaitingProducer, list[Batch]] = {}
+        self._waiting: dict[WaitingProducer, deque[Batch]] = {}
+        self._passing: Batch | None = None
+        """The one that is published now, as it has waited."""
 
     def take(self, batch: Batch) -> bool:
         """True when the batch has to wait: it is published later. False: it is the caller's to publish."""
+        if batch is self._passing:
+            return False
         producer = batch.producer
         waiting = self._waiting.get(producer)
         if waiting is None:
-            doubts = self._buffer.doubts(batch.transactions or ())
-            if not doubts:
+            if not self._buffer.doubts(batch.transactions or ()):
                 return False
-            waiting = self._waiting[producer] = []
-            self._spawn(self._settle(producer, doubts))
+            waiting = self._waiting[producer] = deque()
+            self._spawn(self._work_off(producer, waiting))
         producer.batches_waiting += 1
         waiting.append(batch)
         return True
@@ -77,22 +82,37 @@ class DoubtedBatches(Generic[Batch]):
         for producer in list(self._waiting):
             self._drop(producer, error)
 
-    async def _settle(self, producer: WaitingProducer, doubts: Sequence[TransactionBits]) -> None:
-        known = False
+    async def _work_off(self, producer: WaitingProducer, waiting: deque[Batch]) -> None:
+        problem = MagnetarError("it is not known whether a transaction is open")
         try:
-            await self._buffer.settle(doubts)
-            known = True
+            while waiting and self._waiting.get(producer) is waiting:
+                await self._pass(producer, waiting)
         except (MagnetarError, TimeoutError) as error:
-            topic, first = self._buffer.topic, doubts[0]
-            logger.warning("%s: whether transaction (%d,%d) is open is not known now: %r", topic, *first, error)
+            logger.warning("%s: a producer reconnects as nobody tells what is open: %r", self._buffer.topic, error)
         finally:
-            if not known and producer in self._waiting:
+            if self._waiting.get(producer) is waiting:
+                left = bool(waiting)
                 # Clients keep what has no receipt: they come back and send it again, in order.
-                self._drop(producer, MagnetarError("it is not known whether a transaction is open"))
-                self._disconnect(producer)
-        for batch in self._waiting.pop(producer, ()):
+                self._drop(producer, problem)
+                if left:
+                    self._disconnect(producer)
+
+    async def _pass(self, producer: WaitingProducer, waiting: deque[Batch]) -> None:
+        """As many as one turn allows, once it is known what the first one needs."""
+        if doubts := self._buffer.doubts(waiting[0].transactions or ()):
+            await self._buffer.settle(doubts)
+            if waiting and self._buffer.doubts(waiting[0].transactions or ()):
+                raise MagnetarError("more transactions in one read than are remembered")
+        turn = TimeSlice()
+        while waiting and not turn.over and not self._buffer.doubts(waiting[0].transactions or ()):
+            batch = self._passing = waiting.popleft()
             producer.batches_waiting -= 1
-            self._publish(batch)
+            try:
+                self._publish(batch)
+            finally:
+                self._passing = None
+        if turn.over:
+            await turn.pause()
 
     def _drop(self, producer: WaitingProducer, error: MagnetarError) -> None:
         batches = self._waiting.pop(producer)
