@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from magnetar.broker import slices
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, message
@@ -209,6 +210,26 @@ async def test_whoever_waits_is_answered_in_order_and_nobody_else_waits() -> Non
             ("RECEIPT", 5),
         ]
         assert standings.asked == [(0, 7), (0, 8)]
+
+
+async def test_what_waits_is_published_turn_by_turn_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "TURN_SECONDS_MAX", 0.0)
+    async with questioned() as (broker, standings):
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        standings.held.clear()
+        standings.open = {(0, 7), (0, 9)}
+        for number in range(60):
+            transaction = {0: 7, 30: 8, 45: 9}.get(number)
+            bits: Any = {} if transaction is None else {"txnid_most_bits": 0, "txnid_least_bits": transaction}
+            content = message(b"m%d" % number, sequence_id=number, **bits)
+            client.send(Command.SEND, content, producer_id=1, sequence_id=number, **bits)
+            assert await client.round_trip() == []
+        standings.held.set()
+        answers = [await client._take(lambda one: one.name.startswith("SEND_")) for _ in range(60)]
+        assert [one.body.sequence_id for one in answers] == list(range(60))
+        assert [one.body.sequence_id for one in answers if one.name == "SEND_ERROR"] == [30]
+        assert standings.asked == [(0, 7), (0, 8), (0, 9)]
 
 
 async def test_a_producer_comes_back_while_nobody_can_tell() -> None:

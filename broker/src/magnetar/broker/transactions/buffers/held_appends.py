@@ -99,20 +99,24 @@ class DoubtedBatches(Generic[Batch]):
 
     async def _pass(self, producer: WaitingProducer, waiting: deque[Batch]) -> None:
         """As many as one turn allows, once it is known what the first one needs."""
+        turn = TimeSlice()
         if doubts := self._buffer.doubts(waiting[0].transactions or ()):
             await self._buffer.settle(doubts)
+            turn = TimeSlice()
             if waiting and self._buffer.doubts(waiting[0].transactions or ()):
                 raise MagnetarError("more transactions in one read than are remembered")
-        turn = TimeSlice()
-        while waiting and not turn.over and not self._buffer.doubts(waiting[0].transactions or ()):
+        while waiting:
             batch = self._passing = waiting.popleft()
             producer.batches_waiting -= 1
             try:
                 self._publish(batch)
             finally:
                 self._passing = None
-        if turn.over:
-            await turn.pause()
+            if turn.over:
+                await turn.pause()
+                return
+            if waiting and self._buffer.doubts(waiting[0].transactions or ()):
+                return
 
     def _drop(self, producer: WaitingProducer, error: MagnetarError) -> None:
         batches = self._waiting.pop(producer)
