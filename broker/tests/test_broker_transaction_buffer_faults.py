@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
+from magnetar.broker.states import BufferState
 from magnetar.broker.testing.auth import ADMIN, TENANT_ADMIN, broker_settings, connected_as, grants, make_namespace
 from magnetar.broker.testing.auth import TOPIC as ORDERS
-from magnetar.broker.testing.clusters import MemoryCluster
+from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, message
 from magnetar.broker.transactions.buffers.snapshot_codec import Aborted, Snapshot
 from magnetar.broker.transactions.buffers.snapshot_topic import SnapshotsUnavailable
@@ -99,7 +100,7 @@ async def test_what_comes_during_the_first_snapshot_keeps_its_order() -> None:
         await client.consumer(TOPIC)
         snapshots.open.clear()
         client.send(Command.SEND, transactional(0, 1), **fields(0, 1))
-        await client.round_trip()
+        await until(lambda: loaded(broker).buffer.state is BufferState.FIRST_SNAPSHOTTING)  # type: ignore[union-attr]
         client.send(Command.SEND, transactional(1, None), **fields(1, None))
         answer = client.start(
             Command.END_TXN_ON_PARTITION, topic=TOPIC, txnid_most_bits=0, txnid_least_bits=1, txn_action=pb.ABORT

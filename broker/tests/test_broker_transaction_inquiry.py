@@ -44,19 +44,34 @@ async def sent_in(client: ProtocolClient, most_bits: int, least_bits: int, numbe
     await client.expect(Command.SEND_RECEIPT)
 
 
-@pytest.mark.parametrize("bits", [(0, 999), (77, 1), (0, (1 << 64) - 1), ((1 << 64) - 1, 0)])
-async def test_what_nobody_began_holds_nothing_back_for_ever(bits: tuple[int, int]) -> None:
+async def test_what_nobody_began_holds_nothing_back_for_ever() -> None:
     async with transactional() as (broker, client):
         await client.producer(TOPIC)
         await client.consumer(TOPIC)
         client.send(Command.FLOW, consumer_id=1, messagePermits=100)
-        await sent_in(client, *bits, 0)
+        await sent_in(client, 0, 999, 0)
         await send(client, 1)
         await looked(broker, 1)
         assert await all_sent(client) == []
         await looked(broker, 1)
         assert texts([await client.expect(Command.MESSAGE)]) == [b"m1"]
         assert loaded(broker).buffer.table.open == {}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("bits", [(77, 1), (0, (1 << 64) - 1), ((1 << 64) - 1, 0)])
+async def test_a_message_of_what_can_be_no_transaction_is_refused(bits: tuple[int, int]) -> None:
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        fields: Any = {"txnid_most_bits": bits[0], "txnid_least_bits": bits[1]}
+        client.send(Command.SEND, message(b"m0", **fields), producer_id=1, sequence_id=0, **fields)
+        refused = await client.expect(Command.SEND_ERROR)
+        assert (refused.body.sequence_id, refused.body.error) == (0, pb.NotAllowedError)
+        await send(client, 1)
+        assert texts(await client.messages(1)) == [b"m1"]
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        assert (list(buffer.table.open), buffer.has_snapshot) == ([], False)
 
 
 async def test_what_is_open_is_left_alone() -> None:
@@ -163,3 +178,6 @@ async def test_coordinators_are_counted_from_0() -> None:
     assert await inquiries.is_over(TransactionId(4, 7))
     with pytest.raises(PulsarError):
         await inquiries.is_over(TransactionId(3, 7))
+    # As the log of acknowledgements has what was beyond a Java long.
+    assert await inquiries.is_over(TransactionId(-1, 7))
+    assert await inquiries.is_over(TransactionId(3, -7))

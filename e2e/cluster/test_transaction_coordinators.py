@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.testing.sessions import ProtocolClient, Received, command_type
+from magnetar.broker.transactions.api import coordinator_not_found
+from magnetar.broker.transactions.earlier import EarlierTransactions
+from magnetar.broker.transactions.standings import CoordinatorStandings
+from magnetar.client.client import PulsarClient
+from magnetar.core.clock import SystemClock
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from e2e.cluster import admin
@@ -178,3 +184,40 @@ async def test_a_coordinator_changes_sides_and_back(cluster: Cluster, batched: b
     assert there.stats() == (16, 0, 0)
     assert await there.begin() == 17
     await there.kill()
+
+
+@pytest.mark.parametrize("kind", ["apache", "ours"])
+async def test_owners_of_topics_learn_from_either_kind_what_is_open(cluster: Cluster, kind: str) -> None:
+    cluster.initialize_pulsar(transaction_coordinators=1)
+    cluster.start(cluster.our_bookie("bookie"))
+    make = cluster.apache_broker if kind == "apache" else cluster.our_broker
+    side = await Side.take_over(make(QUORUMS, transactionCoordinatorEnabled="true"))
+    over, open_one = await side.begin(), await side.begin()
+    await side.end(over, pb.COMMIT)
+    client = PulsarClient(lambda: side.broker.service_url, SystemClock())
+    peers = PeerClient(lambda: side.broker.admin_url)
+
+    async def count() -> int:
+        return 1
+
+    nobody: Any = NoneHere()
+    try:
+        standings = CoordinatorStandings(lambda: client, peers, count, nobody)
+        since, earlier = standings.moment(), EarlierTransactions()
+        found = [await standings.is_open((0, number), since, earlier) for number in (over, open_one, open_one + 1)]
+        assert found == [False, True, True]
+        assert (earlier.includes((0, open_one)), earlier.includes((0, open_one + 1))) == (True, False)
+    finally:
+        await peers.close()
+        await client.close()
+        await side.kill()
+
+
+class NoneHere:
+    """The coordinators of a broker that runs none."""
+
+    def __getattr__(self, name: str) -> Any:
+        def not_here(_: object) -> None:
+            raise coordinator_not_found(0)
+
+        return not_here

@@ -275,11 +275,13 @@ PARTS: Final = (
             *("transactions/buffers/buffer", "transactions/buffers/buffer_table", "transactions/buffers/held_appends"),
             *("transactions/buffers/segments", "transactions/buffers/snapshot_codec", "transactions/inquiry"),
             *("transactions/buffers/snapshot_topic", "transactions/buffers/snapshots"),
+            *("transactions/earlier", "transactions/standings"),
         ),
         _files(
             "broker/tests",
             *("broker_transaction_table", "broker_transaction_buffer", "broker_transaction_buffer_faults"),
             *("broker_transaction_segments", "broker_transaction_attacks", "broker_transaction_inquiry"),
+            *("broker_transaction_late", "broker_transaction_standings"),
         ),
     ),
     Part(
@@ -359,12 +361,14 @@ PARTS: Final = (
         (
             *("transactions/pending_index", "transactions/pending_records", "transactions/pending_state"),
             *("transactions/pending_handle", "transactions/pending_log", "transactions/pending_topic"),
+            *("transactions/pending_doubts", "transactions/pending_statistics"),
             *("subscriptions/held", "subscriptions/hidden"),
         ),
         _files(
             "broker/tests",
             *("broker_transactions_pending_state", "broker_transactions_pending_log"),
             *("broker_transactions_acks", "broker_transactions_takeover", "broker_transaction_attacks"),
+            *("broker_transaction_late", "broker_transaction_frames"),
         ),
     ),
     Part(

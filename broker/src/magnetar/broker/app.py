@@ -148,7 +148,7 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
         managed = ledger_factory(settings, parts)
         started.push_async_callback(managed.close)
         context, topic_policies = assemble(settings, parts, managed)
-        use_transactions(context.service, context.client, context.peers)
+        use_transactions(context)
         contexts.append(context)
         started.pop_all()
     running = RunningBroker(context, topic_policies, managed, ports, admin, usage_exchange(context))

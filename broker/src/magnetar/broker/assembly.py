@@ -178,8 +178,9 @@ def assemble(
     return context, topic_policies
 
 
-def use_transactions(service: BrokerService, client: InternalClient, peers: PeerClient) -> None:
+def use_transactions(context: BrokerContext) -> None:
     """Topics with transaction buffers; a broker without transactions does not load what keeps these."""
+    service, client, peers = context.service, context.client, context.peers
     settings = service.settings.transactions
     if not settings.enabled:
         return
@@ -188,6 +189,7 @@ def use_transactions(service: BrokerService, client: InternalClient, peers: Peer
     from magnetar.broker.transactions.buffers.snapshots import SingleSnapshots
     from magnetar.broker.transactions.inquiry import Inquiries
     from magnetar.broker.transactions.names import COORDINATORS_TOPIC
+    from magnetar.broker.transactions.standings import CoordinatorStandings
 
     async def existing(name: TopicName) -> list[TopicName]:
         if count := await service.resources.partitions(name):
@@ -201,8 +203,11 @@ def use_transactions(service: BrokerService, client: InternalClient, peers: Peer
     segmented = settings.segmented_snapshots
     kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
     service.transactions.use_snapshots(kept)
-    coordinators = partial(service.resources.partitions, COORDINATORS_TOPIC)
-    service.transactions.use_inquiries(Inquiries(client.get, peers, coordinators))
+    count = partial(service.resources.partitions, COORDINATORS_TOPIC)
+    # A broker that only reads stores nothing, and has nobody to ask.
+    here = context.coordinators
+    standings = None if here is None else CoordinatorStandings(client.get, peers, count, here)
+    service.transactions.use_inquiries(Inquiries(client.get, peers, count), standings)
 
 
 def usage_exchange(context: BrokerContext) -> UsageExchange:

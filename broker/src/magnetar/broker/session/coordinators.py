@@ -16,6 +16,7 @@ from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.transactions.api import NOT_ENABLED, Asker, Coordinators
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.core.errors import MagnetarError, forget_frames
+from magnetar.core.ids import signed64
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
@@ -54,8 +55,9 @@ class CoordinatorCommands:
         answer = pb.CommandNewTxnResponse(request_id=request.request_id, txnid_most_bits=request.tc_id)
 
         async def work(coordinators: Coordinators) -> None:
-            # In milliseconds, whatever the field is called.
-            begun = await coordinators.new_transaction(request.tc_id, request.txn_ttl_seconds, self._asker())
+            # In milliseconds, whatever the field is called; Java's clients and brokers have a long for it.
+            timeout_ms = max(0, signed64(request.txn_ttl_seconds))
+            begun = await coordinators.new_transaction(request.tc_id, timeout_ms, self._asker())
             answer.txnid_least_bits = begun.sequence
 
         await self._answer(answer, work)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.lookup_questions import parse_topic
-from magnetar.broker.session.transaction_ends import NO_SUCH_TOPIC
+from magnetar.broker.session.transaction_ends import NO_SUCH_TOPIC, end_of
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.api import NOT_ENABLED
 from magnetar.core.errors import MagnetarError, forget_frames
-from magnetar.core.ids import signed64
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -70,6 +69,7 @@ class SubscriptionEndCommands:
                 ServerError.TRANSACTION_NOT_FOUND,
                 f"Transaction {transaction} is not found, or its coordinator has no right to end it",
             )
+        commit, low_water_mark = end_of(request)
         name = parse_topic(request.subscription.topic)
         topic = await self._topic(name)
         if topic is None or topic.pending_acks is None:
@@ -80,8 +80,8 @@ class SubscriptionEndCommands:
             return
         await topic.pending_acks.of(subscription).end(
             transaction,
-            commit=request.txn_action == pb.COMMIT,
-            low_water_mark=signed64(request.txnid_least_bits_of_low_watermark),
+            commit=commit,
+            low_water_mark=low_water_mark,
         )
 
     async def _topic(self, name: TopicName) -> PersistentTopic | None:

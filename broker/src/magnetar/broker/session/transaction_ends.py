@@ -25,7 +25,18 @@ NO_SUCH_TOPIC: Final = frozenset({ServerError.TOPIC_NOT_FOUND, ServerError.NOT_A
 """How it is refused to load what is gone, and what can never be a topic: a name that stands for several partitions, or
 for a log of brokers. A coordinator that heard of an error would ask again for ever."""
 
+NO_ACTION: Final = "The end of a transaction says neither COMMIT nor ABORT"
+
 NOT_FOUND: Final = "The transaction is not found, or its coordinator has no right to end it."
+
+
+def end_of(request: pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> tuple[bool, int]:
+    """Whether to commit, and the low-water mark: -1 while the coordinator's first transaction is open, or without one.
+    `PulsarError`: absent, both would read as something else."""
+    if not request.HasField("txn_action"):
+        raise PulsarError(ServerError.NOT_ALLOWED_ERROR, NO_ACTION)
+    given = request.HasField("txnid_least_bits_of_low_watermark")
+    return request.txn_action == pb.COMMIT, signed64(request.txnid_least_bits_of_low_watermark) if given else -1
 
 
 class TransactionEndCommands:
@@ -57,6 +68,7 @@ class TransactionEndCommands:
         session = self._session
         if not session.is_super_user:
             raise PulsarError(ServerError.TRANSACTION_NOT_FOUND, NOT_FOUND)
+        commit, low_water_mark = end_of(request)
         name = parse_topic(request.topic)
         try:
             topic = await session.context.service.topic(name, create=False)
@@ -68,9 +80,8 @@ class TransactionEndCommands:
             return  # Messages of transactions are refused there, so that there is nothing to be ended.
         await topic.buffer.end(
             (request.txnid_most_bits, request.txnid_least_bits),
-            commit=request.txn_action == pb.COMMIT,
-            # -1 while the coordinator's first transaction is open.
-            low_water_mark=signed64(request.txnid_least_bits_of_low_watermark),
+            commit=commit,
+            low_water_mark=low_water_mark,
         )
 
     def _answer(self, request: pb.CommandEndTxnOnPartition, code: ServerError | None, message: str) -> None:

@@ -171,6 +171,8 @@ class Producer:
         comes after it is refused, too: once that were stored, the first one would count as stored as well."""
         self.batches_pending = 0
         """Batches that the topic was given and has not answered."""
+        self.batches_waiting = 0
+        """The last ones of these: until it is known whether their transactions are open."""
         self._on_drained: list[Callable[[], None]] = []
         self._answered = 0
         self._held_answers: list[HeldAnswer] | None = None
@@ -219,7 +221,7 @@ class Producer:
         """The batch, of which the topic stores nothing, is answered once all before it is: with an error, or (None) as
         one that is stored already."""
         held = self._held_answers
-        unanswered = self.batches_pending - 1 - (len(held) if held is not None else 0)
+        unanswered = self.batches_pending - self.batches_waiting - 1 - (len(held) if held is not None else 0)
         if unanswered <= 0:
             self._write_answer(batch, code, message)
             self._finished(batch)

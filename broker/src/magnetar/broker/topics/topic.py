@@ -43,7 +43,7 @@ from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.topic_base import TopicBase
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
-from magnetar.broker.transactions.buffers.held_appends import HeldAppends
+from magnetar.broker.transactions.buffers.held_appends import DoubtedBatches, HeldAppends
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -132,6 +132,8 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
+        elif self._held is not None and self._held.doubts(batch):
+            return  # It comes again once that is known.
         elif self._checks_messages or batch.looked_at or (self.buffer and self.buffer.in_use):
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
@@ -152,10 +154,7 @@ class PersistentTopic(TopicBase):
             if self.deduplication is not None:
                 self.deduplication.batch_stored(context, (ledger_id, first_entry_id + len(context.payloads) - 1))
             if self.buffer is not None:
-                if context.transactions is None:
-                    self.buffer.published()
-                else:
-                    self.buffer.stored(context.transactions, ledger_id, first_entry_id)
+                self.buffer.stored(context.transactions, ledger_id, first_entry_id)
             context.producer.stored(context, ledger_id, first_entry_id)
         else:
             self._append_failed(context, error)
@@ -192,7 +191,9 @@ class PersistentTopic(TopicBase):
     def use_buffer(self, buffer: TransactionBuffer) -> None:
         """Transactions may write to it; before `prepare`."""
         self.buffer = buffer
-        self._held = HeldAppends(buffer, self._spawn, self._append_now, self._append_failed, self.storing_failed)
+        doubted = DoubtedBatches(buffer, self._spawn, self.publish, self.disconnect_producer)
+        appends = self._append_now, self._append_failed, self.storing_failed
+        self._held = HeldAppends(buffer, self._spawn, *appends, doubted)
         buffer.on_failure = self.storing_failed
         for subscription in self.subscriptions.values():
             subscription.visibility = buffer.visibility
@@ -235,8 +236,7 @@ class PersistentTopic(TopicBase):
         return self.deduplication.last_sequence_id(producer_name) if self.deduplication is not None else -1
 
     def remove_producer(self, producer: Producer) -> None:
-        """The producer is gone: the next one that waits may come in, and deduplication keeps its numbers for a
-        while."""
+        """The producer is gone: the next one may come in, and deduplication keeps its numbers for a while."""
         super().remove_producer(producer)
         if self.deduplication is not None:
             self.deduplication.producer_removed(producer.name)

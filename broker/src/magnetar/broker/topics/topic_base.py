@@ -132,8 +132,12 @@ class TopicBase:
     def disconnect_producers(self) -> None:
         """Have those that publish look the topic up again."""
         for producer in list(self.producers.by_name.values()):
-            producer.disconnect()
-            self.remove_producer(producer)
+            self.disconnect_producer(producer)
+
+    def disconnect_producer(self, producer: Producer) -> None:
+        """Have one that publishes look the topic up again."""
+        producer.disconnect()
+        self.remove_producer(producer)
 
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone; the next one that waits may come in."""
@@ -169,8 +173,7 @@ class TopicBase:
         if self.policies.encryption_required and not self.of_broker:
             present = list(self.producers.by_name.values())
             for producer in [one for one in present if not (one.identity.encrypted or one.is_replicator)]:
-                producer.disconnect()
-                self.remove_producer(producer)
+                self.disconnect_producer(producer)
 
     def replicated_changed(self, subscription: str) -> None:
         """A subscription is made, gone, replicated since now or not any more."""

@@ -137,6 +137,10 @@ class CoordinatorService(Coordinators, BundleGuests, Protocol):
         """Where its log is."""
         ...
 
+    def newest(self, coordinator: int) -> int:
+        """The newest id that it ever gave, -1 for none."""
+        ...
+
     def details(self, transaction: TransactionId) -> TransactionDetails:
         """One transaction."""
         ...

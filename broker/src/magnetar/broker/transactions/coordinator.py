@@ -206,6 +206,11 @@ class TransactionCoordinator:
         self._require_ready()
         return self.table.get(sequence)
 
+    def newest(self) -> int:
+        """The newest id that was ever given, -1 for none. `PulsarError`"""
+        self._require_ready()
+        return self.table.last_sequence
+
     def _owned(self, sequence: int, asker: Asker) -> Transaction:
         transaction = self.transaction(sequence)
         if transaction.owner and transaction.owner != asker.role and not asker.super_user:

@@ -136,6 +136,10 @@ class TransactionCoordinators:
         """Where its log is. `PulsarError`"""
         return self.get(coordinator).log.ledger
 
+    def newest(self, coordinator: int) -> int:
+        """The newest id that it ever gave, -1 for none. `PulsarError`"""
+        return self.get(coordinator).newest()
+
     def details(self, transaction: TransactionId) -> TransactionDetails:
         """One transaction. `PulsarError`"""
         return _details(self.get(transaction.coordinator).transaction(transaction.sequence))

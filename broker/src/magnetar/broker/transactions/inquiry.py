@@ -83,7 +83,7 @@ class Inquiries:
         if not count:
             return False
         coordinator, sequence = transaction
-        if coordinator >= count or sequence > LARGEST:
+        if not 0 <= coordinator < count or not 0 <= sequence <= LARGEST:
             return True
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             await self._client().ask(
@@ -95,7 +95,12 @@ class Inquiries:
                 await self._peers.call("GET", f"{METADATA}/{coordinator}/{sequence}")
             except AdminRefused as refusal:
                 # The coordinator may have gone again; both kinds of brokers say then what was not found.
-                if refusal.status == NOT_FOUND and "coordinator" not in str(refusal).lower():
+                if refusal.status == NOT_FOUND and not is_of_coordinator(refusal):
                     return True
                 raise
         return False
+
+
+def is_of_coordinator(refusal: AdminRefused) -> bool:
+    """Whether it is the coordinator that was not found; else it is the transaction."""
+    return "coordinator" in str(refusal).lower()

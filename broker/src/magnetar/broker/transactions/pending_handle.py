@@ -3,6 +3,10 @@
 An acknowledgement is held at once and stored then. Its client hears when it is durable; when that failed nobody knows
 whether it is, so that it stays held until the transaction is ended. An end is stored first and done then: what a crash
 leaves half done is done again by the replay (Pulsar: `PendingAckHandleImpl`).
+
+An acknowledgement that comes after the end of its transaction is refused. This owner remembers the ends that it was
+told of, and those that the log says. Whether a transaction is open that may have ended before it came, or too long ago,
+the coordinator says before the acknowledgement is answered (`pending_doubts`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.server_errors import server_error_of
@@ -20,6 +24,7 @@ from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.held import acknowledge_held, hold_back, send_again, take_back
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.subscriptions.visibility import TransactionBits
+from magnetar.broker.transactions.pending_doubts import AckDone, PendingDoubts, ended
 from magnetar.broker.transactions.pending_log import PendingAckLog, settling
 from magnetar.broker.transactions.pending_records import (
     AckedEntry,
@@ -40,9 +45,10 @@ from magnetar.managed.errors import ManagedLedgerFenced
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
-logger: Final = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from magnetar.broker.transactions.standings import TransactionStandings
 
-AckDone = Callable[[MagnetarError | None], None]
+logger: Final = logging.getLogger(__name__)
 
 
 class PendingAckState(enum.Enum):
@@ -68,15 +74,6 @@ PENDING_ACK_TRANSITIONS: Final = Transitions(
     },
 )
 
-_STATE_NAMES: Final = {
-    PendingAckState.NEW: "None",
-    PendingAckState.REPLAYING: "Initializing",
-    PendingAckState.READY: "Ready",
-    PendingAckState.FAILED: "Error",
-    PendingAckState.CLOSED: "Close",
-}
-"""Apache's names (`PendingAckHandleState.State`)."""
-
 
 class PendingAckHandle:
     """The handle of one subscription. `new_log` gives a log that is not open; None: nothing is stored, as what is
@@ -84,6 +81,7 @@ class PendingAckHandle:
 
     __slots__ = (
         "_contains",
+        "_doubts",
         "_endings",
         "_key_hashes",
         "_new_log",
@@ -106,6 +104,7 @@ class PendingAckHandle:
         contains: Callable[[Position], bool],
         new_log: Callable[[], PendingAckLog] | None,
         open_log: Callable[[PendingAckLog], Awaitable[bool]],
+        standings: TransactionStandings | None,
     ) -> None:
         self.held = HeldAcknowledgements()
         self.state = PendingAckState.NEW
@@ -115,6 +114,7 @@ class PendingAckHandle:
         self._subscription = subscription
         self._runtime = runtime
         self._contains = contains
+        self._doubts = PendingDoubts(self.held, standings, runtime.spawn)
         self._new_log = new_log
         self._open_log = open_log
         self._starting: asyncio.Future[None] | None = None
@@ -219,8 +219,8 @@ class PendingAckHandle:
         if self.state is not PendingAckState.READY:
             return PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements are not replayed")
         if transaction in self._endings or self.held.has_ended(transaction):
-            return PulsarError(ServerError.TRANSACTION_CONFLICT, f"Transaction {transaction} has been ended")
-        if self.log is not None and self.log.full:
+            return ended(transaction)
+        if self._doubts.full or (self.log is not None and self.log.full):
             return PulsarError(
                 ServerError.TOO_MANY_REQUESTS, "Too many acknowledgements of transactions wait to be stored"
             )
@@ -230,6 +230,9 @@ class PendingAckHandle:
         self, consumer: Consumer, transaction: TransactionBits, ack: Ack, done: AckDone
     ) -> None:
         acked = [entry for entry in _entries_of(ack) if self._contains(entry.position)]
+        if not self.held.fits(acked):
+            done(PulsarError(ServerError.TOO_MANY_REQUESTS, self._text(transaction, "its batches are too large")))
+            return
         entries = [held for held in map(held_entry, acked) if held.bits]
         why = self.held.conflict(entries, self._subscription.cursor)
         if why:
@@ -241,6 +244,7 @@ class PendingAckHandle:
         if not entries:
             done(None)
             return
+        done = self._doubts.until_known(transaction, done, self.abort)
         self.held.hold(transaction, entries)
         bits: dict[Position, int] = {}
         for entry in entries:
@@ -255,11 +259,15 @@ class PendingAckHandle:
             why = "invalid cumulative ack received with multiple message ids."
             done(PulsarError(ServerError.NOT_ALLOWED_ERROR, self._text(transaction, why)))
             return
+        if not self._contains(acked[0].position):
+            done(None)  # As a single one, and one without a transaction: what comes there is not meant.
+            return
         held = CumulativeAck(transaction, acked[0].position, value_of(acked[0].remaining))
         why = self.held.cumulative_conflict(held, self._subscription.cursor)
         if why:
             done(PulsarError(ServerError.TRANSACTION_CONFLICT, self._text(transaction, why)))
             return
+        done = self._doubts.until_known(transaction, done, self.abort)
         self.held.hold_cumulative(held)
         self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=True, entries=acked), done)
 
@@ -288,13 +296,7 @@ class PendingAckHandle:
 
     async def end(self, transaction: TransactionBits, *, commit: bool, low_water_mark: int) -> None:
         """A coordinator says how a transaction ended. May be repeated. Raises what keeps it from being stored."""
-        await self.ready()
-        self.held.note_ended(transaction)
-        ending = self._endings.get(transaction)
-        if ending is None and self.held.knows(transaction):
-            ending = self._end_in_background(transaction, commit=commit)
-        if ending is not None:
-            await asyncio.shield(ending)
+        await self._end_once(transaction, commit=commit)
         self.held.low_water_mark(transaction[0], low_water_mark)
         if not self._sweeping and self.held.left_behind():
             self._sweeping = True
@@ -302,7 +304,16 @@ class PendingAckHandle:
 
     async def abort(self, transaction: TransactionBits) -> None:
         """No coordinator will end it. Raises as `end` does."""
-        await self.end(transaction, commit=False, low_water_mark=-1)
+        await self._end_once(transaction, commit=False)
+
+    async def _end_once(self, transaction: TransactionBits, *, commit: bool) -> None:
+        await self.ready()
+        self.held.note_ended(transaction)
+        ending = self._endings.get(transaction)
+        if ending is None and self.held.knows(transaction):
+            ending = self._end_in_background(transaction, commit=commit)
+        if ending is not None:
+            await asyncio.shield(ending)
 
     def _end_in_background(self, transaction: TransactionBits, *, commit: bool) -> asyncio.Future[None]:
         ending = self._endings[transaction] = self._run(self._end(transaction, commit=commit))
@@ -418,45 +429,6 @@ class PendingAckHandle:
 
     def _become(self, state: PendingAckState) -> None:
         self.state = PENDING_ACK_TRANSITIONS.step(self.state, state)
-
-    # --- for administrators
-
-    def statistics(self, *, low_water_marks: bool) -> dict[str, Any]:
-        """As Pulsar's `TransactionPendingAckStats`."""
-        unused = self.state is PendingAckState.READY and (self.log is None or self.log.ledger is None)
-        marks = {str(coordinator): mark for coordinator, mark in self.held.low_water_marks.items()}
-        return {
-            "state": "None" if unused else _STATE_NAMES[self.state],
-            "lowWaterMarks": marks if low_water_marks else None,
-            "ongoingTxnSize": self.held.open_transactions,
-            "recoverStartTime": self.recover_started_ms,
-            "recoverEndTime": self.recover_ended_ms,
-        }
-
-    def cumulative_position(self, transaction: TransactionBits) -> str | None:
-        """Up to where a transaction acknowledges: `ledger:entry`, within a batch with the message's index."""
-        cumulative = self.held.cumulative_of(transaction)
-        if cumulative is None:
-            return None
-        text = f"{cumulative.position[0]}:{cumulative.position[1]}"
-        if cumulative.left:
-            text += f":{(cumulative.left & -cumulative.left).bit_length() - 2}"
-        return text
-
-    def state_of(self, position: Position, batch_index: int | None) -> str:
-        """Where a message stands, as Pulsar's `PositionInPendingAckStats.State`."""
-        if self.state is not PendingAckState.READY:
-            return "PendingAckNotReady"
-        if position <= self._subscription.cursor.mark_delete:
-            return "MarkDelete"
-        bits = self.held.entries.get(position)
-        if bits is None:
-            return "NotInPendingAck"
-        if batch_index is None:
-            return "PendingAck"
-        if batch_index < 0 or batch_index >= self.held.sizes.get(position, 0):
-            return "InvalidPosition"
-        return "PendingAck" if bits >> batch_index & 1 else "NotInPendingAck"
 
 
 async def _told(work: Coroutine[Any, Any, None], outcome: asyncio.Future[None]) -> None:

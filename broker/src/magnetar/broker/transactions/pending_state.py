@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
+from magnetar.broker.transactions.earlier import EarlierTransactions
 from magnetar.broker.transactions.pending_records import (
     AckedEntry,
     PendingAckOperation,
@@ -39,7 +40,7 @@ NUMBERS_KEPT: Final = 1_024
 
 ENDED_KEPT: Final = 4_096
 """Transactions of a subscription whose ends are remembered; 1 MB. Coordinators' low-water marks tell of the older ones,
-unless thousands end while one stays open."""
+and the coordinators themselves when thousands end while one stays open."""
 
 _NO_BIT: Final = 1 << 62
 
@@ -118,6 +119,7 @@ class HeldAcknowledgements:
         "_numbers",
         "_words",
         "cumulative",
+        "earlier",
         "entries",
         "low_water_marks",
         "sizes",
@@ -134,6 +136,7 @@ class HeldAcknowledgements:
         self.cumulative: CumulativeAck | None = None
         self.low_water_marks: dict[int, int] = {}
         """By coordinator: transactions up to this number are over there."""
+        self.earlier = EarlierTransactions()
         self._words = 0
         # Ordered: of a plain dict whose oldest keys go, finding the next oldest takes longer each time.
         self._ended: OrderedDict[TransactionBits, None] = OrderedDict()
@@ -179,6 +182,17 @@ class HeldAcknowledgements:
         if len(self.entries) + len(entries) > HELD_ENTRIES_MAX:
             return False
         return self._words + sum(map(_words_of, entries)) <= HELD_WORDS_MAX
+
+    @staticmethod
+    def fits(entries: Iterable[AckedEntry]) -> bool:
+        """Whether one acknowledgement takes no more memory than all may: known before bit sets are made, as it is the
+        client that says how large its batches are."""
+        words = 0
+        for entry in entries:
+            if entry.remaining:
+                messages = entry.batch_size if entry.batch_size > 0 else len(entry.remaining) << 6
+                words += (min(messages, BATCH_MESSAGES_MAX) + 63) >> 6
+        return words <= HELD_WORDS_MAX
 
     # --- what is held
 
@@ -242,6 +256,13 @@ class HeldAcknowledgements:
         self.transactions.pop(transaction, None)
         if self.cumulative_of(transaction) is not None:
             self.cumulative = None
+        # Clients name any coordinator: nothing is left of one without a transaction.
+        coordinator = transaction[0]
+        numbers = self._numbers.get(coordinator, [])
+        while numbers and not self.knows((coordinator, numbers[0])):
+            heappop(numbers)
+        if not numbers:
+            self._numbers.pop(coordinator, None)
 
     @property
     def open_transactions(self) -> int:
@@ -259,13 +280,17 @@ class HeldAcknowledgements:
         ended = self._ended
         ended[transaction] = None
         while len(ended) > ENDED_KEPT or self._is_over(next(iter(ended))):
-            ended.popitem(last=False)
+            self.earlier.forget(ended.popitem(last=False)[0])
             if not ended:
                 return
 
     def has_ended(self, transaction: TransactionBits) -> bool:
         """Whether nothing may be held for it any more."""
         return transaction in self._ended or self._is_over(transaction)
+
+    def in_doubt(self, transaction: TransactionBits) -> bool:
+        """Whether it may have ended, and nothing here tells."""
+        return not self.knows(transaction) and not self.has_ended(transaction) and self.earlier.includes(transaction)
 
     def _is_over(self, transaction: TransactionBits) -> bool:
         return transaction[1] <= self.low_water_marks.get(transaction[0], -1)
@@ -308,6 +333,7 @@ class HeldAcknowledgements:
         holds was refused, and counts for nothing. What is acknowledged by now may have been so later, as by a commit of
         which a part was stored before a crash: then the rest of the record counts."""
         if record.operation is not PendingAckOperation.ACK:
+            self.note_ended(record.transaction)
             return record.transaction if self.knows(record.transaction) else None
         if record.cumulative:
             for entry in record.entries[:1]:

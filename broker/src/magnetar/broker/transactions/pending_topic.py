@@ -10,8 +10,10 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.slices import in_slices
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.subscriptions.visibility import TransactionBits
-from magnetar.broker.transactions.pending_handle import AckDone, PendingAckHandle
+from magnetar.broker.transactions.pending_doubts import AckDone
+from magnetar.broker.transactions.pending_handle import PendingAckHandle
 from magnetar.broker.transactions.pending_log import PendingAckLog, PendingAckLogs, log_name
+from magnetar.broker.transactions.standings import TransactionStandings
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.command import Ack
@@ -26,12 +28,16 @@ class TopicPendingAcks:
 
     `ready` comes before a consumer is let in."""
 
-    __slots__ = ("_closed", "_handles", "_ledger", "_logs", "_name")
+    __slots__ = ("_closed", "_handles", "_ledger", "_logs", "_name", "_standings")
 
-    def __init__(self, name: TopicName, ledger: ManagedLedger, logs: PendingAckLogs) -> None:
+    def __init__(
+        self, name: TopicName, ledger: ManagedLedger, logs: PendingAckLogs, standings: TransactionStandings | None
+    ) -> None:
+        """`standings`: by whom coordinators are asked; None: by nobody."""
         self._name = name
         self._ledger = ledger
         self._logs = logs
+        self._standings = standings
         self._handles: dict[str, PendingAckHandle] = {}
         self._closed = False
 
@@ -44,7 +50,12 @@ class TopicPendingAcks:
         if handle is None or handle.subscription is not subscription:
             new_log = (lambda: self._new_log(subscription)) if subscription.durable else None
             handle = self._handles[subscription.name] = PendingAckHandle(
-                subscription, self._logs.runtime, self._ledger.ledgers.contains, new_log, self._open
+                subscription,
+                self._logs.runtime,
+                self._ledger.ledgers.contains,
+                new_log,
+                self._open,
+                self._standings,
             )
         return handle
 

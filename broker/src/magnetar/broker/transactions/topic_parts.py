@@ -15,6 +15,7 @@ from magnetar.broker.transactions.inquiry import Doubt, Inquiries
 from magnetar.broker.transactions.names import TransactionId
 from magnetar.broker.transactions.pending_log import PendingAckLogs
 from magnetar.broker.transactions.pending_topic import TopicPendingAcks
+from magnetar.broker.transactions.standings import TransactionStandings
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.managed_ledger import ManagedLedger
@@ -50,6 +51,7 @@ class TopicParts:
         self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime, limits=limits)
         self._snapshots: SnapshotStore | None = None
         self._inquiries: Inquiries | None = None
+        self._standings: TransactionStandings | None = None
 
     def use_settings(self, settings: TransactionSettings) -> None:
         """Go on with other settings, of which only those differ that may change while a broker runs."""
@@ -60,9 +62,10 @@ class TopicParts:
         """Topics take transactional messages; before any is loaded."""
         self._snapshots = snapshots
 
-    def use_inquiries(self, inquiries: Inquiries) -> None:
-        """Coordinators can be asked."""
+    def use_inquiries(self, inquiries: Inquiries, standings: TransactionStandings | None) -> None:
+        """Coordinators can be asked; before any topic is loaded."""
         self._inquiries = inquiries
+        self._standings = standings
 
     def look_after(self, topic: PartakingTopic) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """For the periodic check: what is to be done about transactions that stay open on a topic; None: nothing."""
@@ -82,10 +85,13 @@ class TopicParts:
         """Before the topic is prepared."""
         if not self._settings.enabled or topic.of_broker:
             return
-        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs)
+        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs, self._standings)
         if self._snapshots is not None:
-            buffer = TransactionBuffer(topic.name, topic.ledger, self._snapshots, self._runtime, self._settings)
-            topic.use_buffer(buffer)
+            topic.use_buffer(
+                TransactionBuffer(
+                    topic.name, topic.ledger, self._snapshots, self._runtime, self._settings, self._standings
+                )
+            )
 
     async def close(self) -> None:
         """Read and write no snapshots any more; before the broker's own client is closed."""

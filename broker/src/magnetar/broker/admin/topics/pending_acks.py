@@ -20,6 +20,7 @@ from magnetar.broker.admin.web.responses import (
     topic_of,
 )
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.transactions import pending_statistics
 from magnetar.broker.transactions.pending_handle import PendingAckHandle
 from magnetar.ledger.metadata_ops import LedgerMetadataOps
 
@@ -52,7 +53,7 @@ class PendingAckHandlers(HandlersOfTopics):
     async def stats(self, request: web.Request) -> web.Response:
         """What transactions hold of a subscription, in numbers."""
         handle = await self._handle(request)
-        document = handle.statistics(low_water_marks=flag(request, "lowWaterMarks"))
+        document = pending_statistics.statistics(handle, low_water_marks=flag(request, "lowWaterMarks"))
         return json({key: value for key, value in document.items() if value is not None})
 
     @takes("authoritative", "metadata")
@@ -76,14 +77,14 @@ class PendingAckHandlers(HandlersOfTopics):
         if text is not None and not text.isdecimal():
             raise AdminError(BAD_REQUEST, f"batchIndex is no index: {text[:80]}")
         handle = await self._handle(request)
-        return json({"state": handle.state_of(position, int(text) if text else None)})
+        return json({"state": pending_statistics.state_of(handle, position, int(text) if text else None)})
 
     @takes("authoritative")
     async def transaction(self, request: web.Request) -> web.Response:
         """Up to where a transaction acknowledges a subscription."""
         transaction = (path_integer(request, "mostSigBits"), path_integer(request, "leastSigBits"))
         handle = await self._handle(request)
-        place = handle.cumulative_position(transaction)
+        place = pending_statistics.cumulative_position(handle, transaction)
         return json({} if place is None else {"cumulativeAckPosition": place})
 
     async def _handle(self, request: web.Request) -> PendingAckHandle:

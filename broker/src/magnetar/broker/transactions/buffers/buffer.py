@@ -5,6 +5,10 @@ sent to anybody; how it ended is a marker in the topic. A snapshot says that the
 to read for markers, and which transactions were aborted before. So the first snapshot comes before the first message:
 a broker that finds none takes everything in the topic for committed.
 
+A message that comes after the end of its transaction is refused. This owner remembers the ends that it was told of, and
+what the markers say that it has read. About a transaction that may have ended before it came, or too long ago, it asks
+the coordinator before it takes the first message (`standings`): to abort it then would hide what was committed.
+
 Facts: transactions-dedup-compaction 1.6; Pulsar `TopicTransactionBuffer`.
 """
 
@@ -12,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from magnetar.broker.settings.transactions import TransactionSettings
-from magnetar.broker.slices import TimeSlice
+from magnetar.broker.slices import TimeSlice, in_slices
 from magnetar.broker.states import BUFFER_TRANSITIONS, BufferState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.visibility import TransactionBits, Visibility
@@ -24,6 +28,7 @@ from magnetar.broker.transactions.buffers.buffer_table import BufferTable
 from magnetar.broker.transactions.buffers.markers import end_marker
 from magnetar.broker.transactions.buffers.snapshot_codec import Snapshot
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore, TopicSegments
+from magnetar.broker.transactions.standings import TransactionStandings
 from magnetar.core.clock import TimerHandle
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -50,6 +55,9 @@ FORGOTTEN_AT_ONCE: Final = 1_000
 OPEN_MAX: Final = 100_000
 """Open transactions of one topic. Each takes some hundred bytes, and nobody but the coordinator, who is not asked,
 knows whether there is such a transaction at all."""
+
+ASKED_AT_ONCE: Final = 4
+"""About the transactions of one producer, so that its questions leave room for those of others."""
 
 
 class _Marker:
@@ -92,12 +100,13 @@ class TransactionBuffer:
         "_ledger",
         "_reached",
         "_settings",
+        "_since",
         "_snapshots",
         "_spawn",
+        "_standings",
         "_sweeping",
         "_terminating",
         "_timer",
-        "_topic",
         "_writing",
         "has_snapshot",
         "last_snapshot_ms",
@@ -106,6 +115,7 @@ class TransactionBuffer:
         "recovery_started_ms",
         "state",
         "table",
+        "topic",
         "unstored",
         "visibility",
     )
@@ -117,7 +127,9 @@ class TransactionBuffer:
         snapshots: SnapshotStore,
         runtime: SubscriptionRuntime,
         settings: TransactionSettings,
+        standings: TransactionStandings | None,
     ) -> None:
+        """`standings`: by whom coordinators are asked; None: by nobody."""
         self.state = BufferState.NONE
         self.table = BufferTable()
         self.visibility = Visibility(self.table.aborted)
@@ -128,13 +140,15 @@ class TransactionBuffer:
         self.recovery_ended_ms = 0
         self.on_failure: Callable[[MagnetarError], None] | None = None
         """Told when a marker could not be stored."""
-        self._topic = topic
+        self.topic = topic
         self._ledger = ledger
         self._snapshots = snapshots
         self._clock = runtime.clock
         self._spawn = runtime.spawn
         self._call_later = runtime.call_later
         self._settings = settings
+        self._standings = standings
+        self._since = 0 if standings is None else standings.moment()
         self._first_snapshot_over: asyncio.Event | None = None
         """While the first snapshot is written: set when that is over."""
         self._ending: dict[TransactionBits, _Marker] = {}
@@ -170,7 +184,7 @@ class TransactionBuffer:
     @property
     def segments(self) -> TopicSegments | None:
         """The segments of its snapshots; None where these are of one message."""
-        return self._snapshots.segments(self._topic)
+        return self._snapshots.segments(self.topic)
 
     def hides(self, transaction: TransactionBits) -> bool:
         """Whether messages of this transaction never count."""
@@ -184,10 +198,10 @@ class TransactionBuffer:
         self._become(BufferState.INITIALIZING)
         self.recovery_started_ms = self._clock.now_ms()
         try:
-            found = await self._snapshots.read(self._topic, self._ledger.ledgers.ids[0])
+            found = await self._snapshots.read(self.topic, self._ledger.ledgers.ids[0])
         except MagnetarError as error:
             # Coordinators and clients come back after this code.
-            text = f"The transactions of topic {self._topic} are not known yet: {error}"
+            text = f"The transactions of topic {self.topic} are not known yet: {error}"
             raise PulsarError(ServerError.SERVICE_NOT_READY, text) from error
         self.has_snapshot = found is not None
         if found is not None:
@@ -226,10 +240,32 @@ class TransactionBuffer:
             name = f"({most_bits},{least_bits})"
             return f"Transaction [{name}] has been ended. Please use a new transaction to send message."
         if self._terminating is not None:
-            return f"Topic {self._topic} is being terminated"
+            return f"Topic {self.topic} is being terminated"
         if len(self.table.open) >= OPEN_MAX and transaction not in self.table.open:
             return f"The topic has {OPEN_MAX} open transactions"
         return ""
+
+    def doubts(self, transactions: Iterable[TransactionBits | None]) -> list[TransactionBits]:
+        """Those of which nobody here knows whether they have ended: `settle` comes before their messages."""
+        if self._standings is None:
+            return []
+        table = self.table
+        named = [one for one in dict.fromkeys(transactions) if one is not None]
+        return [one for one in named if table.in_doubt(one) and one not in self._ending]
+
+    async def settle(self, doubts: Sequence[TransactionBits]) -> None:
+        """Learn from their coordinators whether these are open. Raises a `MagnetarError` or `TimeoutError` when nobody
+        can tell now."""
+        standings, table = self._standings, self.table
+        assert standings is not None, "without anybody to ask nothing is in doubt"
+
+        async def ask(one: TransactionBits) -> None:
+            if await standings.is_open(one, self._since, table.earlier):
+                table.vouch(one)
+            else:
+                table.end_unmarked(one)
+
+        await in_slices(ask, doubts, ASKED_AT_ONCE)
 
     @property
     def lacks_snapshot(self) -> bool:
@@ -263,8 +299,14 @@ class TransactionBuffer:
         if self.state is BufferState.FIRST_SNAPSHOTTING:
             self._become(state)
 
-    def stored(self, transactions: Sequence[TransactionBits | None], ledger_id: int, first_entry_id: int) -> None:
-        """Messages are stored one after the other, some of them in transactions."""
+    def stored(
+        self, transactions: Sequence[TransactionBits | None] | None, ledger_id: int, first_entry_id: int
+    ) -> None:
+        """Messages are stored one after the other, some of them in transactions; None: none of them."""
+        if transactions is None:
+            if self.state is BufferState.READY and not self.table.open:
+                self._changed()
+            return
         before: TransactionBits | None = None
         for entry_id, transaction in enumerate(transactions, first_entry_id):
             if transaction is not None and transaction != before:
@@ -280,11 +322,6 @@ class TransactionBuffer:
         if self._terminating is not None and not self.unstored:
             self._terminating.set()
 
-    def published(self) -> None:
-        """Messages without transactions are stored."""
-        if self.state is BufferState.READY and not self.table.open:
-            self._changed()
-
     # --- the end of a transaction
 
     async def end(self, transaction: TransactionBits, *, commit: bool, low_water_mark: int) -> None:
@@ -297,13 +334,13 @@ class TransactionBuffer:
             assert self._first_snapshot_over is not None
             await self._first_snapshot_over.wait()
         if self._is(BufferState.CLOSE):
-            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self._topic} is being unloaded")
+            raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.topic} is being unloaded")
         if self._ledger.terminated and transaction not in self.table.open:
             return  # It has nothing here, and there can be no marker.
         if commit or self.state is BufferState.READY:
             await self._store_marker(transaction, commit=commit)
         else:
-            self.table.abort_unmarked(transaction)
+            self.table.end_unmarked(transaction)
         self.table.raise_low_water_mark(transaction[0], low_water_mark)
         if self.table.lost is not None and not self._sweeping:
             self._sweeping = True
@@ -317,7 +354,7 @@ class TransactionBuffer:
             if self.unstored:
                 await stored.wait()
             if self.table.open:
-                text = f"Topic {self._topic} has {len(self.table.open)} open transactions"
+                text = f"Topic {self.topic} has {len(self.table.open)} open transactions"
                 raise PulsarError(ServerError.SERVICE_NOT_READY, text)
             return await self._ledger.terminate()
         finally:
@@ -364,11 +401,11 @@ class TransactionBuffer:
         """End those of which their coordinators know nothing any more."""
         try:
             while self.state is BufferState.READY and (lost := self.table.lost) is not None:
-                logger.warning("%s: transaction %d:%d is unknown to its coordinator: aborted", self._topic, *lost)
+                logger.warning("%s: transaction %d:%d is unknown to its coordinator: aborted", self.topic, *lost)
                 await self._store_marker(lost, commit=False)
         except MagnetarError as error:
             # The end of the next transaction tries again.
-            logger.warning("%s: transactions without a coordinator are not aborted now: %s", self._topic, error)
+            logger.warning("%s: transactions without a coordinator are not aborted now: %s", self.topic, error)
         finally:
             self._sweeping = False
 
@@ -407,7 +444,7 @@ class TransactionBuffer:
             self.last_snapshot_ms = self._clock.now_ms()
         except MagnetarError as error:
             # What there is says less, and is not wrong: the next owner reads more of the topic.
-            logger.warning("%s: no snapshot of its transactions now, the next one may be: %s", self._topic, error)
+            logger.warning("%s: no snapshot of its transactions now, the next one may be: %s", self.topic, error)
             self._changes += changes
         finally:
             self._writing = False
@@ -415,14 +452,14 @@ class TransactionBuffer:
             self._timer = self._call_later(self._settings.snapshot_interval_ms / 1000, self._snapshot_due)
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot(str(self._topic), self.max_read_position)
+        return Snapshot(str(self.topic), self.max_read_position)
 
     # --- with the topic
 
     def close(self) -> None:
         """The topic is let go of; twice is no error."""
         self._become(BufferState.CLOSE)
-        self._snapshots.release(self._topic)
+        self._snapshots.release(self.topic)
         self.on_failure = None  # The topic's, which would wait for the collector of cycles.
         if self._first_snapshot_over is not None:
             self._first_snapshot_over.set()
@@ -435,10 +472,10 @@ class TransactionBuffer:
         if not self.has_snapshot:
             return
         try:
-            await self._snapshots.delete(self._topic)
+            await self._snapshots.delete(self.topic)
         except MagnetarError as error:
             # It does no harm: a topic of this name begins with ledgers of which the snapshot says nothing.
-            logger.warning("%s is deleted, a snapshot of its transactions stays: %s", self._topic, error)
+            logger.warning("%s is deleted, a snapshot of its transactions stays: %s", self.topic, error)
 
     def _is(self, state: BufferState) -> bool:
         """The state of this moment; it may have changed during any wait."""

@@ -1,5 +1,7 @@
 """The state of the transactions that have written to one topic. Pure.
 
+Which have ended is remembered by this owner, so far back; beyond that `earlier` says of which nobody here can tell.
+
 Facts: transactions-dedup-compaction 1.6; Pulsar `TopicTransactionBuffer`.
 """
 
@@ -11,16 +13,21 @@ from typing import Final
 
 from magnetar.broker.subscriptions.visibility import TransactionBits
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
+from magnetar.broker.transactions.earlier import EarlierTransactions
 from magnetar.core.ids import Position
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.errors import BadMetadata
 
 COMMITTED_KEPT: Final = 10_000
-"""Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones,
-unless thousands end while one stays open."""
+"""Transactions of a topic whose commits are remembered; 2 MB. Coordinators' low-water marks tell of the older ones, and
+the coordinators themselves when thousands end while one stays open."""
 
-UNMARKED_KEPT: Final = 1_000
-"""Transactions of a topic whose aborts are remembered though no marker says so; 0.2 MB."""
+UNMARKED_KEPT: Final = 10_000
+"""Transactions of a topic whose ends are remembered though no marker says so; 2 MB. One read of a connection brings
+messages of some thousand."""
+
+VOUCHED_KEPT: Final = 10_000
+"""Transactions whose coordinators said that they are open, for their first messages here; they can be asked again."""
 
 
 class BufferTable:
@@ -32,9 +39,11 @@ class BufferTable:
         "aborted_count",
         "committed",
         "committed_count",
+        "earlier",
         "low_water_marks",
         "open",
         "unmarked",
+        "vouched",
     )
 
     def __init__(self) -> None:
@@ -47,8 +56,11 @@ class BufferTable:
         """Those that were committed lately, oldest first: a message that comes later would open them again, and whoever
         aborts them then hides what was committed."""
         self.unmarked: OrderedDict[TransactionBits, None] = OrderedDict()
-        """Those that were aborted lately, before any transaction had written here, oldest first: there is no marker of
-        them, and a message that comes later would open them."""
+        """Those that were aborted lately, before any transaction had written here, or are over as their coordinators
+        say, oldest first: there is no marker of them, and a message that comes later would open them."""
+        self.vouched: OrderedDict[TransactionBits, None] = OrderedDict()
+        """Those that are open, as their coordinators say."""
+        self.earlier = EarlierTransactions()
         self.low_water_marks: dict[int, int] = {}
         """Of each coordinator that was heard of: the highest number up to which it knows none any more."""
         self._looked_at: TransactionBits | None = None
@@ -65,22 +77,37 @@ class BufferTable:
     def commit(self, transaction: TransactionBits) -> None:
         """Its marker is stored: its messages count."""
         self.open.pop(transaction, None)
+        self.vouched.pop(transaction, None)
         self.committed[transaction] = None
         if len(self.committed) > COMMITTED_KEPT:
-            self.committed.popitem(last=False)
+            self.earlier.forget(self.committed.popitem(last=False)[0])
 
     def abort(self, transaction: TransactionBits, marker: Position) -> None:
         """Its marker is stored: its messages never count. The newest marker counts: messages may have come after an
         older one."""
         self.open.pop(transaction, None)
+        self.vouched.pop(transaction, None)
         self.aborted[transaction] = marker
         self.aborted.move_to_end(transaction)
 
-    def abort_unmarked(self, transaction: TransactionBits) -> None:
-        """It is aborted and has nothing here, so that no marker is stored."""
+    def end_unmarked(self, transaction: TransactionBits) -> None:
+        """It is aborted and has nothing here, or it ended before this owner came: no marker is stored."""
+        self.vouched.pop(transaction, None)
         self.unmarked[transaction] = None
         if len(self.unmarked) > UNMARKED_KEPT:
-            self.unmarked.popitem(last=False)
+            self.earlier.forget(self.unmarked.popitem(last=False)[0])
+
+    def vouch(self, transaction: TransactionBits) -> None:
+        """Its coordinator says that it is open."""
+        self.vouched[transaction] = None
+        if len(self.vouched) > VOUCHED_KEPT:
+            self.vouched.popitem(last=False)
+
+    def in_doubt(self, transaction: TransactionBits) -> bool:
+        """Whether it may have ended, and nothing here tells."""
+        if transaction in self.open or transaction in self.vouched or self.has_ended(transaction):
+            return False
+        return self.earlier.includes(transaction)
 
     def take(self, entry: Entry) -> None:
         """An entry of the topic, as it is stored: a message of a transaction, the marker of an end, or neither."""
@@ -143,6 +170,7 @@ class BufferTable:
             if marker[0] >= first_ledger_id:
                 break
             del self.aborted[transaction]
+            self.earlier.forget(transaction)
             forgotten.append(transaction)
         return forgotten
 
