@@ -140,6 +140,11 @@ async def test_what_waits_for_the_first_snapshot_is_not_stored_behind_what_faile
             client.send(Command.SEND, transactional(number, transaction), **fields(number, transaction))
             await client.round_trip()  # Or they were stored together.
         assert len(under_way) == 1
+        held = loaded(broker)._held
+        assert held is not None
+        async with asyncio.timeout(30):
+            while not held.holding:  # It is asked first whether the transaction is open.
+                await client.round_trip()
         under_way.pop()()
         await client.expect(Command.CLOSE_PRODUCER)
         async with asyncio.timeout(30):

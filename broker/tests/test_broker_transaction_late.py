@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from magnetar.broker.transactions.earlier import EarlierTransactions
 from magnetar.broker.transactions.names import coordinator_topic
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.append_path import AppendPath
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -246,6 +247,37 @@ async def test_a_producer_comes_back_while_nobody_can_tell() -> None:
         await client.producer(TOPIC)
         assert [one.name for one in await send(client, 0, transaction=7)] == ["SEND_RECEIPT"]
         assert loaded(broker).number_of_entries == 2
+
+
+async def test_what_waits_is_not_stored_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends both again: the second one would be stored before the first one, and twice."""
+    append = AppendPath.append
+    under_way: list[Callable[[], None]] = []
+
+    def first_is_slow(self: AppendPath, payloads: Sequence[bytes], done: Any, context: object) -> None:
+        if b"m0" in payloads[0]:
+            under_way.append(lambda: done(MagnetarError("the bookies are away"), -1, -1, context))
+        else:
+            append(self, payloads, done, context)
+
+    monkeypatch.setattr(AppendPath, "append", first_is_slow)
+    async with questioned() as (broker, standings):
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        standings.held.clear()
+        standings.open = {(0, 7)}
+        for number, transaction in enumerate((None, 7, None)):
+            bits: Any = {} if transaction is None else {"txnid_most_bits": 0, "txnid_least_bits": transaction}
+            content = message(b"m%d" % number, sequence_id=number, **bits)
+            client.send(Command.SEND, content, producer_id=1, sequence_id=number, **bits)
+            await client.round_trip()
+        assert standings.asked == [(0, 7)]
+        under_way.pop()()
+        await client.expect(Command.CLOSE_PRODUCER)
+        standings.held.set()
+        await client.producer(TOPIC)
+        assert [one.name for one in await send(client, 3, transaction=7)] == ["SEND_RECEIPT"]
+        assert loaded(broker).number_of_entries == 1
 
 
 async def test_a_topic_goes_without_waiting_for_an_answer() -> None:

@@ -121,7 +121,9 @@ class DoubtedBatches(Generic[Batch]):
     def _drop(self, producer: WaitingProducer, error: MagnetarError) -> None:
         batches = self._waiting.pop(producer)
         producer.batches_waiting -= len(batches)
-        for batch in batches:
+        dropped = list(batches)
+        batches.clear()  # Whoever works them off may be in the middle.
+        for batch in dropped:
             producer.dropped(batch, error)
 
 
@@ -181,6 +183,7 @@ class HeldAppends(Generic[Batch]):
             held, self._held = self._held, []
             for batch in held:
                 self._drop(batch, error)
+        self._doubted.drop_all(error)
 
     def drop_all(self, error: MagnetarError) -> None:
         """Nothing of it is stored: clients send again what waits."""
