@@ -16,7 +16,7 @@ from magnetar.core.ids import NO_ENTRY, Position
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.errors import ManagedLedgerError, ManagedLedgerNotFound
-from magnetar.managed.following.api import TopicOwner
+from magnetar.managed.following.api import EndTeller
 from magnetar.managed.following.list_changes import ListChanges, current_of, take_over
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.following.tail import NEVER
@@ -57,12 +57,21 @@ class FollowedCursors(Protocol):
 class ManagedLedgerFollower:
     """Keeps the list, the last confirmed position and the cache of one managed ledger up to date."""
 
-    def __init__(self, shared: Shared, appends: AppendPath, owner: TopicOwner, settings: FollowSettings) -> None:
-        self.owner: TopicOwner = owner
+    def __init__(
+        self,
+        shared: Shared,
+        appends: AppendPath,
+        owner: EndTeller,
+        settings: FollowSettings,
+        source: str | None = None,
+    ) -> None:
+        """`source` is the managed ledger that is followed, if that is another one than the one that is read."""
         self._settings: FollowSettings = settings
         self._shared: Shared = shared
         self._appends: AppendPath = appends
-        self._path: str = ledger_path(appends.name)
+        self._path: str = ledger_path(source or appends.name)
+        self._has_properties: bool = source is None
+        """Whether what is noted on the one that is followed is noted on the one that is read."""
         self._cursors: FollowedCursors | None = None
         self._tail: TailFollower = TailFollower(
             shared, appends, owner, settings, wake=self._wake_up, list_outdated=self._list_changed
@@ -132,6 +141,7 @@ class ManagedLedgerFollower:
                 self._check_there()
                 await self._read_list()
                 await self._tail.ask_bookies()
+                await self._tail.show_up_to(self._tail.told)
             return False
         await self.reach(position)
         return True
@@ -154,6 +164,16 @@ class ManagedLedgerFollower:
                 raise Unavailable(f"{self._appends.name}: the store does not name ledger {position[0]} of its owner")
             # A store of several servers may tell of it a moment later.
             await asyncio.sleep(self._settings.look_pause_seconds_max)
+
+    def told(self, position: Position) -> None:
+        """Somebody who knows has confirmed all up to this position. It is shown as soon as it is seen, unless nobody
+        reads. Never waits."""
+        if position <= self._tail.told:
+            return
+        self._tail.told = position
+        if position[0] > self._appends.ledgers.ids[-1]:
+            self._outdated = True
+        self._wake_up()
 
     async def reload(self) -> None:
         """Read the list now: a ledger that it names was not there. Raises nothing."""
@@ -230,7 +250,8 @@ class ManagedLedgerFollower:
         except BaseException:
             self._outdated = True
             raise
-        self._appends.properties = info.properties
+        if self._has_properties:
+            self._appends.properties = info.properties
         self._apply(changes, info)
         await self._tail.follow(current_of(info))
         return True

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.core.ids import EARLIEST, NO_ENTRY, Position
 from magnetar.ledger.api import LedgerNotFound, LedgerObserver, LedgerUnavailable
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.entry import Entry
-from magnetar.managed.following.api import TopicOwner
+from magnetar.managed.following.api import EndTeller
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.following.tail import NEVER, LedgerTail, TailStep
 from magnetar.managed.following.trouble import Trouble
@@ -44,15 +44,17 @@ class TailFollower:
         self,
         shared: Shared,
         appends: AppendPath,
-        owner: TopicOwner,
+        owner: EndTeller,
         settings: FollowSettings,
         wake: Callable[[], None],
         list_outdated: Callable[[], None],
     ) -> None:
         """`wake` is called when a `step` is due, `list_outdated` when the owner or the bookies know of a newer list."""
-        self.owner: TopicOwner = owner
+        self.owner: EndTeller = owner
         self.current: int | None = None
         """The ledger that is being written; None: there is none."""
+        self.told: Position = EARLIEST
+        """Up to where somebody has confirmed it without having been asked."""
         self._shared: Shared = shared
         self._appends: AppendPath = appends
         self._settings: FollowSettings = settings
@@ -181,6 +183,8 @@ class TailFollower:
         if self._paused:
             await self.ask_bookies()
             self._paused = False
+        if self.told[0] == tail.ledger_id:
+            tail.confirm(self.told[1])
         self._show(tail)
         now_seconds = self._shared.loop.time()
         step, pause_seconds = tail.next_step(now_seconds)
