@@ -129,10 +129,11 @@ async def test_who_is_not_told_asks_the_bookies_and_the_owner(world: ShadowWorld
     assert await read(cursor, 1) == texts(3, 1)
 
 
-@pytest.mark.parametrize("told", [(0, 0), (10**12, 3)])
-async def test_a_position_that_is_nowhere_shows_nothing(world: ShadowWorld, told: Position) -> None:
+@pytest.mark.parametrize("beyond", [-1000, 0, 10**12])
+async def test_a_position_that_is_nowhere_shows_nothing(world: ShadowWorld, beyond: int) -> None:
     writer = await world.writer()
     end = await world.fill(writer, 0, 3)
+    told = (end[0] + beyond, end[1] + 2)
     shadow = await world.shadow(writer)
     cursor = await shadow.open_cursor("s", EARLIEST)
     shadow.told(end)
@@ -140,10 +141,13 @@ async def test_a_position_that_is_nowhere_shows_nothing(world: ShadowWorld, told
     shadow.told(told)
     await asyncio.sleep(1.0)
     assert shadow.last_confirmed == end
-    if told > end:
-        return
-    shadow.told(await world.fill(writer, 3, 1))
-    assert await read(cursor, 1) == texts(3, 1)
+    # Nor does it keep what comes from being shown.
+    for number in range(3, 6):
+        shadow.told(await world.fill(writer, number, 1))
+        assert await read(cursor, 1) == texts(number, 1)
+    await writer.roll()
+    shadow.told(await world.fill(writer, 6, 1))
+    assert await read(cursor, 1) == texts(6, 1)
 
 
 async def test_the_next_ledger_is_told_before_or_after_the_store_tells(world: ShadowWorld) -> None:

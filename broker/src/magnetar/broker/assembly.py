@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.auth.access import AccessControl
     from magnetar.broker.peers.access import PeerAccess
+    from magnetar.broker.read_only.topic_owner import OwnerParts
 
 logger: Final = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ def assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
+    service.shadows.use_owners(partial(_source_owners, context, parts.store))
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     if settings.read_only.enabled:
         from magnetar.broker.read_only.service import ReadOnlyService
@@ -173,6 +175,20 @@ def assemble(
         owners = InternalClient(service_url, parts.clock, SERVER_VERSION, shown, environment.rng)
         service.use_owners(owners, peers)
     return context, topic_policies
+
+
+def _source_owners(context: BrokerContext, store: MetadataStore) -> OwnerParts:
+    """How owners of the sources of shadow topics are asked; called for the first shadow."""
+    from magnetar.broker.read_only.topic_owner import OwnerParts
+
+    return OwnerParts(
+        client=context.client.get,
+        admin=context.peers,
+        store=store,
+        clock=context.clock,
+        broker_id=context.ownership.own.broker_id,
+        asker="shadow topic at",
+    )
 
 
 def use_transactions(service: BrokerService, client: InternalClient, peers: PeerClient) -> None:
@@ -197,7 +213,7 @@ def use_transactions(service: BrokerService, client: InternalClient, peers: Peer
     )
     segmented = settings.segmented_snapshots
     kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
-    service.transactions.use_snapshots(kept)
+    service.transactions.use_snapshots(kept, lambda: SegmentedSnapshots(parts, settings.segment_bytes))
     coordinators = partial(service.resources.partitions, COORDINATORS_TOPIC)
     service.transactions.use_inquiries(Inquiries(client.get, peers, coordinators))
 

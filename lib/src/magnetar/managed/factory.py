@@ -25,6 +25,7 @@ from magnetar.managed.info_codec import (
     SHADOW_SOURCE_PROPERTY,
     LedgerInfo,
     decode_cursor_info,
+    decode_ledger_info,
     encode_ledger_info,
 )
 from magnetar.managed.info_node import InfoNode
@@ -214,6 +215,11 @@ class ManagedLedgerFactory:
     async def exists(self, name: str) -> bool:
         """Whether there is a managed ledger of this name in the store."""
         return await self._shared.store.exists(ledger_path(name), watch=False)
+
+    async def properties(self, name: str) -> dict[str, str] | None:
+        """What is noted in the node of a managed ledger, open or not; None: there is no such node. `BrokenMetadata`"""
+        node = await self._shared.store.get(ledger_path(name), watch=False)
+        return None if node is None else decode_ledger_info(node.value).properties
 
     async def delete(self, name: str, settings: ManagedLedgerSettings | None = None) -> None:
         """Remove a managed ledger, open or not: cursors, ledgers, objects of tiered storage, metadata. One that is not

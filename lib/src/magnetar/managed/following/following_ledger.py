@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -25,7 +26,7 @@ from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.stats import ManagedLedgerStats
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 
 class FollowingLedger(ManagedLedger):

@@ -53,13 +53,15 @@ class TailFollower:
         self.owner: EndTeller = owner
         self.current: int | None = None
         """The ledger that is being written; None: there is none."""
-        self.told: Position = EARLIEST
-        """Up to where somebody has confirmed it without having been asked."""
         self._shared: Shared = shared
         self._appends: AppendPath = appends
         self._settings: FollowSettings = settings
         self._wake: Callable[[], None] = wake
         self._list_outdated: Callable[[], None] = list_outdated
+        self._told: Position = EARLIEST
+        """Up to where somebody says that entries are confirmed, without having been asked."""
+        self._news: bool = False
+        """Whether that was said since the last step."""
         self._observer: LedgerObserver | None = None
         self._tail: LedgerTail | None = None
         self._outdated: bool = False
@@ -87,6 +89,11 @@ class TailFollower:
             await asyncio.gather(asking, return_exceptions=True)
         if observer is not None:
             await observer.close()
+
+    def tell(self, position: Position) -> None:
+        """Somebody says that all up to this position are confirmed; the next step looks for them."""
+        self._told = max(self._told, position)
+        self._news = True
 
     def pause(self) -> None:
         """Nobody reads, so that no step is made until somebody does."""
@@ -183,8 +190,9 @@ class TailFollower:
         if self._paused:
             await self.ask_bookies()
             self._paused = False
-        if self.told[0] == tail.ledger_id:
-            tail.confirm(self.told[1])
+        if self._news and self._told[0] == tail.ledger_id:
+            self._news = False
+            tail.tell(self._told[1])
         self._show(tail)
         now_seconds = self._shared.loop.time()
         step, pause_seconds = tail.next_step(now_seconds)
@@ -218,7 +226,7 @@ class TailFollower:
     async def _look(self, observer: LedgerObserver, tail: LedgerTail) -> None:
         observer.vouch(tail.confirmed)
         try:
-            seen = await observer.look(tail.next_entry_id, self._settings.look_bytes_max)
+            seen = await observer.look(tail.next_entry_id, self._settings.look_bytes_max, told=tail.is_sought)
         except LedgerUnavailable:
             self._show(tail)
             if not self._show_unseen(observer, tail):
