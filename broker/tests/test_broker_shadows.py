@@ -13,7 +13,6 @@ from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, shadow_pr
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.settings.transactions import TransactionSettings
-from magnetar.broker.shadows.shadow_topic import ShadowTopic
 from magnetar.broker.testing import auth
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import (
@@ -24,6 +23,7 @@ from magnetar.broker.testing.sessions import (
     batch_message,
     message,
 )
+from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.auth.access import AccessControl
     from magnetar.broker.peers.access import PeerAccess
-    from magnetar.broker.read_only.topic_owner import OwnerParts
+    from magnetar.managed.following.api import EndTeller
 
 logger: Final = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
-    service.shadows.use_owners(partial(_source_owners, context, parts.store))
+    service.shadows.use_owners(partial(_source_owner, context, parts.store))
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     if settings.read_only.enabled:
         from magnetar.broker.read_only.service import ReadOnlyService
@@ -177,11 +177,11 @@ def assemble(
     return context, topic_policies
 
 
-def _source_owners(context: BrokerContext, store: MetadataStore) -> OwnerParts:
-    """How owners of the sources of shadow topics are asked; called for the first shadow."""
-    from magnetar.broker.read_only.topic_owner import OwnerParts
+def _source_owner(context: BrokerContext, store: MetadataStore, source: TopicName) -> EndTeller:
+    """Who knows where the source of a shadow topic ends that another broker serves."""
+    from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 
-    return OwnerParts(
+    parts = OwnerParts(
         client=context.client.get,
         admin=context.peers,
         store=store,
@@ -189,6 +189,7 @@ def _source_owners(context: BrokerContext, store: MetadataStore) -> OwnerParts:
         broker_id=context.ownership.own.broker_id,
         asker="shadow topic at",
     )
+    return RemoteTopicOwner(source, parts, lambda subscription, error: None)
 
 
 def use_transactions(service: BrokerService, client: InternalClient, peers: PeerClient) -> None:

@@ -72,7 +72,7 @@ class TopicParts:
         self.log_limits.enabled = settings.log_batched
         self._logs.limits.enabled = settings.pending_ack_batched
 
-    def use_snapshots(self, snapshots: SnapshotStore, open_followed: Callable[[], SnapshotStore]) -> None:
+    def use_snapshots(self, snapshots: SnapshotStore, open_followed: Callable[[], SnapshotStore] | None = None) -> None:
         """Topics take transactional messages; before any is loaded. `open_followed` opens a store that is only read."""
         self._snapshots = snapshots
         self._open_followed = open_followed

@@ -214,27 +214,11 @@ def _skip_send_field(send: Send, buffer: bytes, at: int, end: int) -> int:
     if tag != 0x4A:
         return skip_value(buffer, at, end, tag)
     at, inner_end = read_length(buffer, at, end)
-    _read_send_message_id(send, buffer, at, inner_end)
-    return inner_end
-
-
-def _read_send_message_id(send: Send, buffer: bytes, at: int, end: int) -> None:
-    """Where an entry stands of which a shadow topic is told. Raises `BadProtobuf`."""
+    named = Ack()
+    read_ack_message_id(named, buffer, at, inner_end)
     send.has_message_id = True
-    while at < end:
-        tag, at = read_tag(buffer, at, end)
-        if tag == 0x08:
-            value, at = read_varint(buffer, at, end)
-            send.message_ledger_id = signed64(value)
-        elif tag == 0x10:
-            value, at = read_varint(buffer, at, end)
-            send.message_entry_id = signed64(value)
-        else:
-            at = skip_value(buffer, at, end, tag)
-    if at != end:
-        raise BadProtobuf("a message id ends within a field")
-    if send.message_ledger_id == ABSENT or send.message_entry_id == ABSENT:
-        raise BadProtobuf("a message id without ledger id or entry id")
+    send.message_ledger_id, send.message_entry_id = named.positions[0]
+    return inner_end
 
 
 def decode_ack(buffer: bytes, start: int, end: int) -> Ack:

@@ -21,13 +21,13 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.policies.policies import Policies
-    from magnetar.broker.read_only.topic_owner import OwnerParts
     from magnetar.broker.resources import Resources
-    from magnetar.broker.shadows.shadow_topic import ShadowTopic
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+    from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
     from magnetar.broker.topics.topic import PersistentTopic, Topic
     from magnetar.broker.transactions.topic_parts import TopicParts
     from magnetar.managed.factory import ManagedLedgerFactory
+    from magnetar.managed.following.api import EndTeller
 
 LOOK_SECONDS_MIN: Final = 0.25
 LOOK_SECONDS_MAX: Final = 1.0
@@ -55,8 +55,7 @@ class Shadows:
         self._policies = policies
         self._topics = topics
         self._transactions = transactions
-        self._make_parts: Callable[[], OwnerParts] | None = None
-        self._parts: OwnerParts | None = None
+        self._elsewhere: Callable[[TopicName], EndTeller] | None = None
         self._followed = 0
         """How many shadows are loaded."""
         self._following = replace(
@@ -66,9 +65,9 @@ class Shadows:
             longest_pause_seconds=lambda: max(LOOK_SECONDS_MAX, self._followed / LOOKS_PER_SECOND),
         )
 
-    def use_owners(self, make_parts: Callable[[], OwnerParts]) -> None:
-        """How the owners of sources are asked that other brokers have; before topics are loaded."""
-        self._make_parts = make_parts
+    def use_owners(self, elsewhere: Callable[[TopicName], EndTeller]) -> None:
+        """How the owner of a source is asked that another broker has; before topics are loaded."""
+        self._elsewhere = elsewhere
 
     # --- which they are
 
@@ -137,12 +136,10 @@ class Shadows:
         """Load a shadow; it is to be prepared. `PulsarError` TOPIC_NOT_FOUND when its source is not there; what the
         ledger raises."""
         # Here, not above: a broker without shadows does not pay for them.
-        from magnetar.broker.shadows.shadow_topic import ShadowTopic
-        from magnetar.broker.shadows.source_end import SourceEnd
+        from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
+        from magnetar.broker.topics.shadows.source_end import SourceEnd
 
-        if self._parts is None and self._make_parts is not None:
-            self._parts = self._make_parts()
-        end = SourceEnd(source, self._topics, self._parts, self._let_go)
+        end = SourceEnd(source, self._topics, self._elsewhere, self._let_go)
         self._followed += 1
         try:
             ledger = await self._ledgers.open_shadow(

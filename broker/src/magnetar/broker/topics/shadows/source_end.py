@@ -9,10 +9,10 @@ from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
     from magnetar.broker.topics.topic import Topic
     from magnetar.core.ids import Position
     from magnetar.core.topic_name import TopicName
+    from magnetar.managed.following.api import EndTeller
 
 
 class SourceEnd:
@@ -22,28 +22,26 @@ class SourceEnd:
         self,
         source: TopicName,
         topics: Mapping[str, Topic],
-        parts: OwnerParts | None,
+        elsewhere: Callable[[TopicName], EndTeller] | None,
         closed: Callable[[], None],
     ) -> None:
-        """`topics` are those that are loaded here; `parts` are for asking others, None: nobody is asked. `closed` is
-        told once."""
+        """`topics` are those that are loaded here; `elsewhere` finds who knows of others, None: nobody is asked.
+        `closed` is told once."""
         self._source = source
         self._topics = topics
-        self._parts = parts
+        self._elsewhere = elsewhere
         self._closed: Callable[[], None] | None = closed
-        self._remote: RemoteTopicOwner | None = None
+        self._remote: EndTeller | None = None
 
     async def last_confirmed(self) -> Position:
         """The last entry that the source's owner has confirmed. `Unavailable`, or what it answers instead."""
         here = self._topics.get(str(self._source))
         if isinstance(here, PersistentTopic) and not here.closing:
             return here.ledger.last_confirmed
-        if self._parts is None or self._closed is None:
+        if self._elsewhere is None or self._closed is None:
             raise Unavailable(f"{self._source} is not served here")
         if self._remote is None:
-            from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
-
-            self._remote = RemoteTopicOwner(self._source, self._parts, lambda subscription, error: None)
+            self._remote = self._elsewhere(self._source)
         return await self._remote.last_confirmed()
 
     async def close(self) -> None:
