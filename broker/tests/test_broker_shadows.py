@@ -434,6 +434,21 @@ async def test_a_shadow_is_made_by_a_property_that_stays(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "trim", None),
+        ("DELETE", "truncate", None),
+        ("PUT", "compaction", None),
+        ("PUT", "offload", {"ledgerId": 1, "entryId": 0, "partitionIndex": -1}),
+    ],
+)
+async def test_what_would_change_the_source_is_refused(admin: Admin, method: str, path: str, body: Any) -> None:
+    await make_source(admin.broker, 1)
+    await make_shadow(admin.broker, told=False)
+    await admin.check((method, f"{BASE}/shadow/{path}", body, 405, f"shows what {SOURCE} has"))
+
+
+@pytest.mark.parametrize(
     ("path", "body", "status", "reason"),
     [
         ("new", {SHADOW_SOURCE_PROPERTY: "no topic://"}, 412, "no topic"),
