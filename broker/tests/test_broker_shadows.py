@@ -39,7 +39,7 @@ SHADOW: Final = "persistent://public/default/shadow"
 BASE: Final = "/admin/v2/persistent/public/default"
 NOTED: Final = {SHADOW_SOURCE_PROPERTY: SOURCE}
 EARLIEST: Final = pb.CommandSubscribe.Earliest
-TYPES: Final = [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover]
+TYPES: Final = sorted(pb.CommandSubscribe.SubType.values())
 Command = pb.BaseCommand
 
 
@@ -156,6 +156,33 @@ async def test_positions_outlive_the_owner_and_nothing_comes_twice(memory_broker
     assert await loaded(memory_broker) is not before
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_each_message_comes_once_to_who_acknowledges_it_whoever_owns_the_shadow(
+    memory_broker: MemoryBroker, orderly: bool
+) -> None:
+    """Owners change while messages come, in good order or without a word."""
+    producer = await make_source(memory_broker)
+    await make_shadow(memory_broker)
+    source = await memory_broker.service.topic(TopicName.parse(SOURCE), create=False)
+    await consumer_of(memory_broker, SOURCE, "own")
+    received: list[Received] = []
+    for first in range(0, 60, 10):
+        client = await consumer_of(memory_broker)
+        await producer.publish(10, first=first)
+        if first == 30:
+            await source.ledger.roll()
+        some = await client.messages(10)
+        await acknowledge(client, some[-1], cumulative=True)
+        received += some
+        if orderly:
+            await memory_broker.service.unload(TopicName.parse(SHADOW))
+        else:
+            await memory_broker.service.abandon([await loaded(memory_broker)])
+    assert texts(received) == [b"m%d" % number for number in range(10)] + [b"%d" % number for number in range(10, 60)]
+    topic = await loaded(memory_broker)
+    assert topic.subscriptions["s"].cursor.backlog_entries == 0
+
+
 async def test_a_restart_of_the_broker_loses_nothing(memory_broker: MemoryBroker) -> None:
     await make_source(memory_broker, 4)
     await consumer_of(memory_broker, SOURCE, "own")  # Else the source is trimmed when it is loaded again.
@@ -182,7 +209,7 @@ async def test_parts_of_batches_are_acknowledged(memory_broker: MemoryBroker) ->
     await client.request(Command.ACK, consumer_id=1, ack_type=0, message_id=[part])
     topic = await loaded(memory_broker)
     position = place.ledgerId, place.entryId
-    assert topic.subscriptions["s"].cursor.acks.remaining_ack_set(position) == [0b101]
+    assert topic.ledger.cursors["s"].acks.remaining_ack_set(position) == [0b101]
 
 
 async def test_readers_seeks_and_the_last_message(memory_broker: MemoryBroker) -> None:

@@ -32,7 +32,7 @@ from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
-from lib.tests.following_world import NAME, PATIENCE_SECONDS, POLICY, FollowedWorld, texts
+from lib.tests.following_world import NAME, PATIENCE_SECONDS, POLICY, DeafStore, FollowedWorld, texts
 
 new_event_loop = VirtualTimeLoop
 
@@ -242,6 +242,45 @@ async def test_its_node_lists_no_ledgers_whatever_another_broker_has_listed(worl
     cursor = await shadow.open_cursor("s", EARLIEST)
     shadow.told(writer.last_confirmed)
     assert await read(cursor, 4) == texts(0, 4)
+
+
+async def test_what_another_broker_has_listed_is_not_deleted_after_a_write_without_an_answer(
+    world: ShadowWorld,
+) -> None:
+    writer = await world.writer()
+    await world.fill(writer, 0, 2)
+    listed = encode_ledger_info(writer.ledgers.records(), None, NOTED)
+    await world.store.put(ledger_path(SHADOW), listed)
+    factory = world.process()
+    world.lost_answers = True
+    with pytest.raises(StoreUnavailable):
+        await factory.open_shadow(SHADOW, NAME, WriterAsOwner(writer), SLOW, NOTED, POLICY)
+    world.lost_answers = False
+    await factory.delete(SHADOW)
+    for ledger_id in writer.ledgers.ids:
+        await world.described(ledger_id)
+    again = writer.new_non_durable_cursor("look", EARLIEST)
+    writer.cache.remove_ledger(writer.ledgers.ids[-1])
+    assert await read(again, 2) == texts(0, 2)
+
+
+async def test_a_ledger_that_is_told_of_first_is_looked_for_in_the_list(world: ShadowWorld) -> None:
+    writer = await world.writer()
+    await world.fill(writer, 0, 1)
+    session = world.store.another_session()
+    store = DeafStore(session, lambda verb, path: RequestFate.DONE)
+    client = BookKeeperClient(store, world.bookies, world.clock, random.Random(1), world.settings)
+    factory = ManagedLedgerFactory(store, client, world.clock, asyncio.get_running_loop())
+    world._opened.append((factory, client, session))
+    owner = WriterAsOwner(writer)
+    owner.away = True
+    shadow = await factory.open_shadow(SHADOW, NAME, owner, SLOW, NOTED, POLICY)
+    cursor = await shadow.open_cursor("s", EARLIEST)
+    store.deaf.add(ledger_path(NAME))
+    await writer.roll()
+    await world.fill(writer, 1, 1)
+    shadow.told(writer.last_confirmed)
+    assert await read(cursor, 2) == texts(0, 2)
 
 
 @pytest.mark.parametrize("loaded", [True, False])

@@ -45,11 +45,9 @@ class ShadowNode(InfoNode):
     __slots__ = ()
 
     async def load(self) -> LedgerInfo | None:
-        """The stored record without its ledgers, or None when there is no such managed ledger."""
+        """The stored record, or None when there is no such managed ledger. What it lists counts as if it did not."""
         info = await super().load()
         self._named = ()
-        if info is not None:
-            info.records = []
         return info
 
 
