@@ -168,6 +168,6 @@ class ShadowTopic(PersistentTopic):
         await super().delete()
 
     async def _end_transactions(self) -> None:
-        transactions = self.transactions
+        transactions, self.transactions = self.transactions, None
         if transactions is not None:
             await transactions.close()
