@@ -1,4 +1,4 @@
-"""The source of shadow topics: what these are told, and that no topic here is taken for one."""
+"""The source of shadow topics: what these are told, and what no topic that is none takes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import pytest
 from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
 from magnetar.core.topic_name import TopicName
-from magnetar.managed.errors import ManagedLedgerIsShadow
-from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
-from magnetar.managed.ledger_list import LedgerRecord
-from magnetar.managed.paths import ledger_path
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import checksum_ok, full_metadata, metadata_bounds
 
@@ -185,7 +180,7 @@ async def test_a_partition_tells_the_partition_of_the_same_number(memory_broker:
         assert [one.topic for one in shadow.producers] == [f"{SHADOW}-partition-1"]
 
 
-async def test_no_topic_here_takes_a_message_by_its_position(memory_broker: MemoryBroker) -> None:
+async def test_no_topic_that_is_no_shadow_takes_a_message_by_its_position(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     await client.producer(SHADOW, producer_name="pulsar.repl-x")
     place = pb.MessageIdData(ledgerId=1, entryId=2)
@@ -193,41 +188,6 @@ async def test_no_topic_here_takes_a_message_by_its_position(memory_broker: Memo
     refused: Any = (await client.expect(Command.SEND_ERROR)).body
     assert (refused.sequence_id, refused.error) == (7, pb.NotAllowedError)
     await client.publish(1)
-
-
-async def test_a_shadow_of_another_broker_is_neither_recovered_nor_deleted_with_its_sources_ledgers(
-    memory_broker: MemoryBroker,
-) -> None:
-    client = await memory_broker.connect()
-    await client.producer(SOURCE, producer_name="p")
-    await client.publish(1)
-    topic = await memory_broker.service.topic(TopicName.parse(SOURCE), create=False)
-    ledger_id, _ = topic.ledger.last_confirmed
-    name = TopicName.parse(SHADOW).persistence_name
-    node = encode_ledger_info([LedgerRecord(ledger_id)], None, {SHADOW_SOURCE_PROPERTY: SOURCE})
-    await memory_broker.store.put(ledger_path(name), node)
-    with pytest.raises(ManagedLedgerIsShadow):
-        await memory_broker.service.topic(TopicName.parse(SHADOW), create=True)
-    await memory_broker.service.ledgers.delete(name)
-    assert not await memory_broker.service.ledgers.exists(name)
-    # The source's writer is not fenced, and its entries are there.
-    await client.publish(1, first=1)
-    await client.consumer(SOURCE, initialPosition=pb.CommandSubscribe.Earliest)
-    assert len(await client.messages(2)) == 2
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "shadow", {SHADOW_SOURCE_PROPERTY: SOURCE}),
-        ("PUT", "shadow/partitions", {"partitions": 2, "properties": {SHADOW_SOURCE_PROPERTY: SOURCE}}),
-        ("PUT", "there/properties", {SHADOW_SOURCE_PROPERTY: SOURCE}),
-    ],
-)
-async def test_no_shadow_is_made_here(admin: Any, method: str, path: str, body: Any) -> None:
-    base = "/admin/v2/persistent/public/default/"
-    await admin("PUT", f"{base}there")
-    await admin.check((method, base + path, body, 405, "Apache's brokers"))
 
 
 async def test_topics_without_shadows_have_nothing_to_do_with_them(memory_broker: MemoryBroker) -> None:

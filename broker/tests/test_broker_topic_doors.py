@@ -238,6 +238,7 @@ def test_an_idle_topic_stays_as_long_as_its_retention(minutes: int, *, deleted: 
         closing=False,
         producers=Producers(None),
         replicators=None,
+        shadow_replicators=None,
         subscriptions={},
         number_of_entries=5,
         last_active_seconds=0.0,

@@ -118,6 +118,9 @@ async def test_an_entry_that_one_bookie_lacks_is_found_by_the_next_looks(world: 
     for _ in range(3):
         found += (await observer.look(1, MUCH)).payloads
     assert set(found) == {b"b"}
+    for _ in range(3):
+        assert (await observer.look(1, MUCH, told=True)).payloads == [b"b"]
+    assert observer.last_add_confirmed == 0  # Whoever told may be wrong.
     observer.vouch(1)  # Known to be there: all bookies are asked at once.
     for _ in range(3):
         assert (await observer.look(1, MUCH)).payloads == [b"b"]

@@ -167,3 +167,33 @@ def test_a_list_out_of_order_is_refused_and_changes_nothing(ids: tuple[int, int]
     with pytest.raises(PeerError, match=r"out of order|has come before"):
         take_over(ledgers, info(*((each, -1) for each in ids)))
     assert ledgers.ids == [3, 4]
+
+
+def test_what_is_told_is_looked_for_at_once_and_shown_when_it_is_seen() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([], 0, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.PAUSE
+    tail.tell(2)
+    assert (tail.is_sought, tail.shown, tail.confirmed) == (True, -1, -1)
+    assert tail.next_step(1.0)[0] is TailStep.LOOK
+    tail.saw([b"a", b"b"], 0, 1.0)
+    assert taken(tail) == [b"a", b"b"]
+    # One that is not there is looked for at the usual pace, and not shown, whatever else comes.
+    tail.saw([], 2, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.PAUSE
+    assert not tail.skip()
+    tail.saw([b"c", b"d"], 2, 2.0)
+    assert taken(tail) == [b"c"]
+    assert (tail.is_sought, tail.waiting_entries) == (False, 1)
+    # Who begins anew tells of older ones.
+    tail.tell(0)
+    assert taken(tail) == []
+    tail.tell(3)
+    assert taken(tail) == [b"d"]
+
+
+def test_what_is_told_beyond_the_end_is_not_there() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.end(1)
+    tail.tell(5)
+    assert (tail.confirmed, tail.next_step(0.0)) == (1, (TailStep.PAUSE, NEVER))

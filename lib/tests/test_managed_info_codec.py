@@ -5,6 +5,7 @@ The vectors were made by Pulsar 4.0.8's own classes (MLDataFormats, MetaStoreImp
 from __future__ import annotations
 
 import pytest
+from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.info_codec import (
     BrokenMetadata,
@@ -14,12 +15,13 @@ from magnetar.managed.info_codec import (
     encode_cursor_info,
     encode_ledger_info,
     encode_position,
+    last_acknowledged,
     restore_acks,
 )
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.paths import cursor_path, decode, encode
 from magnetar.managed.settings import ManagedLedgerSettings
-from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedLedgerInfo
+from magnetar.wire.pulsar.generated.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo, PositionInfo
 
 LEDGER_INFO = bytes.fromhex(
     "0a39080310d08603188080b51820fbd095ffbc312a2508fbffffffffffffffff01100718012000280932100a066177732d73"
@@ -142,6 +144,22 @@ def test_position_with_long_arrays() -> None:
     restore_acks(acks, decode_position(POSITION_LONG_ARRAY))
     assert acks.ranges() == [((3, 12), (3, 15)), ((3, 62), (3, 64)), ((9, -1), (9, 0)), ((9, 129), (9, 130))]
     assert encode_position(acks, {}, LONG_ARRAYS) == POSITION_LONG_ARRAY
+
+
+@pytest.mark.parametrize(
+    ("stored", "last"),
+    [
+        (decode_cursor_info(CURSOR_INFO), (9, 0)),
+        (decode_position(POSITION_LONG_ARRAY), (9, 130)),
+        (decode_position(POSITION_RANGES), (9, 0)),
+        (PositionInfo(ledgerId=3, entryId=7), (3, 7)),
+        (ManagedCursorInfo(cursorsLedgerId=-1, markDeleteLedgerId=3, markDeleteEntryId=-1), (3, -1)),
+    ],
+)
+def test_the_last_position_that_a_record_has_as_acknowledged(
+    stored: PositionInfo | ManagedCursorInfo, last: Position
+) -> None:
+    assert last_acknowledged(stored) == last
 
 
 def test_position_with_ranges() -> None:

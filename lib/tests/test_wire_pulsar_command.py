@@ -102,6 +102,10 @@ def test_send_is_read_as_protobuf_reads_it(expected: pb.CommandSend, payload: by
         for name in ("txnid_least_bits", "txnid_most_bits"):
             assert getattr(send, name) == (getattr(expected, name) if expected.HasField(name) else -1)
         assert send.has_message_id == expected.HasField("message_id")
+        if send.has_message_id:
+            place = expected.message_id
+            named = (send.message_ledger_id, send.message_entry_id)
+            assert named == (signed64(place.ledgerId), signed64(place.entryId))
         assert buffer[send.payload_start : send.payload_end] == payload
 
 

@@ -412,11 +412,29 @@ PARTS: Final = (
     Part(
         "read-only brokers",
         f"{_BROKER}/read_only",
-        ("bindings", "bundles", "followed_topic", "followed_transactions", "one_request", "spread", "topic_owner"),
+        ("bindings", "bundles", "followed_topic", "one_request", "spread", "topic_owner"),
         _files(
             "broker/tests",
             *("broker_read_only_parts", "read_only_topic_owner", "broker_read_only", "broker_read_only_transactions"),
         ),
+    ),
+    Part(
+        "followed transactions",
+        f"{_BROKER}/transactions",
+        ("followed_transactions",),
+        _files("broker/tests", "broker_read_only_transactions", "broker_shadows"),
+    ),
+    Part(
+        "shadow topics",
+        f"{_BROKER}/topics/shadows",
+        ("shadow_topic", "shadows", "source_end"),
+        _files("broker/tests", "broker_shadows"),
+    ),
+    Part(
+        "shadow ledgers",
+        f"{_LIB}/managed/following",
+        ("following_ledger", "shadow_ledger"),
+        _files("lib/tests", "managed_shadow", "managed_following"),
     ),
     Part(
         "followed ledgers",

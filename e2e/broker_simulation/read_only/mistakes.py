@@ -11,11 +11,11 @@ from magnetar.broker.read_only import kept_position
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.bundles import ReadOnlyBundles
 from magnetar.broker.read_only.followed_topic import FollowedTopic
-from magnetar.broker.read_only.followed_transactions import FollowedTransactions
 from magnetar.broker.read_only.kept_position import KeptPosition
 from magnetar.broker.read_only.paths import binding_path
 from magnetar.broker.read_only.position_difference import Kept
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.transactions.followed_transactions import FollowedTransactions
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from magnetar.balance.settings import BalanceSettings
     from magnetar.broker.auth.access import AccessControl
     from magnetar.broker.peers.access import PeerAccess
+    from magnetar.managed.following.api import EndTeller
 
 logger: Final = logging.getLogger(__name__)
 
@@ -167,6 +168,7 @@ def assemble(
         request_stop=parts.request_stop,
     )
     service.policies.use_topic_policies(topic_policies)
+    service.shadows.use_owners(partial(_source_owner, context, parts.store))
     service.upkeep.use_partitioned_topics(PartitionedTopics(service, peers))
     if settings.read_only.enabled:
         from magnetar.broker.read_only.service import ReadOnlyService
@@ -176,6 +178,21 @@ def assemble(
         owners = InternalClient(service_url, parts.clock, SERVER_VERSION, shown, environment.rng)
         service.use_owners(owners, peers)
     return context, topic_policies
+
+
+def _source_owner(context: BrokerContext, store: MetadataStore, source: TopicName) -> EndTeller:
+    """Who knows where the source of a shadow topic ends that another broker serves."""
+    from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
+
+    parts = OwnerParts(
+        client=context.client.get,
+        admin=context.peers,
+        store=store,
+        clock=context.clock,
+        broker_id=context.ownership.own.broker_id,
+        asker="shadow topic at",
+    )
+    return RemoteTopicOwner(source, parts, lambda subscription, error: None)
 
 
 def use_transactions(context: BrokerContext) -> None:
@@ -202,7 +219,7 @@ def use_transactions(context: BrokerContext) -> None:
     )
     segmented = settings.segmented_snapshots
     kept = SegmentedSnapshots(parts, settings.segment_bytes) if segmented else SingleSnapshots(parts)
-    service.transactions.use_snapshots(kept)
+    service.transactions.use_snapshots(kept, lambda: SegmentedSnapshots(parts, settings.segment_bytes))
     count = partial(service.resources.partitions, COORDINATORS_TOPIC)
     # A broker that only reads stores nothing, and has nobody to ask.
     here = context.coordinators

@@ -276,6 +276,14 @@ class Resources:
         cache, path = self._partitions_cache(), self.partitioned_topic_path(topic)
         return cache.knows(path), _partition_count(cache.peek(path))
 
+    async def partitioned_property(self, topic: TopicName, key: str) -> str | None:
+        """What is noted under a key in the record of a partitioned topic; None: nothing, or it is not partitioned."""
+        return _property(await self._partitions_cache().get(self.partitioned_topic_path(topic)), key)
+
+    def peek_partitioned_property(self, topic: TopicName, key: str) -> str | None:
+        """The same from memory, without asking the store."""
+        return _property(self._partitions_cache().peek(self.partitioned_topic_path(topic)), key)
+
     def _partitions_cache(self) -> NodeCache[Document]:
         if self._partitions is None:
             kept = PARTITION_COUNTS_KEPT_MAX
@@ -334,6 +342,12 @@ class Resources:
         """Full names of the persistent topics that exist, partitions one by one."""
         names = await self._store.children(self.managed_ledgers_path(namespace))
         return [f"persistent://{namespace}/{java_url_decode(name)}" for name in names]
+
+
+def _property(record: Document | None, key: str) -> str | None:
+    properties = None if record is None else record.get("properties")
+    value = properties.get(key) if isinstance(properties, dict) else None
+    return None if value is None else str(value)
 
 
 def _partition_count(document: Document | None) -> int | None:

@@ -191,10 +191,10 @@ class LedgerObserver(LedgerReader, Protocol):
         """Ask the last bookies how far the ledger is confirmed. `LedgerUnavailable`: too few have answered."""
         ...
 
-    async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
+    async def look(self, first_entry_id: int, size_bytes_max: int, *, told: bool = False) -> EntriesSeen:
         """The entries from this one on that a bookie has, confirmed or not: at least one when it has the first, and no
         more than about so many bytes. One bookie is asked, the next time another one; all of them when the first entry
-        is known to be confirmed. `LedgerUnavailable`: none answers."""
+        is known to be confirmed, or `told` to be there. `LedgerUnavailable`: none answers."""
         ...
 
 

@@ -63,6 +63,8 @@ class OpenLedgerObserver(OpenLedgerReader):
         """Looks that found nothing: each further one asks another bookie first."""
         self._stride: int = 1
         """Entries that the next look asks for: few at the end, as bookies without batch reads are asked for each."""
+        self._sought: int = -1
+        """Up to here all bookies are asked for an entry that the first one has not."""
         self._denied: int = -1
         self._deniers: set[str] = set()
         """The bookies that have no entry `_denied`."""
@@ -100,10 +102,11 @@ class OpenLedgerObserver(OpenLedgerReader):
             self.vouch(query.last_add_confirmed)
             self.length_bytes = query.round.length_bytes
 
-    async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
+    async def look(self, first_entry_id: int, size_bytes_max: int, *, told: bool = False) -> EntriesSeen:
         """The entries from this one on that a bookie has, confirmed or not: at least one when it has the first, and no
         more than about so many bytes. One bookie is asked, the next time another one; all of them when the first entry
-        is known to be confirmed. `LedgerUnavailable`: none answers."""
+        is known to be confirmed, or `told` to be there. `LedgerUnavailable`: none answers."""
+        self._sought = max(self.last_add_confirmed, first_entry_id if told else -1)
         entries = await self._entries_from(first_entry_id, size_bytes_max)
         payloads = [entry[self._codec.overhead_bytes :] for entry in entries]
         length_bytes = 0
@@ -199,7 +202,7 @@ class OpenLedgerObserver(OpenLedgerReader):
                 if error.code in DENIALS:
                     denied = True
                     self._note_denial(first, bookie_id)
-                    if first > self.last_add_confirmed:
+                    if first > self._sought:
                         break
                 elif error.code is BookieCode.UNREACHABLE:
                     self._parts.chooser.report_failure(bookie_id)

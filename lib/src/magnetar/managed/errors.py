@@ -20,6 +20,11 @@ class ManagedLedgerFenced(ManagedLedgerError):
 class ManagedLedgerIsShadow(ManagedLedgerError):
     """Its ledgers are those of another managed ledger: it must neither be recovered nor written."""
 
+    def __init__(self, name: str, source: str) -> None:
+        """`source` is the topic whose ledgers they are, as the node names it."""
+        super().__init__(f"{name} is a shadow of {source}")
+        self.source: str = source
+
 
 class ManagedLedgerTerminated(ManagedLedgerError):
     """The managed ledger takes no more entries, for ever."""

@@ -20,7 +20,14 @@ from magnetar.managed.errors import (
     ManagedLedgerNotFound,
     ManagedLedgerReadOnly,
 )
-from magnetar.managed.info_codec import POSITION_IN_NODE, SHADOW_SOURCE_PROPERTY, LedgerInfo, decode_cursor_info
+from magnetar.managed.info_codec import (
+    POSITION_IN_NODE,
+    SHADOW_SOURCE_PROPERTY,
+    LedgerInfo,
+    decode_cursor_info,
+    decode_ledger_info,
+    encode_ledger_info,
+)
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import LedgerRollover
@@ -37,9 +44,10 @@ from magnetar.metadata.sure_writes import put_surely
 from magnetar.tiered.offloaders import Offloaders
 
 if TYPE_CHECKING:
-    from magnetar.managed.following.api import TopicOwner
+    from magnetar.managed.following.api import EndTeller, TopicOwner
     from magnetar.managed.following.followed_ledger import FollowedLedger
     from magnetar.managed.following.settings import FollowSettings
+    from magnetar.managed.following.shadow_ledger import ShadowLedger
 
 logger: Final = logging.getLogger(__name__)
 
@@ -161,6 +169,32 @@ class ManagedLedgerFactory:
         self._open[name] = ledger
         return ledger
 
+    async def open_shadow(
+        self,
+        name: str,
+        source: str,
+        owner: EndTeller,
+        following: FollowSettings,
+        properties: Mapping[str, str],
+        settings: ManagedLedgerSettings | None = None,
+    ) -> ShadowLedger:
+        """The managed ledger of this name as a shadow of another one, made if it is not there: the source's entries are
+        read and followed, and nothing of the source is written. `properties` are stored beside those that it has.
+
+        One call at a time for a name. It closes the owner when it is closed; after an error the owner is the caller's.
+        `ManagedLedgerNotFound`: there is no such source. `ManagedLedgerFenced`, `BrokenMetadata`, `Unavailable`."""
+        # Here, not above: whoever has no shadows does not load it.
+        from magnetar.managed.following.shadow_ledger import open_shadow
+
+        if self._closed:
+            raise ManagedLedgerClosed("the factory is closed")
+        if self._usable(name) is not None or name in self._opening:
+            raise Misuse(f"{name} is open")
+        policy = replace(settings if settings is not None else self.settings)
+        ledger = await open_shadow(self._shared, name, source, owner, policy, following, properties)
+        self._open[name] = ledger
+        return ledger
+
     def _usable(self, name: str) -> ManagedLedger | None:
         ledger = self._open.get(name)
         if ledger is None or ledger.state in (ManagedLedgerState.FENCED, ManagedLedgerState.CLOSED):
@@ -176,12 +210,13 @@ class ManagedLedgerFactory:
         """All that are open now: whoever opened the factory has each roll over and trim when it is due."""
         return list(self._open.values())
 
-    async def create(self, name: str) -> bool:
+    async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
         """Make a managed ledger that nobody opens now, whoever will own it: an empty node, as Pulsar's brokers make
-        for the partitions of a new topic (TopicResources.createPersistentTopicAsync). False when it is there already.
-        """
+        for the partitions of a new topic (TopicResources.createPersistentTopicAsync), or one that has only properties.
+        False when it is there already."""
+        value = b"" if properties is None else encode_ledger_info((), None, properties)
         try:
-            await put_surely(self._shared.store, ledger_path(name), b"", MUST_NOT_EXIST)
+            await put_surely(self._shared.store, ledger_path(name), value, MUST_NOT_EXIST)
         except VersionConflict:
             return False
         return True
@@ -189,6 +224,11 @@ class ManagedLedgerFactory:
     async def exists(self, name: str) -> bool:
         """Whether there is a managed ledger of this name in the store."""
         return await self._shared.store.exists(ledger_path(name), watch=False)
+
+    async def properties(self, name: str) -> dict[str, str] | None:
+        """What is noted in the node of a managed ledger, open or not; None: there is no such node. `BrokenMetadata`"""
+        node = await self._shared.store.get(ledger_path(name), watch=False)
+        return None if node is None else decode_ledger_info(node.value).properties
 
     async def delete(self, name: str, settings: ManagedLedgerSettings | None = None) -> None:
         """Remove a managed ledger, open or not: cursors, ledgers, objects of tiered storage, metadata. One that is not
@@ -256,7 +296,7 @@ class ManagedLedgerFactory:
             info = LedgerInfo([], None, {})
         elif SHADOW_SOURCE_PROPERTY in info.properties:
             # To recover its last ledger would fence the source's writer, and to trim would delete the source's entries.
-            raise ManagedLedgerIsShadow(f"{name} is a shadow of {info.properties[SHADOW_SOURCE_PROPERTY]}")
+            raise ManagedLedgerIsShadow(name, info.properties[SHADOW_SOURCE_PROPERTY])
         else:
             await self._recover_last(info, settings, said_by_last)
         empty = [record for record in info.records if not record.entries]

@@ -54,6 +54,9 @@ DUE_DIGITS_MAX: Final = 19
 SHADOW_SOURCE_PROPERTY: Final = "PULSAR.SHADOW_SOURCE"
 """Of a shadow topic: the full name of the topic whose ledgers it lists (Pulsar `ShadowManagedLedgerImpl`)."""
 
+WORD_BITS: Final = 64
+"""In one word of a set of acknowledged entries."""
+
 POSITION_IN_NODE: Final = -1
 """The ledger id of a cursor whose position stands in the node itself."""
 
@@ -199,6 +202,22 @@ def restore_acks(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> No
     for batch in stored.batchedEntryDeletionIndexInfo:
         acks.load_partial((batch.position.ledgerId, batch.position.entryId), list(batch.deleteSet))
     _restore_redeliveries(acks, stored)
+
+
+def last_acknowledged(stored: PositionInfo | ManagedCursorInfo) -> Position:
+    """The last position of which a record says that it, or a part of it, is acknowledged."""
+    if isinstance(stored, PositionInfo):
+        found = [(stored.ledgerId, stored.entryId)]
+        for each in stored.individualDeletedMessageRanges:
+            set_words = [index for index, word in enumerate(each.values) if word]
+            if set_words:
+                word = each.values[set_words[-1]] & (1 << WORD_BITS) - 1
+                found.append((each.key, set_words[-1] * WORD_BITS + word.bit_length() - 1))
+    else:
+        found = [(stored.markDeleteLedgerId, stored.markDeleteEntryId)]
+    found += [(each.upperEndpoint.ledgerId, each.upperEndpoint.entryId) for each in stored.individualDeletedMessages]
+    found += [(each.position.ledgerId, each.position.entryId) for each in stored.batchedEntryDeletionIndexInfo]
+    return max(found)
 
 
 def _restore_redeliveries(acks: AckState, stored: PositionInfo | ManagedCursorInfo) -> None:

@@ -413,7 +413,7 @@ class MemoryObserver(MemoryReader):
             self.vouch(len(self._state.entries) - 2)
             self.length_bytes = sum(map(len, self._state.entries[:-1]))
 
-    async def look(self, first_entry_id: int, size_bytes_max: int) -> EntriesSeen:
+    async def look(self, first_entry_id: int, size_bytes_max: int, *, told: bool = False) -> EntriesSeen:
         """The entries from this one on, whether confirmed or not. `LedgerUnavailable`."""
         await asyncio.sleep(0)
         self._reachable()

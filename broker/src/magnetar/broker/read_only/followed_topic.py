@@ -12,7 +12,6 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.followed_compaction import CompactionTeller, learn_compaction
-from magnetar.broker.read_only.followed_transactions import FollowedTransactions
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -21,6 +20,7 @@ from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import Admitted
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
+from magnetar.broker.transactions.followed_transactions import FollowedTransactions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName

@@ -27,7 +27,7 @@ from magnetar.broker.transactions.names import COORDINATORS_TOPIC
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.managed.errors import ManagedLedgerNotFound
+from magnetar.managed.errors import ManagedLedgerIsShadow, ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.metadata.store import MetadataStore, NodeNotFound
@@ -118,6 +118,12 @@ class ReadOnlyService(BrokerService):
             raise PulsarError(
                 ServerError.TOPIC_NOT_FOUND,
                 f"Topic {name} does not exist, and a read-only broker makes none: a producer of it does",
+            ) from None
+        except ManagedLedgerIsShadow as shadow:
+            await owner.close()
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"Topic {name} is a shadow of {shadow.source}. Read-only brokers serve none: read that topic here",
             ) from None
         topic = FollowedTopic(name, ledger, self.policies.of(name), self._runtime, self._lost, self._bindings, owner)
         topics.append(topic)

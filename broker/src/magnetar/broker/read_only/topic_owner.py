@@ -63,6 +63,8 @@ class OwnerParts:
     clock: Clock
     broker_id: str
     """Of this broker: what consumers at the owner are called by."""
+    asker: str = "read-only broker"
+    """What comes before it in their names."""
     settings: KeepSettings = field(default_factory=KeepSettings)
 
 
@@ -152,7 +154,7 @@ class RemoteTopicOwner:
         held = HeldSubscription(
             options=ConsumerOptions(
                 subscription=subscription,
-                name=f"read-only broker {self._parts.broker_id}",
+                name=f"{self._parts.asker} {self._parts.broker_id}",
                 from_earliest=start == EARLIEST,
                 create_topic=False,
                 receives=False,
@@ -211,7 +213,7 @@ class RemoteTopicOwner:
     async def _ask_last(self) -> Position:
         asker = self._asker
         if asker is None or asker.failure is not None:
-            asker = self._asker = await self._new_asker(f"read-only-broker-{self._parts.broker_id}")
+            asker = self._asker = await self._new_asker("")
         position: Position = (await asker.last_message_id()).position
         if position <= self._told:
             # Nothing new among messages: what was seen may be a marker, such as a transaction's end, which is none.
@@ -222,22 +224,23 @@ class RemoteTopicOwner:
     async def _ask_end(self) -> Position:
         """A subscription that begins at the end, whatever the last entry is, has its mark there."""
         self._ends_asked += 1
-        asker = await self._new_asker(f"read-only-broker-{self._parts.broker_id}-{self._ends_asked}")
+        asker = await self._new_asker(f"-{self._ends_asked}")
         try:
             return await asker.mark_delete()
         finally:
             await asker.close()
 
-    async def _new_asker(self, subscription: str) -> ClientConsumer:
+    async def _new_asker(self, number: str) -> ClientConsumer:
         """It begins at the end and asks for no messages: it is there to ask where that is."""
+        parts = self._parts
         options = ConsumerOptions(
-            subscription=subscription,
-            name=f"read-only broker {self._parts.broker_id}",
+            subscription=f"{parts.asker.replace(' ', '-')}-{parts.broker_id}{number}",
+            name=f"{parts.asker} {parts.broker_id}",
             create_topic=False,
             receives=False,
             durable=False,
         )
-        return await self._parts.client().consumer(self._topic, options)
+        return await parts.client().consumer(self._topic, options)
 
     async def _patiently(self, waiting: Awaitable[T], failing: str) -> T:
         patience = self._parts.settings.patience_seconds

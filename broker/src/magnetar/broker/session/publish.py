@@ -17,7 +17,7 @@ from magnetar.core.errors import PeerError
 from magnetar.core.limits import SINGLE_MESSAGE_BYTES_MIN
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import decode_send
+from magnetar.wire.pulsar.command import Send, decode_send
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError
 from magnetar.wire.pulsar.metadata import checksum_ok, count_messages
 
@@ -28,7 +28,8 @@ connection. More ids than clients ever have open at once."""
 PAUSED_FOR_PUBLISHES: Final = "publish buffer full"
 
 FOR_SHADOWS_ONLY: Final = "Only shadow topic supports sending messages with messageId"
-"""Apache's words. No topic of this broker is one: those are not served here."""
+NOT_TO_SHADOWS: Final = "Cannot send messages to a shadow topic"
+"""Apache's words, both."""
 
 
 class Publishes:
@@ -55,6 +56,7 @@ class Publishes:
         """SENDs of this producer may come."""
         producer_id = producer.producer_id
         producer.become(ProducerState.OPEN)
+        producer.of_shadow = topic.source is not None
         self._turns.joined(self)
         self.producers[producer_id] = producer
         self.topics[producer_id] = topic
@@ -100,9 +102,10 @@ class Publishes:
                 )
             )
             return
-        if send.has_message_id:
+        by_position = send.has_message_id or batch.producer.of_shadow
+        if by_position and (refusal := _refusal_by_position(send, batch.producer)):
             self._connection.write(
-                messages.send_error(producer_id, send.sequence_id, ServerError.NOT_ALLOWED_ERROR, FOR_SHADOWS_ONLY)
+                messages.send_error(producer_id, send.sequence_id, ServerError.NOT_ALLOWED_ERROR, refusal)
             )
             return
         payload = buffer[payload_start:end]
@@ -110,6 +113,8 @@ class Publishes:
         if num_messages != 1 and not 0 < num_messages * SINGLE_MESSAGE_BYTES_MIN <= end - payload_start:
             num_messages = _messages_in(payload)
         batch.add(payload, send.sequence_id, send.highest_sequence_id, num_messages)
+        if by_position:
+            batch.at((send.message_ledger_id, send.message_entry_id))
         if send.is_chunk:
             batch.has_chunks = True
         if send.txnid_least_bits >= 0 or batch.transactions is not None:
@@ -217,6 +222,16 @@ class Publishes:
     def _send_to_unknown(self, producer_id: int) -> None:
         if producer_id not in self._recently_closed:
             raise PeerError(f"SEND of producer {producer_id}, which this connection does not have")
+
+
+def _refusal_by_position(send: Send, producer: Producer) -> str:
+    """Why a SEND is refused that names a position, or that goes to a shadow topic. Only the source's replicator tells a
+    shadow where entries stand; Apache's broker believes anybody."""
+    if not producer.of_shadow:
+        return FOR_SHADOWS_ONLY
+    if not send.has_message_id or not producer.is_replicator:
+        return NOT_TO_SHADOWS
+    return ""
 
 
 def _messages_in(payload: bytes) -> int:

@@ -50,14 +50,12 @@ class SchemaCommands:
             if not request.schema_version:
                 raise PulsarError(ServerError.INCOMPATIBLE_SCHEMA, "Empty schema version")
             version = version_from_bytes(request.schema_version)
-        registry = self._service.topic_schemas.registry
-        stored = registry.get_now(name.schema_name, version)
+        registry, schema_name = self._service.topic_schemas.registry, self._service.shadows.schema_name(name)
+        stored = registry.get_now(schema_name, version)
         if stored is not None:
             await place.take()
         else:
-            stored = await place.read(
-                registry.readings, name.schema_name, lambda: registry.get(name.schema_name, version)
-            )
+            stored = await place.read(registry.readings, schema_name, lambda: registry.get(schema_name, version))
         if stored is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema {name}")
         return messages.get_schema_response(

@@ -17,6 +17,8 @@ def is_active(topic: Topic) -> bool:
         return True
     if topic.replicators is not None and topic.replicators.behind:
         return True
+    if topic.shadow_replicators is not None and topic.shadow_replicators.running:
+        return True  # Its shadows show its entries, and nothing here tells what they still need.
     if topic.policies.inactive_topics.mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS:
         return bool(topic.subscriptions)
     if not isinstance(topic, PersistentTopic):

@@ -50,6 +50,7 @@ class PublishBatch:
         "highest_sequence_ids",
         "message_count",
         "payloads",
+        "positions",
         "producer",
         "replicated",
         "sequence_ids",
@@ -66,6 +67,8 @@ class PublishBatch:
         self.size_bytes = 0
         self.has_chunks = False
         """Whether any SEND says that it is a part of a larger message."""
+        self.positions: list[Position] | None = None
+        """Where each SEND says that an entry stands at the source, for a shadow topic; None of any other producer."""
         self.replicated: list[ReplicatedMessage | None] | None = None
         """What each SEND of another cluster's replicator says of itself; None of any other producer."""
         self.transactions: list[tuple[int, int] | None] | None = None
@@ -85,6 +88,8 @@ class PublishBatch:
         part.message_count = message_count
         part.size_bytes = sum(map(len, part.payloads))
         part.has_chunks = self.has_chunks
+        if self.positions is not None:
+            part.positions = self.positions[start:end]
         if self.replicated is not None:
             part.replicated = self.replicated[start:end]
         if self.transactions is not None:
@@ -98,6 +103,12 @@ class PublishBatch:
         self.highest_sequence_ids.append(highest_sequence_id)
         self.message_count += message_count
         self.size_bytes += len(payload)
+
+    def at(self, position: Position) -> None:
+        """The SEND that was added last tells of the entry that stands there. Called for each, or for none."""
+        if self.positions is None:
+            self.positions = []
+        self.positions.append(position)
 
     def in_transaction(self, most_bits: int, least_bits: int) -> None:
         """The SEND that was added last is of this transaction; below 0 of none. Called for each that follows, too."""
@@ -166,6 +177,8 @@ class Producer:
         self.state = ProducerState.OPENING
         self.is_replicator = is_replicator(identity.name)
         """Of another cluster: no client, and what it sends has producers of its own."""
+        self.of_shadow = False
+        """Whether the topic shows the entries of another one, and is only told where these stand."""
         self.refused_position: Position | None = None
         """Of a replicator that goes by positions: the first message that it was refused and has not sent again. What
         comes after it is refused, too: once that were stored, the first one would count as stored as well."""
@@ -210,6 +223,18 @@ class Producer:
                     ]
                 )
             )
+        self._stored_or_not(batch)
+
+    def told(self, batch: PublishBatch, positions: list[Position]) -> None:
+        """The shadow topic knows where these entries stand: receipts with their positions at the source."""
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.size_bytes
+        if self.state is not _CLOSED:
+            receipts: list[bytes] = []
+            for index, position in enumerate(positions):
+                first, highest = batch.sequence_ids[index], batch.highest_sequence_ids[index]
+                receipts.append(encode_send_receipt(self.producer_id, first, highest, position[0], position[1]))
+            self.connection.write(b"".join(receipts))
         self._stored_or_not(batch)
 
     def dropped(self, batch: PublishBatch, error: MagnetarError) -> None:

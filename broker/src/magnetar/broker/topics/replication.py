@@ -85,7 +85,9 @@ class Replication:
         return None if self._snapshots is None else self._snapshots.figures
 
     def _equip(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
-        if topic.closing or (topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic)):
+        if topic.closing or topic.source is not None:
+            return  # The entries of a shadow are its source's, which has them replicated.
+        if topic.replicators is None and not policies.remote_clusters and not _was_replicated(topic):
             return
         from magnetar.broker.replication.topic_replicators import TopicReplicators, is_replicated
 
@@ -97,7 +99,9 @@ class Replication:
                 self._equip_subscriptions(topic, topic.replicators)
 
     def _follow_shadows(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
-        if topic.closing or topic.of_broker or (topic.shadow_replicators is None and not policies.shadow_topics):
+        if topic.closing or topic.of_broker or topic.source is not None:
+            return
+        if topic.shadow_replicators is None and not policies.shadow_topics:
             return
         if topic.shadow_replicators is None:
             from magnetar.broker.replication.shadow_replicators import ShadowReplicators

@@ -27,6 +27,7 @@ from magnetar.broker.topics.limits import check_topic_count
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
+from magnetar.broker.topics.shadows.shadows import Shadows
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.broker.transactions.topic_parts import TopicParts
@@ -34,7 +35,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
-from magnetar.managed.errors import ManagedLedgerNotFound
+from magnetar.managed.errors import ManagedLedgerIsShadow, ManagedLedgerNotFound
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.coordination import NameGenerator
@@ -54,9 +55,6 @@ CLOSING_LOOK_SECONDS: Final = 0.005
 
 CACHE_STEP_BYTES: Final = 16 * MIB
 """Of entries that leave the cache in one turn of the event loop when it is made smaller."""
-
-SCHEMAS_LEFT_MAX: Final = 1_000
-"""Deletions of topics that may be asked for again; beyond, the schema stays for the next topic of that name."""
 
 TOPICS_PER_TURN: Final = 100
 """Topics that are let go of before others get a turn on the event loop: some milliseconds."""
@@ -98,6 +96,7 @@ class BrokerService:
         self._runtime.cluster_name = settings.cluster_name
         self.publish_latencies = self._runtime.publish_latencies
         self.transactions = TopicParts(ledgers, settings.transactions, self._runtime)
+        self.shadows = Shadows(self.resources, ledgers, self.policies, self.topics, self.transactions)
         self.upkeep = self.upkeep_class(self, call_later)
         self.groups.on_changed = self.upkeep.groups_changed
         self._compactions = CompactionWorld(
@@ -105,8 +104,6 @@ class BrokerService:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._producer_names: NameGenerator | None = None
-        self._schemas_left: dict[str, None] = {}
-        """Topics that are deleted, and whose schemas could not be."""
         self._closing = False
 
     def namespaces_in_use(self) -> set[NamespaceName]:
@@ -256,13 +253,7 @@ class BrokerService:
         await self.upkeep.migration.check_load(name, policies)
         if name.domain == "non-persistent":
             return NonPersistentTopic(name, policies, self._runtime)
-        try:
-            ledger = await self.ledgers.open(name.persistence_name, policies.ledger_of(name), create=create)
-        except ManagedLedgerNotFound:
-            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
-        # Again from memory: what it is opened with may be outdated by now.
-        topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
-        self.transactions.equip(topic)
+        topic = await self._open_persistent(name, policies, create=create)
         try:
             await topic.prepare()
             await self.upkeep.prepare(topic)
@@ -271,6 +262,21 @@ class BrokerService:
             await asyncio.shield(topic.close())
             raise
         return topic
+
+    async def _open_persistent(self, name: TopicName, policies: EffectivePolicies, *, create: bool) -> PersistentTopic:
+        source = await self.shadows.source_of_partition(name)
+        try:
+            if source is None:
+                ledger = await self.ledgers.open(name.persistence_name, policies.ledger_of(name), create=create)
+                # Again from memory: what it is opened with may be outdated by now.
+                topic = PersistentTopic(name, ledger, self.policies.of(name), self._runtime, self._lost)
+                self.transactions.equip(topic)
+                return topic
+        except ManagedLedgerNotFound:
+            raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} does not exist") from None
+        except ManagedLedgerIsShadow as shadow:
+            source = self.shadows.source_named(name, shadow.source)
+        return await self.shadows.load(name, source, policies, self._runtime, self._lost)
 
     async def _check_may_exist(self, name: TopicName, *, create: bool) -> EffectivePolicies:
         namespace = name.namespace_name
@@ -447,9 +453,11 @@ class BrokerService:
             await self.ledgers.delete(name.persistence_name)
             return
         if loaded is None and not await self.exists(name):
-            if str(name) not in self._schemas_left or await self.resources.partitions(name) is not None:
+            if not self.topic_schemas.left_of(name) or await self.resources.partitions(name) is not None:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
-            await self._delete_schema(name)
+            await self.topic_schemas.delete_for(name)
+            return
+        if loaded is None and await self.shadows.delete_without_source(name):
             return
         topic = loaded if loaded is not None else await self.topic(name, create=False)
         if topic.closing:
@@ -459,18 +467,10 @@ class BrokerService:
         try:
             await topic.delete()
             if name.partition_index < 0:
-                await self._delete_schema(name)
+                await self.topic_schemas.delete_for(name)
         finally:
             # Only now may the name be used again: until here clients were told to come back.
             self._forget(topic)
-
-    async def _delete_schema(self, name: TopicName) -> None:
-        """Of a topic that is gone. When it fails, whoever asks for the deletion again goes on here."""
-        self._schemas_left[str(name)] = None
-        if len(self._schemas_left) > SCHEMAS_LEFT_MAX:
-            del self._schemas_left[next(iter(self._schemas_left))]
-        await self.schemas.delete(name.schema_name, force=True)
-        self._schemas_left.pop(str(name), None)
 
     async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""

@@ -122,6 +122,16 @@ class TopicBase:
         """Who publishes."""
         return self.admission.producers
 
+    @property
+    def source(self) -> TopicName | None:
+        """The topic whose entries it shows, as a shadow of that; None: it shows its own."""
+        return None
+
+    @property
+    def schema_name(self) -> str:
+        """By which name its schemas are kept."""
+        return (self.source or self.name).schema_name
+
     async def learn_end(self) -> None:
         """Know everything that was published by now: an owner always does."""
 

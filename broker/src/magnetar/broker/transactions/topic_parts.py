@@ -37,6 +37,19 @@ class PartakingTopic(Protocol):
     def use_buffer(self, buffer: TransactionBuffer) -> None: ...
 
 
+class FollowingTopic(Protocol):
+    """A shadow topic before it is loaded."""
+
+    pending_acks: TopicPendingAcks | None
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def ledger(self) -> ManagedLedger: ...
+
+    def follow_transactions(self, snapshots: SnapshotStore) -> None: ...
+
+
 class TopicParts:
     """One for a broker. Topics of brokers take no part, and none does where transactions are off."""
 
@@ -50,6 +63,9 @@ class TopicParts:
         limits = pending_ack_limits(settings)
         self._logs = PendingAckLogs(ledgers=ledgers, settings=settings, runtime=runtime, limits=limits)
         self._snapshots: SnapshotStore | None = None
+        self._followed: SnapshotStore | None = None
+        """Snapshots of topics that other topics are shadows of; opened for the first of them."""
+        self._open_followed: Callable[[], SnapshotStore] | None = None
         self._inquiries: Inquiries | None = None
         self._standings: TransactionStandings | None = None
 
@@ -58,9 +74,10 @@ class TopicParts:
         self.log_limits.enabled = settings.log_batched
         self._logs.limits.enabled = settings.pending_ack_batched
 
-    def use_snapshots(self, snapshots: SnapshotStore) -> None:
-        """Topics take transactional messages; before any is loaded."""
+    def use_snapshots(self, snapshots: SnapshotStore, open_followed: Callable[[], SnapshotStore] | None = None) -> None:
+        """Topics take transactional messages; before any is loaded. `open_followed` opens a store that is only read."""
         self._snapshots = snapshots
+        self._open_followed = open_followed
 
     def use_inquiries(self, inquiries: Inquiries, standings: TransactionStandings | None) -> None:
         """Coordinators can be asked; before any topic is loaded."""
@@ -93,7 +110,18 @@ class TopicParts:
                 )
             )
 
+    def follow(self, topic: FollowingTopic) -> None:
+        """Before a shadow is prepared: it has subscriptions of its own, and its source's transactions."""
+        if not self._settings.enabled:
+            return
+        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs)
+        if self._open_followed is not None:
+            if self._followed is None:
+                self._followed = self._open_followed()
+            topic.follow_transactions(self._followed)
+
     async def close(self) -> None:
         """Read and write no snapshots any more; before the broker's own client is closed."""
-        if self._snapshots is not None:
-            await self._snapshots.close()
+        for snapshots in (self._snapshots, self._followed):
+            if snapshots is not None:
+                await snapshots.close()

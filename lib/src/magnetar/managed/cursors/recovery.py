@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from magnetar.managed.info_codec import (
     BrokenMetadata,
     decode_cursor_info,
     decode_position,
+    last_acknowledged,
     restore_acks,
 )
 from magnetar.managed.ledger_list import LedgerList
@@ -56,13 +58,18 @@ def new_cursor_state(
 
 
 async def recover_cursor(
-    shared: Shared, appends: AppendPath, name: str, owned: OwnedNode | None = None
+    shared: Shared,
+    appends: AppendPath,
+    name: str,
+    owned: OwnedNode | None = None,
+    reach: Callable[[Position], Awaitable[None]] | None = None,
 ) -> RecoveredCursor | None:
     """Read a cursor's node, and the last entry of its ledger if it has one; None when there is no such cursor.
 
     A ledger that is lost for certain leaves the position of the node (Pulsar does the same). One that cannot be read
     now does so by force only (the setting), else `LedgerUnavailable`: try again. `owned` is the node of a cursor that
-    this process had open before: `ManagedLedgerFenced` when somebody else has changed it."""
+    this process had open before: `ManagedLedgerFenced` when somebody else has changed it. `reach` is told the last
+    position that it has acknowledged, before it counts by the list of ledgers."""
     known = owned is not None
     if owned is None:
         owned = OwnedNode(shared.store, appends.name, name)
@@ -79,6 +86,8 @@ async def recover_cursor(
                 continue
             logger.warning("%s: the ledger of cursor %s is lost: %r", appends.name, name, error)
             position = None
+        if reach is not None:
+            await reach(last_acknowledged(info if position is None else position))
         return _restored(appends, owned, info, position)
     raise LedgerUnavailable(f"cursor {name} of {appends.name} changed under {ATTEMPTS_MAX} attempts to read it")
 

@@ -34,8 +34,9 @@ class KeptCursor(Protocol):
         ...
 
 
-class TopicOwner(Protocol):
-    """The broker that writes the topic, as a follower knows it. One for each followed ledger, which closes it."""
+class EndTeller(Protocol):
+    """The broker that writes the topic, asked for nothing but its end. One for each followed ledger, which closes
+    it."""
 
     async def last_confirmed(self) -> Position:
         """The last entry that the owner has confirmed, asked for anew with each call; (ledger, -1) when there is none.
@@ -44,13 +45,17 @@ class TopicOwner(Protocol):
         `Unavailable`, or `PeerError` when the answer makes no sense."""
         ...
 
+    async def close(self) -> None:
+        """Let go of the owner. Subscriptions that are still held are given up."""
+        ...
+
+
+class TopicOwner(EndTeller, Protocol):
+    """The broker that writes the topic, as a follower knows it that keeps its subscriptions there."""
+
     async def keep(self, subscription: str, start: Position, properties: Mapping[str, str]) -> KeptCursor:
         """Hold a durable subscription at the owner, so that nobody else can consume it. One that is not there is made:
         it begins at `start`, EARLIEST or LATEST, and has these properties.
 
         Raises the `MagnetarError` that says why not: the owner refuses, or cannot be reached."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of the owner. Subscriptions that are still held are given up."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerObserver, LedgerReader
@@ -11,6 +11,7 @@ from magnetar.managed.append_path import AppendPath
 from magnetar.managed.ledger_list import LedgerList
 from magnetar.managed.offload.copies import TieredAccess
 from magnetar.managed.shared import Shared
+from magnetar.tiered.api import MANAGED_LEDGER_KEY
 
 logger: Final = logging.getLogger(__name__)
 
@@ -19,11 +20,19 @@ class FollowedCopies(TieredAccess):
     """Opens the copy of a ledger that is to be read. `missing` is awaited when one is not there: the owner may have
     trimmed it, and the list is to say so before the reader hears of it."""
 
-    __slots__ = ("_missing",)
+    __slots__ = ("_missing", "_source")
 
-    def __init__(self, shared: Shared, appends: AppendPath, missing: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, shared: Shared, appends: AppendPath, missing: Callable[[], Awaitable[None]], source: str | None = None
+    ) -> None:
+        """`source` is whose ledgers these are, if they are another's."""
         super().__init__(shared, appends)
         self._missing: Callable[[], Awaitable[None]] = missing
+        self._source: str = source or appends.name
+
+    def with_name(self, stored: Mapping[str, str]) -> Mapping[str, str]:
+        """What is kept beside a copy, and whose it is: it was written under its owner's name."""
+        return {**stored, MANAGED_LEDGER_KEY: self._source}
 
     async def at_bookies(self, ledger_id: int) -> LedgerReader:
         """Open BookKeeper's copy, as far as the list says that it is confirmed."""

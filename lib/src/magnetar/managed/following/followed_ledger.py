@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 from magnetar.core.errors import MagnetarError
@@ -14,23 +13,16 @@ from magnetar.ledger.api import LedgerListener, LedgerOptions, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.cursors.cursor import Cursor
-from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced, ManagedLedgerReadOnly
+from magnetar.managed.errors import CursorNotFound, ManagedLedgerReadOnly
 from magnetar.managed.following.api import KeptCursor, TopicOwner
-from magnetar.managed.following.copies import FollowedCopies
 from magnetar.managed.following.follower import ManagedLedgerFollower
-from magnetar.managed.following.list_changes import NO_LEDGER
-from magnetar.managed.following.no_offloads import NoOffloads
+from magnetar.managed.following.following_ledger import FollowingLedger
 from magnetar.managed.following.settings import FollowSettings
-from magnetar.managed.following.tail_follower import FollowerLag
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList
-from magnetar.managed.ledger_rollover import LedgerRollover
-from magnetar.managed.managed_ledger import ManagedLedger
-from magnetar.managed.parts import ManagedLedgerParts
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import ManagedLedgerState
-from magnetar.managed.stats import ManagedLedgerStats
 
 logger: Final = logging.getLogger(__name__)
 
@@ -41,54 +33,25 @@ CLOSING_SECONDS_MAX: Final = 30.0
 """How long one that opens a cursor waits for the close of the former one of that name."""
 
 
-class FollowedLedger(ManagedLedger):
+class FollowedLedger(FollowingLedger):
     """Made by `ManagedLedgerFactory.follow`. Reading works as in any managed ledger; whatever would write raises
     `ManagedLedgerReadOnly`. Durable cursors are kept by the owner, and are open only while somebody uses them."""
 
-    __slots__ = ("_closing", "_follower", "_opening_cursors", "on_lost", "on_terminated")
+    __slots__ = ("_closing", "_opening_cursors", "_owner")
 
     keeps_cursors: ClassVar[bool] = False
 
-    def __init__(self, shared: Shared, appends: AppendPath, follower: ManagedLedgerFollower) -> None:
-        node = InfoNode(shared.store, appends.name, shared.delete_later)
-        copies = FollowedCopies(shared, appends, follower.reload)
-        rollover = LedgerRollover(shared, node, appends)
-        super().__init__(shared, node, appends, rollover, copies)
-        self.offloads = NoOffloads(ManagedLedgerParts(shared, node, appends, rollover, self.readers), copies)
-        self._follower: ManagedLedgerFollower = follower
+    def __init__(self, shared: Shared, appends: AppendPath, follower: ManagedLedgerFollower, owner: TopicOwner) -> None:
+        super().__init__(shared, InfoNode(shared.store, appends.name, shared.delete_later), appends, follower)
+        self._owner: TopicOwner = owner
         self._opening_cursors: dict[str, asyncio.Task[Cursor]] = {}
         self._closing: dict[str, asyncio.Event] = {}
         """Whoever waits for the close of a cursor, by its name."""
-        self.on_lost: Callable[[MagnetarError], None] | None = None
-        """Told once that this can be followed no more: its node is gone, as a rule. It is to be closed then."""
-        self.on_terminated: Callable[[], None] | None = None
-        """Told once that the writer has terminated it, after all of it is shown."""
 
     @property
     def owner(self) -> TopicOwner:
         """The broker that writes it."""
-        return self._follower.owner
-
-    @property
-    def terminated(self) -> bool:
-        """Whether no entry will ever be added."""
-        return self.appends.terminated_at is not None
-
-    @property
-    def lag(self) -> FollowerLag:
-        """How far this is behind the writer, as far as it knows."""
-        return self._follower.lag
-
-    async def catch_up(self) -> bool:
-        """Until everything is shown that was confirmed when this was called; see `ManagedLedger.catch_up`."""
-        self._check_usable()
-        return await self._follower.catch_up()
-
-    async def confirmed_at_least(self, position: Position) -> None:
-        """The owner vouches for all up to this position: until it is shown, or is not of this list any more.
-
-        `Unavailable`: it cannot be reached now."""
-        await self._follower.reach(position)
+        return self._owner
 
     # --- cursors
 
@@ -150,13 +113,6 @@ class FollowedLedger(ManagedLedger):
             logger.warning("%s: cursor %s has not closed within %d s", self.name, name, CLOSING_SECONDS_MAX)
             self.cursor_closed(former)
 
-    def new_non_durable_cursor(self, name: str, start: Position) -> Cursor:
-        """A cursor in memory only; `start` is what it reads first. LATEST is behind the last entry that is shown:
-        `catch_up` first."""
-        cursor = super().new_non_durable_cursor(name, start)
-        self._follower.cursors_changed()
-        return cursor
-
     async def delete_cursor(self, name: str) -> None:
         """Remove a durable cursor that is open here, and its subscription at the owner. `CursorNotFound`."""
         cursor = self.cursors.get(name)
@@ -174,31 +130,6 @@ class FollowedLedger(ManagedLedger):
             if over is not None:
                 over.set()
         super().cursor_closed(cursor)
-        self._follower.cursors_changed()
-
-    def internal_stats(self, *, with_cursors: bool = True) -> ManagedLedgerStats:
-        """Statistics for administrators. `with_cursors=False` is for callers that ask the cursors one by one."""
-        stats = super().internal_stats(with_cursors=with_cursors)
-        return replace(stats, ledgers=[each for each in stats.ledgers if each.ledger_id != NO_LEDGER])
-
-    # --- from the follower
-
-    def forget_readers(self, ledger_id: int) -> None:
-        """The ledger is gone, or is to be read from another copy."""
-        self._shared.start(self.readers.forget(ledger_id))
-
-    def lost(self, error: MagnetarError) -> None:
-        """It can be followed no more."""
-        logger.warning("%s is lost: %s", self.name, error)
-        self.appends.fence(ManagedLedgerFenced(str(error)))
-        self._shared.forget(self.name, self)
-        if self.on_lost is not None:
-            self.on_lost(error)
-
-    def was_terminated(self) -> None:
-        """The writer has terminated it."""
-        if self.on_terminated is not None:
-            self.on_terminated()
 
     # --- the end of it
 
@@ -232,10 +163,6 @@ class FollowedLedger(ManagedLedger):
 
     # --- what a follower does not do
 
-    def use(self, settings: ManagedLedgerSettings) -> None:
-        """Another policy holds from now on, as far as it concerns reading."""
-        self.settings = settings
-
     async def check_writable(self) -> None:
         """Refuse, with `ManagedLedgerReadOnly`: the owner lets producers in."""
         raise ManagedLedgerReadOnly(self.name)
@@ -252,14 +179,6 @@ class FollowedLedger(ManagedLedger):
         """Refuse, with `ManagedLedgerReadOnly`: the owner deletes ledgers."""
         raise ManagedLedgerReadOnly(self.name)
 
-    async def roll(self) -> None:
-        """Refuse, with `ManagedLedgerReadOnly`: the owner goes on to other ledgers."""
-        raise ManagedLedgerReadOnly(self.name)
-
-    async def terminate(self) -> Position:
-        """Refuse, with `ManagedLedgerReadOnly`: the owner terminates."""
-        raise ManagedLedgerReadOnly(self.name)
-
     async def set_properties(self, changes: Mapping[str, str | None]) -> None:
         """Refuse, with `ManagedLedgerReadOnly`: the owner stores properties."""
         raise ManagedLedgerReadOnly(self.name)
@@ -268,36 +187,9 @@ class FollowedLedger(ManagedLedger):
         """Refuse, with `ManagedLedgerReadOnly`: the owner stores properties."""
         raise ManagedLedgerReadOnly(self.name)
 
-    async def truncate(self) -> None:
-        """Refuse, with `ManagedLedgerReadOnly`: the owner deletes ledgers."""
-        raise ManagedLedgerReadOnly(self.name)
-
-    async def trim(self, *, retain: bool = True) -> None:
-        """Refuse, with `ManagedLedgerReadOnly`: the owner trims."""
-        raise ManagedLedgerReadOnly(self.name)
-
     async def delete(self) -> None:
         """Refuse, with `ManagedLedgerReadOnly`: the owner deletes it."""
         raise ManagedLedgerReadOnly(self.name)
-
-    def trim_later(self) -> None:
-        """The owner trims."""
-
-    async def trim_if_due(self) -> None:
-        """The owner trims."""
-
-    @property
-    def due_for_trimming(self) -> bool:
-        """The owner trims."""
-        return False
-
-    async def roll_if_due(self) -> None:
-        """The owner goes on to other ledgers."""
-
-    @property
-    def due_for_rollover(self) -> bool:
-        """The owner goes on to other ledgers."""
-        return False
 
 
 async def follow(
@@ -309,6 +201,6 @@ async def follow(
     appends.go(ManagedLedgerState.FOLLOWED)
     follower = ManagedLedgerFollower(shared, appends, owner, following or FollowSettings())
     await follower.load()
-    ledger = FollowedLedger(shared, appends, follower)
+    ledger = FollowedLedger(shared, appends, follower, owner)
     follower.start(ledger)
     return ledger

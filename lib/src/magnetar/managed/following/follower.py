@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.core.ids import EARLIEST, NO_ENTRY, Position
 from magnetar.ledger.api import LedgerNotFound
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.errors import ManagedLedgerError, ManagedLedgerNotFound
-from magnetar.managed.following.api import TopicOwner
+from magnetar.managed.errors import ManagedLedgerError, ManagedLedgerIsShadow, ManagedLedgerNotFound
+from magnetar.managed.following.api import EndTeller
 from magnetar.managed.following.list_changes import ListChanges, current_of, take_over
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.following.tail import NEVER
 from magnetar.managed.following.tail_follower import FollowerLag, TailFollower
 from magnetar.managed.following.trouble import Trouble
-from magnetar.managed.info_codec import BrokenMetadata, LedgerInfo, decode_ledger_info
+from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, BrokenMetadata, LedgerInfo, decode_ledger_info
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.shared import Shared
 from magnetar.managed.states import ManagedLedgerState
@@ -57,16 +57,27 @@ class FollowedCursors(Protocol):
 class ManagedLedgerFollower:
     """Keeps the list, the last confirmed position and the cache of one managed ledger up to date."""
 
-    def __init__(self, shared: Shared, appends: AppendPath, owner: TopicOwner, settings: FollowSettings) -> None:
-        self.owner: TopicOwner = owner
+    def __init__(
+        self,
+        shared: Shared,
+        appends: AppendPath,
+        owner: EndTeller,
+        settings: FollowSettings,
+        source: str | None = None,
+    ) -> None:
+        """`source` is the managed ledger that is followed, if that is another one than the one that is read."""
         self._settings: FollowSettings = settings
         self._shared: Shared = shared
         self._appends: AppendPath = appends
-        self._path: str = ledger_path(appends.name)
+        self._path: str = ledger_path(source or appends.name)
+        self._has_properties: bool = source is None
+        """Whether what is noted on the one that is followed is noted on the one that is read."""
         self._cursors: FollowedCursors | None = None
         self._tail: TailFollower = TailFollower(
             shared, appends, owner, settings, wake=self._wake_up, list_outdated=self._list_changed
         )
+        self._ahead: Position = EARLIEST
+        """What was told last of a ledger that the list does not name yet."""
         self._made: int = 0
         """Tells the node from one that was made in its place later."""
         self._outdated: bool = False
@@ -82,7 +93,7 @@ class ManagedLedgerFollower:
     async def load(self) -> None:
         """Read the list for the first time, and how far its last ledger goes.
 
-        `ManagedLedgerNotFound`, `BrokenMetadata`, `Unavailable`; then it was stopped."""
+        `ManagedLedgerNotFound`, `ManagedLedgerIsShadow`, `BrokenMetadata`, `Unavailable`; then it was stopped."""
         try:
             async with self._lock:
                 await self._read_list()
@@ -154,6 +165,17 @@ class ManagedLedgerFollower:
                 raise Unavailable(f"{self._appends.name}: the store does not name ledger {position[0]} of its owner")
             # A store of several servers may tell of it a moment later.
             await asyncio.sleep(self._settings.look_pause_seconds_max)
+
+    def told(self, position: Position) -> None:
+        """Somebody says that all up to this position are confirmed. It is shown as soon as it is seen, unless nobody
+        reads. Never waits."""
+        if position[0] > self._appends.ledgers.ids[-1]:
+            if position[0] != self._ahead[0]:
+                self._list_changed()  # Or there is no such ledger: then it is looked for this once.
+            self._ahead = position
+        elif position > self._appends.last_confirmed:
+            self._tail.tell(position)
+            self._wake_up()
 
     async def reload(self) -> None:
         """Read the list now: a ledger that it names was not there. Raises nothing."""
@@ -230,9 +252,12 @@ class ManagedLedgerFollower:
         except BaseException:
             self._outdated = True
             raise
-        self._appends.properties = info.properties
+        if self._has_properties:
+            self._appends.properties = info.properties
         self._apply(changes, info)
         await self._tail.follow(current_of(info))
+        if self._ahead[0] <= self._appends.ledgers.ids[-1]:
+            self._tail.tell(self._ahead)
         return True
 
     async def _stored(self) -> LedgerInfo:
@@ -243,9 +268,14 @@ class ManagedLedgerFollower:
             raise self._lost
         self._made = node.stat.made
         try:
-            return decode_ledger_info(node.value)
+            info = decode_ledger_info(node.value)
         except BrokenMetadata as error:
             raise self._broken(error) from error
+        if SHADOW_SOURCE_PROPERTY in info.properties:
+            # What it lists are the ledgers of yet another one, or none.
+            self._lost = ManagedLedgerIsShadow(self._path, info.properties[SHADOW_SOURCE_PROPERTY])
+            raise self._lost
+        return info
 
     def _broken(self, error: BrokenMetadata) -> BrokenMetadata:
         return BrokenMetadata(f"{self._path} cannot be understood: {error}")

@@ -7,7 +7,8 @@
 3. Entries beyond the LAC wait. They may never be confirmed: a recovery may drop them. If the next look brings nothing
    new, the owner is asked how far it has confirmed; what it vouches for is shown. An answer that does not cover all
    that was seen makes the next question later, as does an owner that is away.
-4. The ledger's end, from the node of the managed ledger or from the ledger's own metadata, is final.
+4. Who tells of an entry without being asked makes the next look follow at once. What it brings is shown up to there.
+5. The ledger's end, from the node of the managed ledger or from the ledger's own metadata, is final.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class LedgerTail:
         "_seen_bytes",
         "_seen_length_bytes",
         "_settings",
+        "_told",
         "confirmed",
         "ended",
         "ledger_id",
@@ -95,6 +97,13 @@ class LedgerTail:
         self._ask_seconds: float = -NEVER
         self._fruitless: int = 0
         self._failures: int = 0
+        self._told: int = NO_ENTRY
+        """Up to here somebody said that entries are there and confirmed. It counts for those that are seen."""
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether the first entry that was not seen is said to be there."""
+        return self._told >= self.next_entry_id
 
     @property
     def next_entry_id(self) -> int:
@@ -129,6 +138,7 @@ class LedgerTail:
         self._quiet = 0
         self._fruitless = 0
         self._look_seconds = now_seconds
+        self._confirm_told()
         if not self.owner_away:
             self._ask_seconds = self._asked_seconds + self._settings.ask_pause_seconds_min
 
@@ -143,6 +153,17 @@ class LedgerTail:
             self.confirmed = entry_id
             if entry_id >= self.next_entry_id:
                 self._look_seconds = -NEVER
+
+    def tell(self, entry_id: int) -> None:
+        """Somebody who was not asked says that all up to this entry are confirmed. They are looked for at once, and
+        whoever is wrong shows nothing that is not there."""
+        self._told = max(self._told, entry_id)
+        if self.is_sought:
+            self._look_seconds = -NEVER
+        self._confirm_told()
+
+    def _confirm_told(self) -> None:
+        self.confirm(min(self._told, self.next_entry_id - 1))
 
     def end(self, last_entry_id: int) -> None:
         """This is the ledger's last entry, for ever. What was seen beyond it has never been."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, Unavailable
-from magnetar.core.ids import NO_ENTRY, Position
+from magnetar.core.ids import EARLIEST, NO_ENTRY, Position
 from magnetar.ledger.api import LedgerNotFound, LedgerObserver, LedgerUnavailable
 from magnetar.managed.append_path import AppendPath
 from magnetar.managed.entry import Entry
-from magnetar.managed.following.api import TopicOwner
+from magnetar.managed.following.api import EndTeller
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.following.tail import NEVER, LedgerTail, TailStep
 from magnetar.managed.following.trouble import Trouble
@@ -44,13 +44,13 @@ class TailFollower:
         self,
         shared: Shared,
         appends: AppendPath,
-        owner: TopicOwner,
+        owner: EndTeller,
         settings: FollowSettings,
         wake: Callable[[], None],
         list_outdated: Callable[[], None],
     ) -> None:
         """`wake` is called when a `step` is due, `list_outdated` when the owner or the bookies know of a newer list."""
-        self.owner: TopicOwner = owner
+        self.owner: EndTeller = owner
         self.current: int | None = None
         """The ledger that is being written; None: there is none."""
         self._shared: Shared = shared
@@ -58,6 +58,10 @@ class TailFollower:
         self._settings: FollowSettings = settings
         self._wake: Callable[[], None] = wake
         self._list_outdated: Callable[[], None] = list_outdated
+        self._told: Position = EARLIEST
+        """Up to where somebody says that entries are confirmed, without having been asked."""
+        self._news: bool = False
+        """Whether that was said since the last step."""
         self._observer: LedgerObserver | None = None
         self._tail: LedgerTail | None = None
         self._outdated: bool = False
@@ -85,6 +89,11 @@ class TailFollower:
             await asyncio.gather(asking, return_exceptions=True)
         if observer is not None:
             await observer.close()
+
+    def tell(self, position: Position) -> None:
+        """Somebody says that all up to this position are confirmed; the next step looks for them."""
+        self._told = max(self._told, position)
+        self._news = True
 
     def pause(self) -> None:
         """Nobody reads, so that no step is made until somebody does."""
@@ -181,6 +190,9 @@ class TailFollower:
         if self._paused:
             await self.ask_bookies()
             self._paused = False
+        if self._news and self._told[0] == tail.ledger_id:
+            self._news = False
+            tail.tell(self._told[1])
         self._show(tail)
         now_seconds = self._shared.loop.time()
         step, pause_seconds = tail.next_step(now_seconds)
@@ -214,7 +226,7 @@ class TailFollower:
     async def _look(self, observer: LedgerObserver, tail: LedgerTail) -> None:
         observer.vouch(tail.confirmed)
         try:
-            seen = await observer.look(tail.next_entry_id, self._settings.look_bytes_max)
+            seen = await observer.look(tail.next_entry_id, self._settings.look_bytes_max, told=tail.is_sought)
         except LedgerUnavailable:
             self._show(tail)
             if not self._show_unseen(observer, tail):

@@ -60,6 +60,8 @@ class Send:
         "highest_sequence_id",
         "is_chunk",
         "marker",
+        "message_entry_id",
+        "message_ledger_id",
         "num_messages",
         "payload_end",
         "payload_start",
@@ -79,6 +81,8 @@ class Send:
         self.txnid_least_bits: int = ABSENT
         self.txnid_most_bits: int = ABSENT
         self.has_message_id: bool = False
+        self.message_ledger_id: int = ABSENT
+        self.message_entry_id: int = ABSENT
         self.payload_start: int = 0
         self.payload_end: int = 0
 
@@ -207,9 +211,14 @@ def _set_rare_send_field(send: Send, tag: int, value: int) -> None:
 
 def _skip_send_field(send: Send, buffer: bytes, at: int, end: int) -> int:
     tag, at = read_tag(buffer, at, end)
-    if tag == 0x4A:
-        send.has_message_id = True
-    return skip_value(buffer, at, end, tag)
+    if tag != 0x4A:
+        return skip_value(buffer, at, end, tag)
+    at, inner_end = read_length(buffer, at, end)
+    named = Ack()
+    read_ack_message_id(named, buffer, at, inner_end)
+    send.has_message_id = True
+    send.message_ledger_id, send.message_entry_id = named.positions[0]
+    return inner_end
 
 
 def decode_ack(buffer: bytes, start: int, end: int) -> Ack:

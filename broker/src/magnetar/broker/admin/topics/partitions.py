@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 from magnetar.admin_client.errors import AdminRefused
 from magnetar.broker.admin.topics.access import HandlersOfTopics
+from magnetar.broker.admin.topics.shadow_sources import check_source
 from magnetar.broker.admin.topics.topics import ONE
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.responses import (
@@ -25,7 +26,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members, integer, map_of, refuse_shadow, text
+from magnetar.broker.admin.web.shapes import check_members, check_source_stays, integer, map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
@@ -99,10 +100,11 @@ class PartitionHandlers(HandlersOfTopics):
         body = await body_json(request)
         document: dict[str, Any] = body if isinstance(body, dict) else {"partitions": body}
         count, properties = integer(document.get("partitions")), document.get("properties")
-        refuse_shadow(properties)
         if count <= 0:
             raise AdminError(NOT_ACCEPTABLE, "Number of partitions should be more than 0")
         self._check_count(count)
+        if isinstance(properties, dict):
+            await check_source(self._context, request, name, properties, count)
         if await self._service.exists(name):
             raise AdminError(CONFLICT, "This topic already exists")
         try:
@@ -179,7 +181,7 @@ class PartitionHandlers(HandlersOfTopics):
         name = persistent_name(request)
         body = await body_object(request)
         check_members(len(body))
-        refuse_shadow(body)
+        check_source_stays(body)
         given = {key: str(value) for key, value in body.items()}
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {**properties, **given})
@@ -195,6 +197,7 @@ class PartitionHandlers(HandlersOfTopics):
         key = request.query.get("key")
         if key is None:
             raise AdminError(PRECONDITION_FAILED, "The key of a property is needed")
+        check_source_stays((key,))
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {each: properties[each] for each in properties if each != key})
             return no_content()

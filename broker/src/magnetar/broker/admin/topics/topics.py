@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 from magnetar.broker.admin.namespaces.topics import non_persistent_topics
 from magnetar.broker.admin.topics.access import HandlersOfTopics
+from magnetar.broker.admin.topics.shadow_sources import check_source
 from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
@@ -22,7 +23,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members, refuse_shadow
+from magnetar.broker.admin.web.shapes import check_members
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.topics.topic import PersistentTopic
@@ -90,11 +91,16 @@ class TopicHandlers(HandlersOfTopics):
         if not isinstance(properties, dict):
             raise AdminError(PRECONDITION_FAILED, "The properties of a topic are a JSON object")
         check_members(len(properties))
-        refuse_shadow(properties)
         await self._check_partition_name(name)
         await require_topic_owner(self._context, request, name)
         if await self._resources.partitions(name) is not None or await self._service.exists(name):
             raise AdminError(CONFLICT, "This topic already exists")
+        if await check_source(self._context, request, name, properties) is not None:
+            await self._service.check_topics_max(name, [name])
+            if not await self._service.shadows.create(name, {key: str(each) for key, each in properties.items()}):
+                raise AdminError(CONFLICT, "This topic already exists")
+            await self._service.topic(name, create=False)
+            return no_content()
         topic = await self._service.topic(name, create=True)
         if properties and isinstance(topic, PersistentTopic):
             await topic.ledger.set_properties({key: str(value) for key, value in properties.items()})

@@ -108,7 +108,7 @@ class UpkeepHandlers(HandlersOfTopics):
         if count := await self._access.partitions(name):
             raise_first(await self._access.on_partitions(request, range(count)))
         else:
-            await (await self._access.persistent(request, name)).ledger.trim()
+            await changeable(await self._access.persistent(request, name)).ledger.trim()
         return web.Response()
 
     @takes("authoritative")
@@ -118,7 +118,7 @@ class UpkeepHandlers(HandlersOfTopics):
             raise AdminError(PRECONDITION_FAILED, "unsupport truncate")
 
         async def work(topic: PersistentTopic) -> None:
-            await topic.ledger.truncate()
+            await changeable(topic).ledger.truncate()
             if COMPACTION_CURSOR in topic.ledger.cursors:
                 await self._service.compaction(topic).discard()
 
@@ -139,7 +139,7 @@ class UpkeepHandlers(HandlersOfTopics):
         if count := await self._access.partitions(name):
             raise_first(await self._access.on_partitions(request, range(count)))
             return no_content()
-        topic = await self._access.persistent(request, name)
+        topic = changeable(await self._access.persistent(request, name))
         try:
             self._service.compaction(topic).start()
         except AlreadyCompacting as error:
@@ -166,7 +166,7 @@ class UpkeepHandlers(HandlersOfTopics):
         if body is None:
             raise AdminError(BAD_REQUEST, "messageId is null")
         position = _position_of(body)
-        offloads = (await self._of_one(request)).ledger.offloads
+        offloads = changeable(await self._of_one(request)).ledger.offloads
         try:
             await offloads.offload_before(position)
         except OffloadUnderWay as error:
@@ -182,6 +182,13 @@ class UpkeepHandlers(HandlersOfTopics):
         if await self._access.partitions(name):
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         return await self._access.persistent(request, name)
+
+
+def changeable(topic: PersistentTopic) -> PersistentTopic:
+    """A topic whose entries are its own. Raises 405 for a shadow."""
+    if topic.source is not None:
+        raise AdminError(METHOD_NOT_ALLOWED, f"{topic.name} shows what {topic.source} has: ask this of that topic")
+    return topic
 
 
 def _position_of(body: Any) -> Position:

@@ -83,6 +83,20 @@ class RequestGuard:
         except PulsarError as refusal:
             raise AdminError(UNAUTHORIZED, refusal.message) from None
 
+    async def check_right(self, request: web.Request, right: Right, topic: TopicName) -> None:
+        """Raises 401 for who lacks a right on a topic that the request names beside the one in its path."""
+        principal = await self._principal(request)
+        authorizer = self._access.authorizer
+        if authorizer is None or authorizer.is_super_user(principal):
+            return
+        try:
+            allowed = await authorizer.allows_on_topic(principal, right, topic)
+        except (TenantNotFound, PulsarError):
+            allowed = False
+        if not allowed:
+            text = f"for originalPrincipal [{principal.original or 'null'}] and clientAppId [{principal.role}]"
+            raise AdminError(UNAUTHORIZED, f"Unauthorized to {right.name.lower()} {text} on topic [{topic}]")
+
     def _counts_as_open(self, request: web.Request) -> bool:
         return self._access.settings.metrics_authenticated and request.path.startswith(METRICS)
 

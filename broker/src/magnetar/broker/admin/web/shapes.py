@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
-from magnetar.broker.admin.web.responses import BAD_REQUEST, METHOD_NOT_ALLOWED, TOO_LARGE, AdminError, body_json
+from magnetar.broker.admin.web.responses import BAD_REQUEST, PRECONDITION_FAILED, TOO_LARGE, AdminError, body_json
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY
 
 Kind: TypeAlias = Callable[[Any], Any]
@@ -23,9 +23,7 @@ LONG_MAX: Final = 2**63 - 1
 MEMBERS_MAX: Final = 20_000
 """Of a list, or an object with free names, such as properties: each is looked at in one turn of the event loop."""
 
-SHADOWS_ELSEWHERE: Final = (
-    "Shadow topics are made and served by Apache's brokers alone: this one only tells them of their source's messages"
-)
+SOURCE_IS_GIVEN: Final = f"{SHADOW_SOURCE_PROPERTY}, whose shadow a topic is, is given at its creation and stays"
 
 STRICT: Final = web.RequestKey("STRICT", bool)
 """Whether a request's body may have no unknown members."""
@@ -134,10 +132,10 @@ def check_members(count: int) -> None:
         raise AdminError(TOO_LARGE, f"There are {count} members; at most {MEMBERS_MAX} are taken")
 
 
-def refuse_shadow(properties: object) -> None:
-    """Raises 405 for the properties of a topic that would be a shadow of another: brokers of this kind serve none."""
-    if isinstance(properties, dict) and SHADOW_SOURCE_PROPERTY in properties:
-        raise AdminError(METHOD_NOT_ALLOWED, SHADOWS_ELSEWHERE)
+def check_source_stays(keys: Container[str]) -> None:
+    """Raises 412 when the property that says whose shadow a topic is would be set or removed later."""
+    if SHADOW_SOURCE_PROPERTY in keys:
+        raise AdminError(PRECONDITION_FAILED, SOURCE_IS_GIVEN)
 
 
 def map_of(kind: Kind) -> Kind:

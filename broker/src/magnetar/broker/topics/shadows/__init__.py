@@ -1,0 +1,1 @@
+"""Topics that show the entries of other topics, to subscriptions of their own."""
