@@ -23,8 +23,9 @@ from tools.mutants.catalog import Explanation, curated_mutants, explanations, re
 from tools.mutants.child import NOT_RUN, Work, preload
 from tools.mutants.choice import choose, compiles
 from tools.mutants.model import ROOT, Mutant, Outcome, Verdict
-from tools.mutants.modules import PARTS, Part, part_of
+from tools.mutants.modules import PARTS, part_of
 from tools.mutants.operators import candidates
+from tools.mutants.parts import Part
 from tools.mutants.running import Done, Job, run_jobs
 
 GOAL_PERCENT: Final = 95.0

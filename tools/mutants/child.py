@@ -18,7 +18,7 @@ from typing import Final, Protocol, cast
 from e2e.processes import tree
 from tools.mutants.import_hook import install
 from tools.mutants.model import ROOT, Mutant
-from tools.mutants.modules import Simulator
+from tools.mutants.parts import Simulator
 
 MEMORY_BYTES_MAX: Final = 4 << 30
 """Of a mutant that takes memory without end. The largest tests take 1 GB."""

@@ -6,38 +6,9 @@ at work from outside.
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
 from typing import Final
 
-
-class Simulator(enum.StrEnum):
-    """Which simulator runs when the tests notice nothing."""
-
-    STORAGE = "storage"
-    OPERATOR = "operator"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Modules that the same tests hold."""
-
-    name: str
-    folder: str
-    modules: tuple[str, ...]
-    """Below the folder, without their suffix."""
-    tests: tuple[str, ...]
-    """Files from the root of the tree."""
-    simulator: Simulator | None = None
-
-    def paths(self) -> tuple[str, ...]:
-        """The modules' paths from the root of the tree."""
-        return tuple(f"{self.folder}/{module}.py" for module in self.modules)
-
-
-def _files(folder: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/test_{name}.py" for name in names)
-
+from tools.mutants.parts import Part, Simulator, files
 
 _LIB: Final = "lib/src/magnetar"
 _BOOKIE: Final = "bookie/src/magnetar/bookie"
@@ -47,7 +18,7 @@ _STANDALONE: Final = "standalone/src/magnetar/standalone"
 _OPERATOR: Final = "operator/src/magnetar/operator/plan"
 _SPARK: Final = "spark-jobs/src/magnetar/spark"
 
-_LEDGER_TESTS: Final = _files(
+_LEDGER_TESTS: Final = files(
     "lib/tests",
     *("ledger_striping", "ledger_topology", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
     *(
@@ -61,14 +32,14 @@ _LEDGER_TESTS: Final = _files(
         "ledger_tcp_bookie",
     ),
 )
-_MANAGED_TESTS: Final = _files(
+_MANAGED_TESTS: Final = files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
     *("managed_edges", "managed_trim", "managed_silence"),
     *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
     "managed_offload",
 )
-_STORE_TESTS: Final = _files(
+_STORE_TESTS: Final = files(
     "bookie/tests",
     *(
         "bookie_ledger_state",
@@ -83,13 +54,13 @@ _STORE_TESTS: Final = _files(
     *("bookie_directories", "bookie_limbo", "deleted_ledgers", "bookie_crash", "bookie_power_failure"),
     "gc_emptied_logs",
 )
-_SUBSCRIPTION_TESTS: Final = _files(
+_SUBSCRIPTION_TESTS: Final = files(
     "broker/tests",
     *("broker_dispatch_choosers", "broker_dispatch_edges", "broker_subscription_shared", "broker_subscription_single"),
     *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
     *("broker_policies_dispatch", "broker_topic_faults", "broker_dynamic_dispatch"),
 )
-_OWNERSHIP_TESTS: Final = _files(
+_OWNERSHIP_TESTS: Final = files(
     "broker/tests",
     *("broker_ownership_loads", "broker_ownership_claims", "broker_ownership", "broker_ownership_faults"),
     *(
@@ -102,7 +73,7 @@ _OWNERSHIP_TESTS: Final = _files(
     ),
     *("broker_policies_sessions", "broker_policies_dispatch", "broker_ownership_storm", "broker_ownership_zookeeper"),
 )
-_ACCESS_TESTS: Final = _files(
+_ACCESS_TESTS: Final = files(
     "broker/tests",
     *("broker_auth_rules", "broker_auth_memory", "broker_auth_admin", "broker_auth_sessions", "broker_peer_client"),
 )
@@ -125,7 +96,7 @@ PARTS: Final = (
         _LEDGER_TESTS,
         Simulator.STORAGE,
     ),
-    Part("entry", f"{_LIB}/wire/bookkeeper", ("entry",), _files("lib/tests", "wire_bookkeeper_entry", "ledger_client")),
+    Part("entry", f"{_LIB}/wire/bookkeeper", ("entry",), files("lib/tests", "wire_bookkeeper_entry", "ledger_client")),
     Part(
         "managed",
         f"{_LIB}/managed",
@@ -151,18 +122,18 @@ PARTS: Final = (
             *("offload/choice", "offload/context", "offload/owed", "offload/copies", "offload/run"),
             *("offload/offloads", "offload/upkeep", "ledger_readers"),
         ),
-        _files(
+        files(
             "lib/tests",
             *("managed_offload_choice", "managed_offload_reading", "managed_offload_upkeep", "managed_offload"),
         ),
     ),
     # What is planted here is what somebody has thought of.
-    Part("tiered storage", f"{_LIB}/tiered", (), _files("lib/tests", "tiered_files", "tiered_offloader")),
+    Part("tiered storage", f"{_LIB}/tiered", (), files("lib/tests", "tiered_files", "tiered_offloader")),
     Part(
         "metadata",
         f"{_LIB}/metadata",
         ("zookeeper_session", "zookeeper"),
-        _files(
+        files(
             "lib/tests",
             *("metadata_etcd_session", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_rocksdb"),
             *("metadata_etcd_access", "metadata_silent_servers"),
@@ -172,7 +143,7 @@ PARTS: Final = (
         "coordination",
         f"{_LIB}/metadata",
         ("coordination", "node_cache", "sure_writes", "tree"),
-        _files(
+        files(
             "lib/tests",
             *("metadata_sure_writes", "metadata_node_cache", "metadata_lost_while_claiming", "metadata_memory"),
             *("metadata_coordination", "metadata_rocksdb"),
@@ -196,7 +167,7 @@ PARTS: Final = (
             *("collector", "compaction", "entry_log_usage", "ledger_collection", "live_ledgers", "log_collection"),
             *("log_scan", "plan"),
         ),
-        _files(
+        files(
             "bookie/tests",
             *("gc_live_ledgers", "gc_plan", "gc_logs", "gc_apache_logs", "gc_bookie", "gc_collector", "gc_crash"),
             *("gc_emptied_logs", "gc_histories"),
@@ -211,7 +182,7 @@ PARTS: Final = (
             *("replication/entry_copy", "fragment_check"),
             *("replication_lock", "auditor/auditor"),
         ),
-        _files(
+        files(
             "bookie/tests",
             *("bookie_fragments", "autorecovery_loss_watch", "bookie_replicator", "bookie_replication_worker"),
             *("autorecovery_auditor", "autorecovery_daemon", "autorecovery_underreplication"),
@@ -222,7 +193,7 @@ PARTS: Final = (
         "drain",
         f"{_BOOKIE}/drain",
         ("drain", "lost", "service"),
-        _files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
+        files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
         Simulator.STORAGE,
     ),
     Part(
@@ -235,7 +206,7 @@ PARTS: Final = (
         "publishing",
         _BROKER,
         ("topics/producer", "topics/producers", "topics/deduplication", "topics/topic"),
-        _files(
+        files(
             "broker/tests",
             *("broker_topic_doors", "broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
             *(
@@ -251,7 +222,7 @@ PARTS: Final = (
         "compaction",
         f"{_BROKER}/compaction",
         ("compacted_cursor", "entries", "latest", "members", "output", "run", "threshold", "topic_compaction"),
-        _files(
+        files(
             "broker/tests",
             *("broker_compaction_model", "broker_compaction_recorded", "broker_compacted_topic", "broker_compaction"),
             *("broker_compaction_failures", "broker_compaction_started", "broker_compaction_output"),
@@ -262,7 +233,7 @@ PARTS: Final = (
         "transaction coordinators",
         f"{_BROKER}/transactions",
         ("coordinator", "coordinator_endings", "coordinator_log", "coordinator_table", "coordinator_timeouts"),
-        _files(
+        files(
             "broker/tests",
             *("broker_transaction_records", "broker_transaction_coordinator", "broker_transaction_faults"),
             *("broker_transaction_commands", "broker_transaction_attacks", "broker_batched_writes"),
@@ -277,7 +248,7 @@ PARTS: Final = (
             *("transactions/buffers/snapshot_topic", "transactions/buffers/snapshots"),
             *("transactions/earlier", "transactions/standings"),
         ),
-        _files(
+        files(
             "broker/tests",
             *("broker_transaction_table", "broker_transaction_buffer", "broker_transaction_buffer_faults"),
             *("broker_transaction_segments", "broker_transaction_attacks", "broker_transaction_inquiry"),
@@ -288,25 +259,25 @@ PARTS: Final = (
         "delayed entries",
         f"{_BROKER}/subscriptions",
         ("delayed", "delayed_index", "position_set", "sorted_keys"),
-        _files("broker/tests", "broker_delayed_keys", "broker_delayed", "broker_subscription_shared"),
+        files("broker/tests", "broker_delayed_keys", "broker_delayed", "broker_subscription_shared"),
     ),
     Part(
         "liveness",
         _BROKER,
         ("session/liveness",),
-        _files("broker/tests", "broker_session_liveness", "broker_session_handshake", "broker_policies_sessions"),
+        files("broker/tests", "broker_session_liveness", "broker_session_handshake", "broker_policies_sessions"),
     ),
     Part(
         "topic policies",
         _BROKER,
         ("policies/change_events_namespace", "policies/change_events_writer"),
-        _files("broker/tests", "broker_policies_change_events", "broker_policies_change_state"),
+        files("broker/tests", "broker_policies_change_events", "broker_policies_change_state"),
     ),
     Part(
         "expiry",
         _BROKER,
         ("topics/expiry",),
-        _files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
+        files("broker/tests", "broker_policies_expiry", "broker_policies_upkeep"),
     ),
     Part(
         "dispatch",
@@ -328,13 +299,13 @@ PARTS: Final = (
         "turns",
         _BROKER,
         ("policies/send_turns", "subscriptions/dispatch_turns"),
-        _files("broker/tests", "broker_dispatch_turns", "broker_send_turns"),
+        files("broker/tests", "broker_dispatch_turns", "broker_send_turns"),
     ),
     Part(
         "relays",
         f"{_LIB}/client",
         ("relay",),
-        (*_files("lib/tests", "client_relay"), *_files("broker/tests", "broker_replication")),
+        (*files("lib/tests", "client_relay"), *files("broker/tests", "broker_replication")),
     ),
     Part(
         "regions",
@@ -346,7 +317,7 @@ PARTS: Final = (
             *("migration/migration", "migration/destinations", "migration/green_cluster"),
             *("replicated_subscriptions/snapshot_round", "replicated_subscriptions/kept_snapshots"),
         ),
-        _files(
+        files(
             "broker/tests",
             *("broker_source_position", "broker_replication_outgoing", "broker_replication_remotes"),
             *("broker_replication_partitions", "broker_replication", "broker_replicated_messages"),
@@ -364,7 +335,7 @@ PARTS: Final = (
             *("transactions/pending_doubts", "transactions/pending_statistics"),
             *("subscriptions/held", "subscriptions/hidden"),
         ),
-        _files(
+        files(
             "broker/tests",
             *("broker_transactions_pending_state", "broker_transactions_pending_log"),
             *("broker_transactions_acks", "broker_transactions_takeover", "broker_transaction_attacks"),
@@ -383,7 +354,7 @@ PARTS: Final = (
         "topics",
         f"{_BROKER}/topics",
         (),
-        _files(
+        files(
             "broker/tests",
             *("broker_topic_doors", "broker_policies_sweep", "broker_policies_upkeep", "broker_compacted_topic"),
             *("broker_topic_patterns", "broker_policies_expiry"),
@@ -393,61 +364,61 @@ PARTS: Final = (
         "requests",
         f"{_BROKER}/session",
         (),
-        _files("broker/tests", "broker_session_edges", "broker_session_consume", "broker_session_produce"),
+        files("broker/tests", "broker_session_edges", "broker_session_consume", "broker_session_produce"),
     ),
     Part(
         "policies",
         f"{_BROKER}/policies",
         (),
-        _files("broker/tests", "broker_policies_limiter", "broker_policies_effective"),
+        files("broker/tests", "broker_policies_limiter", "broker_policies_effective"),
     ),
-    Part("statistics", f"{_BROKER}/admin", (), _files("broker/tests", "broker_many_subscriptions")),
-    Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), _files("lib/tests", "auth_token", "auth_providers")),
+    Part("statistics", f"{_BROKER}/admin", (), files("broker/tests", "broker_many_subscriptions")),
+    Part("tokens", f"{_LIB}/auth", ("token", "authenticator"), files("lib/tests", "auth_token", "auth_providers")),
     Part(
         "kept positions",
         f"{_BROKER}/read_only",
         ("position_difference", "position_text", "kept_position"),
-        _files("broker/tests", "read_only_positions", "read_only_kept_position", "read_only_topic_owner"),
+        files("broker/tests", "read_only_positions", "read_only_kept_position", "read_only_topic_owner"),
     ),
     Part(
         "read-only brokers",
         f"{_BROKER}/read_only",
         ("bindings", "bundles", "followed_topic", "one_request", "spread", "topic_owner"),
-        _files(
+        files(
             "broker/tests",
             *("broker_read_only_parts", "read_only_topic_owner", "broker_read_only", "broker_read_only_transactions"),
         ),
     ),
     Part(
         "followed transactions",
-        f"{_BROKER}/transactions",
+        f"{_BROKER}/transactions/buffers",
         ("followed_transactions",),
-        _files("broker/tests", "broker_read_only_transactions", "broker_shadows"),
+        files("broker/tests", "broker_read_only_transactions", "broker_shadows"),
     ),
     Part(
         "shadow topics",
         f"{_BROKER}/topics/shadows",
         ("shadow_topic", "shadows", "source_end"),
-        _files("broker/tests", "broker_shadows"),
+        files("broker/tests", "broker_shadows"),
     ),
     Part(
         "shadow ledgers",
         f"{_LIB}/managed/following",
         ("following_ledger", "shadow_ledger"),
-        _files("lib/tests", "managed_shadow", "managed_following"),
+        files("lib/tests", "managed_shadow", "managed_following"),
     ),
     Part(
         "followed ledgers",
         f"{_LIB}/managed/following",
         ("tail", "list_changes", "tail_follower", "follower", "followed_ledger"),
-        _files("lib/tests", *("managed_following_tail", "managed_following", "managed_following_faults")),
+        files("lib/tests", *("managed_following_tail", "managed_following", "managed_following_faults")),
     ),
-    Part("holds", f"{_LIB}/client", ("hold",), _files("lib/tests", "client_hold")),
+    Part("holds", f"{_LIB}/client", ("hold",), files("lib/tests", "client_hold")),
     Part(
         "proxy",
         _PROXY,
         ("targets", "client_access"),
-        _files(
+        files(
             "proxy/tests",
             *("proxy_targets", "proxy_gate", "proxy_authentication", "proxy_proven_targets", "proxy_http"),
             *("proxy_sessions", "proxy_broker_places", "proxy_slow_brokers"),
@@ -455,14 +426,14 @@ PARTS: Final = (
     ),
     # What is planted here is what somebody has thought of.
     Part(
-        "standalone", _STANDALONE, (), _files("standalone/tests", "standalone_data_folder", "standalone_folder_checks")
+        "standalone", _STANDALONE, (), files("standalone/tests", "standalone_data_folder", "standalone_folder_checks")
     ),
     # What is planted here is what somebody has thought of.
     Part(
         "limits",
         f"{_LIB}/net",
         (),
-        _files(
+        files(
             "lib/tests",
             *("net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
             *("net_start_tls_early", "net_key_stores"),
@@ -475,25 +446,25 @@ PARTS: Final = (
             *("pool/plan", "pool/members", "pool/scale", "pool/repair", "pool/rollout", "pool/volumes"),
             *("pool/questions", "rollout"),
         ),
-        _files(
+        files(
             "operator/tests",
             *("plan_rollout", "plan_pool_scale", "plan_pool_rollout", "plan_pool_repair", "plan_pool_life"),
             *("plan_pool_ensembles", "operator_refusals", "plan_pool_property"),
         ),
         Simulator.OPERATOR,
     ),
-    Part("slices", f"{_SPARK}/planning", ("plan",), _files("spark-jobs/tests", "spark_plan")),
+    Part("slices", f"{_SPARK}/planning", ("plan",), files("spark-jobs/tests", "spark_plan")),
     Part(
         "sink",
         f"{_SPARK}/sink",
         ("sending", "rows"),
-        _files("spark-jobs/tests", "spark_sink_finish", "spark_sink_rows", "spark_sink_sending"),
+        files("spark-jobs/tests", "spark_sink_finish", "spark_sink_rows", "spark_sink_sending"),
     ),
     Part(
         "loss",
         f"{_SPARK}/planning",
         ("loss",),
-        _files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss"),
+        files("spark-jobs/tests", "spark_plan", "spark_planner", "spark_source_loss"),
     ),
 )
 """Every part; a module stands in one of them."""

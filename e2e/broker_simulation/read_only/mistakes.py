@@ -15,7 +15,7 @@ from magnetar.broker.read_only.kept_position import KeptPosition
 from magnetar.broker.read_only.paths import binding_path
 from magnetar.broker.read_only.position_difference import Kept
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.transactions.followed_transactions import FollowedTransactions
+from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
 from magnetar.core.topic_name import TopicName

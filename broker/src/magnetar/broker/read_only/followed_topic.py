@@ -19,8 +19,8 @@ from magnetar.broker.topics.limits import check_durable_subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import Admitted
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
-from magnetar.broker.transactions.followed_transactions import FollowedTransactions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName

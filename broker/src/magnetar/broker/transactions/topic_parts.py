@@ -114,7 +114,7 @@ class TopicParts:
         """Before a shadow is prepared: it has subscriptions of its own, and its source's transactions."""
         if not self._settings.enabled:
             return
-        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs)
+        topic.pending_acks = TopicPendingAcks(topic.name, topic.ledger, self._logs, self._standings)
         if self._open_followed is not None:
             if self._followed is None:
                 self._followed = self._open_followed()

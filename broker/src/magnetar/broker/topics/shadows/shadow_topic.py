@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.source_position import MARKER_RECEIPT, read_replicated
 from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.topics.topic import PersistentTopic
-from magnetar.broker.transactions.followed_transactions import FollowedTransactions
+from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
