@@ -45,6 +45,7 @@ async def test_every_route_is_on_the_page(memory_broker: MemoryBroker) -> None:
 
 def test_every_setting_with_an_effect_is_on_the_page() -> None:
     section = brokers_part().partition("## Settings of brokers\n")[2].partition("\n## ")[0]
+    section = section.partition("\n### Dynamic settings that are refused\n")[0]
     table = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| refused")]
     assert set(re.findall(r"`(\w+)`", "\n".join(table))) == SETTINGS.with_effect
     ours = tuple(re.findall(r"`(\w+)…?`", section.partition("Ours alone are")[2].partition(". ")[0]))

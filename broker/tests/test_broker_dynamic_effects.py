@@ -230,7 +230,7 @@ async def test_logs_of_transactions_that_are_open() -> None:
         for number, switched in enumerate(("false", "true", "false")):
             for name in names:
                 await dynamic.set(name, switched)
-            assert (await client.client.request(pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60)).name
+            assert (await client.client.request(pb.BaseCommand.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)).name
             assert await client.ack(number, positions[number]) is None
             found.append([await last_is_batch(broker, log) for log in (log_name(0), LOG)])
         assert found == [[False, False], [True, True], [False, False]]
