@@ -191,8 +191,7 @@ async def test_who_is_idle_is_cut_and_who_works_is_not(tmp_path: Path) -> None:
                 assert await response.text() == str(LARGE)
             async with session.get(base + "/large", ssl=False) as response:
                 first = await response.content.readexactly(1 << 16)
-                if context is None:  # What waits below TLS is not known: such an answer seems to be taken.
-                    await clock.pass_seconds(5)
+                await clock.pass_seconds(5)
                 assert len(first) + len(await response.read()) == LARGE
             assert connections.open_count == 1
             await clock.pass_seconds(1)

@@ -17,11 +17,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from magnetar.core.limits import KIB
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.pending_handshakes import PendingHandshakes
 from magnetar.net.refused_connections import LimitKind
+from magnetar.net.secured_transport import Early, deliver, secure
 from magnetar.net.throttled_report import ThrottledReport
-from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 logger: Final = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ ACCEPTED_IN_TURN_MAX: Final = 32
 
 ENDING_MAX: Final = 32
 """Connections that were cut and still have their file, for a turn or two, beside those that arrive."""
+
+UNREAD_BYTES: Final = 64 * KIB
+"""A connection that begins with TLS is readable from so many bytes on, until TLS reads it: a first message of a
+handshake has some hundred, at most 16 KiB. Whoever sends more before the answer has no handshake."""
 
 PAUSE_SECONDS: Final = 1.0
 """Before another attempt where none could be accepted, such as without a file to be had."""
@@ -81,7 +86,6 @@ class Acceptor:
         self._places = places
         self._backlog = backlog
         self._tls = tls
-        self._handshake_seconds = None if tls is None else HANDSHAKE_SECONDS_MAX
         self._arrivals: PendingHandshakes[_Arrival] = PendingHandshakes(handshakes_max())
         self._tasks: set[asyncio.Task[None]] = set()
         self._resuming: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -161,9 +165,10 @@ class Acceptor:
 
     async def _arrive(self, arrival: _Arrival) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                self._make_protocol, arrival.accepted, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
-            )
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make_protocol, arrival.accepted)
+            else:
+                await self._secure(arrival.accepted, self._tls)
         except OSError as error:
             logger.debug("the TLS handshake of %s failed: %s", arrival.host, error)
         else:
@@ -172,6 +177,23 @@ class Acceptor:
             self._arrivals.leave(arrival)
             for listening in list(self._resuming):
                 self._resume(listening)  # There is room, or a file.
+
+    async def _secure(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        # Loops begin to read at once, and the handshake's first bytes are not for the first protocol.
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, UNREAD_BYTES)
+        bare, _ = await self._loop.connect_accepted_socket(asyncio.Protocol, accepted)
+        early = Early()
+        try:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            secured = await secure(bare, early, tls, server_side=True)
+        except BaseException:
+            bare.abort()
+            raise
+        protocol = self._make_protocol()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        for data in early.data:
+            deliver(secured.get_protocol(), data)
 
     def _pause(self, listening: socket.socket, seconds: float) -> None:
         # The socket stays ready: without a pause, the loop would come back here in each of its turns.

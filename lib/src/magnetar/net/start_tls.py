@@ -6,14 +6,11 @@ only after TLS stands for it: a peer's first words may come in with the end of i
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from typing import Final
 
 from magnetar.net.connection import AnyHandlerFactory, Connection
+from magnetar.net.secured_transport import ENDED, Early, deliver, secure
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
-
-ENDED: Final = "the other side closed the connection during its TLS handshake"
 
 
 async def start_tls(
@@ -30,20 +27,11 @@ async def start_tls(
 
     OSError (a bad certificate is one) after a handshake that failed or took too long; then the connection is closed,
     and its handler was told. `Misuse` when the connection is not open."""
-    loop = asyncio.get_running_loop()
     bare = connection.begin_upgrade()
-    early = _Early()
+    early = Early()
     try:
-        secured = early.checked(
-            bare,
-            await loop.start_tls(
-                bare,
-                early,
-                context,
-                server_side=server_side,
-                server_hostname=server_name,
-                ssl_handshake_timeout=timeout_seconds,
-            ),
+        secured = await secure(
+            bare, early, context, server_side=server_side, server_name=server_name, timeout_seconds=timeout_seconds
         )
     except BaseException as error:
         bare.abort()
@@ -55,41 +43,4 @@ async def start_tls(
     protocol = secured.get_protocol()
     for data in early.data:
         if not connection.closed:
-            _deliver(protocol, data)
-
-
-def _deliver(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        assert isinstance(protocol, asyncio.Protocol)
-        protocol.data_received(data)
-        return
-    rest = memoryview(data)
-    while rest:
-        room = memoryview(protocol.get_buffer(len(rest)))
-        size_bytes = min(len(room), len(rest))
-        room[:size_bytes] = rest[:size_bytes]
-        protocol.buffer_updated(size_bytes)
-        rest = rest[size_bytes:]
-
-
-class _Early(asyncio.Protocol):
-    """Keeps what comes between the end of the handshake and the turn in which whoever waits for it hears of it: what
-    one turn of the loop reads, at most."""
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.lost = False
-
-    def checked(self, bare: asyncio.Transport, secured: asyncio.Transport | None) -> asyncio.Transport:
-        """The transport; ConnectionResetError when the connection is over. uvloop calls a handshake finished whose
-        connection was aborted on this side, and tells nobody of the end."""
-        if secured is None or self.lost or bare.is_closing():
-            raise ConnectionResetError(ENDED)
-        return secured
-
-    def data_received(self, data: bytes) -> None:
-        self.data.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self.lost = True
+            deliver(protocol, data)

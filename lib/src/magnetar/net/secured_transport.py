@@ -1,0 +1,146 @@
+"""TLS over a connection that stands, and a transport over it that tells how much the peer has not taken yet.
+
+Event loops encrypt what is written and give it to the transport below, whose buffer they do not count: forty megabytes
+of one answer that nobody reads look like none. So a connection that begins with TLS is made without it first, as one
+is that begins TLS later: then both transports are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from typing import Any, Final
+
+from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
+
+ENDED: Final = "the other side closed the connection during its TLS handshake"
+
+
+class SecuredTransport(asyncio.Transport):
+    """The transport over TLS, which also counts what waits in the one below."""
+
+    def __init__(self, over_tls: asyncio.Transport, bare: asyncio.Transport) -> None:
+        super().__init__()
+        self._over_tls = over_tls
+        self._bare = bare
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait; those that are encrypted already with what TLS adds."""
+        return self._over_tls.get_write_buffer_size() + self._bare.get_write_buffer_size()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send it."""
+        self._over_tls.write(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send them."""
+        self._over_tls.writelines(list_of_data)
+
+    def write_eof(self) -> None:
+        """TLS cannot."""
+        self._over_tls.write_eof()
+
+    def can_write_eof(self) -> bool:
+        """Whether one direction alone may end: not over TLS."""
+        return self._over_tls.can_write_eof()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._over_tls.abort()
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        self._over_tls.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closing, or closed."""
+        return self._over_tls.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What the loop knows of the connection."""
+        return self._over_tls.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whoever is told of what comes."""
+        return self._over_tls.get_protocol()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Tell this one from now on."""
+        self._over_tls.set_protocol(protocol)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """Low and high, in bytes."""
+        return self._over_tls.get_write_buffer_limits()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When the protocol is told that its peer is behind, and has caught up."""
+        self._over_tls.set_write_buffer_limits(high, low)
+
+    def is_reading(self) -> bool:
+        """Whether the protocol is given what comes."""
+        return self._over_tls.is_reading()
+
+    def pause_reading(self) -> None:
+        """Give the protocol nothing."""
+        self._over_tls.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        self._over_tls.resume_reading()
+
+
+class Early(asyncio.Protocol):
+    """Keeps what comes between the end of the handshake and the turn in which whoever waits for it hears of it: what
+    one turn of the loop reads, at most."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.lost = True
+
+
+async def secure(
+    bare: asyncio.Transport,
+    early: Early,
+    context: ssl.SSLContext,
+    *,
+    server_side: bool,
+    server_name: str | None = None,
+    timeout_seconds: float = HANDSHAKE_SECONDS_MAX,
+) -> SecuredTransport:
+    """Put TLS over a connection; its protocol is `early` from then on. OSError when that fails: whoever calls aborts
+    the connection then."""
+    secured = await asyncio.get_running_loop().start_tls(
+        bare,
+        early,
+        context,
+        server_side=server_side,
+        server_hostname=server_name,
+        ssl_handshake_timeout=timeout_seconds,
+    )
+    # uvloop calls a handshake finished whose connection was aborted on this side, and tells nobody of the end.
+    if secured is None or early.lost or bare.is_closing():
+        raise ConnectionResetError(ENDED)
+    return SecuredTransport(secured, bare)
+
+
+def deliver(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Give a protocol what came before it was there."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        assert isinstance(protocol, asyncio.Protocol)
+        protocol.data_received(data)
+        return
+    rest = memoryview(data)
+    while rest:
+        room = memoryview(protocol.get_buffer(len(rest)))
+        size_bytes = min(len(room), len(rest))
+        room[:size_bytes] = rest[:size_bytes]
+        protocol.buffer_updated(size_bytes)
+        rest = rest[size_bytes:]
