@@ -40,7 +40,7 @@ TRIED_HERE: Final = {
     "one-that-hears-is-enough": 14,
     "owner-is-not-asked": 1,
     "released-before-it-is-stored": 5,
-    "the-named-ledger-is-deleted": 33,
+    "the-named-ledger-is-deleted": 36,
     "time-never-ends": 4,
     "transactions-are-not-looked-at": 14,
     "what-is-left-is-dropped": 2,
