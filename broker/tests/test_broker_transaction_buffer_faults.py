@@ -123,7 +123,7 @@ async def test_what_waits_for_the_first_snapshot_is_not_stored_behind_what_faile
     """Clients send both again: the second one would be stored before the first one, and once more behind it."""
     append = AppendPath.append
     under_way: list[Callable[[], None]] = []
-    pending = vars(AppendPath)["pending_entries"].fget
+    pending = vars(AppendPath)["pending_entries"].__get__  # Of a property, or what it is compiled to.
 
     def first_is_slow(self: AppendPath, payloads: Sequence[bytes], done: Any, context: object) -> None:
         if b"m0" in payloads[0]:
