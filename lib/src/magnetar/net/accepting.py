@@ -186,14 +186,14 @@ class Acceptor:
         try:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             secured = await secure(bare, early, tls, server_side=True)
+            protocol = self._make_protocol()
+            secured.set_protocol(protocol)
+            protocol.connection_made(secured)
+            for data in early.data:
+                deliver(secured.get_protocol(), data)
         except BaseException:
-            bare.abort()
+            bare.abort()  # Also after a protocol's own failure, as a loop does.
             raise
-        protocol = self._make_protocol()
-        secured.set_protocol(protocol)
-        protocol.connection_made(secured)
-        for data in early.data:
-            deliver(secured.get_protocol(), data)
 
     def _pause(self, listening: socket.socket, seconds: float) -> None:
         # The socket stays ready: without a pause, the loop would come back here in each of its turns.
