@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from magnetar.core.ids import Position, unsigned64
 from magnetar.wire.pulsar.errors import BadCommand, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.varint import varint
 
 SERVER_REQUEST_ID: Final = 0xFFFF_FFFF_FFFF_FFFF
 """The request id of commands that a broker sends unasked."""
@@ -106,11 +107,23 @@ _FIELD_OF_TYPE: Final = {kind: _FIELDS[kind].name for kind in pb.BaseCommand.Typ
 _TYPE_OF_BODY: Final = {_FIELDS[kind].message_type: kind for kind in _FIELD_OF_TYPE}
 
 
+_LENGTH_DELIMITED: Final = 2
+"""protobuf's wire type of a message in a message."""
+_COMMAND_HEADS: Final = {
+    kind: b"\x08" + varint(kind) + varint(kind << 3 | _LENGTH_DELIMITED) for kind in _TYPE_OF_BODY.values()
+}
+"""What stands before each command's body: its type, which is field 1, and the tag of the body's field."""
+
+
 def frame_of(body: Message) -> bytes:
-    """The frame of the command that has this body."""
-    kind = _TYPE_OF_BODY[body.DESCRIPTOR]
-    fields: dict[str, Any] = {"type": kind, _FIELD_OF_TYPE[kind]: body}
-    return encode_command(pb.BaseCommand(**fields))
+    """The frame of the command that has this body. A long list is not copied into a command first."""
+    try:
+        encoded = body.SerializeToString()
+    except EncodeError as error:
+        raise BadCommand(f"a command that lacks a required field: {error}") from None
+    head = _COMMAND_HEADS[_TYPE_OF_BODY[body.DESCRIPTOR]] + varint(len(encoded))
+    size = len(head) + len(encoded)
+    return b"".join((_SIZES.pack(size + 4, size), head, encoded))
 
 
 def _code(code: ServerError) -> pb.ServerError:
