@@ -81,6 +81,16 @@ async def test_what_was_aborted_is_never_sent(stage: Stage) -> None:
     assert await received(later, 2) == [b"m1", b"m2"]
 
 
+async def test_what_was_aborted_is_not_the_last_message(stage: Stage) -> None:
+    await send(stage.producer, 0)
+    await send(stage.producer, 1, transaction=1)
+    await ended(stage.producer, 1, commit=False)
+    client = await stage.consumer()
+    assert await received(client, 1) == [b"m0"]
+    # Who reads up to the last message would wait for it for ever.
+    assert await last_entry(client) == 0
+
+
 async def test_a_topic_with_an_open_transaction_is_read_up_to_it(stage: Stage) -> None:
     await send(stage.producer, 0)
     await send(stage.producer, 1, transaction=3)

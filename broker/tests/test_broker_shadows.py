@@ -23,7 +23,7 @@ from magnetar.broker.testing.sessions import (
     batch_message,
     message,
 )
-from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
+from magnetar.broker.topics.following.shadow_topic import ShadowTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
@@ -436,6 +436,10 @@ async def test_what_transactions_of_the_source_hide_the_shadow_hides() -> None:
         assert [one.name for one in await client.round_trip() if one.name == "MESSAGE"] == []
         await end(producer, 7, commit=False, topic=SOURCE)
         assert texts([await client.expect(Command.MESSAGE)]) == [b"m2"]
+        await send(producer, 3, transaction=8)
+        await end(producer, 8, commit=False, topic=SOURCE)
+        last = (await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)).body.last_message_id
+        assert last.entryId == 2
 
 
 # --- how it is made

@@ -76,6 +76,7 @@ def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> N
 @pytest.mark.parametrize(
     "seed",
     [
+        pytest.param(207, id="the last message is of a transaction that was aborted, at a broker that only reads"),
         pytest.param(621, id="an append fails while others wait for the topic's first snapshot"),
         pytest.param(3983, id="an acknowledgement comes after the end of its transaction"),
         pytest.param(5407, id="the metadata store is away when the node of a split bundle is to go"),

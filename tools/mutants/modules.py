@@ -397,8 +397,8 @@ PARTS: Final = (
     ),
     Part(
         "shadow topics",
-        f"{_BROKER}/topics/shadows",
-        ("shadow_topic", "shadows", "source_end"),
+        f"{_BROKER}/topics/following",
+        ("following_topic", "shadow_topic", "shadows", "source_end"),
         files("broker/tests", "broker_shadows"),
     ),
     Part(

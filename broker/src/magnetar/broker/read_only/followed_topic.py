@@ -12,15 +12,13 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.followed_compaction import CompactionTeller, learn_compaction
-from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.broker.topics.limits import check_durable_subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import Admitted
 from magnetar.broker.topics.topic import PersistentTopic
-from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
-from magnetar.broker.transactions.buffers.snapshot_store import SnapshotStore
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
@@ -34,11 +32,11 @@ RELEASED_AT_ONCE: Final = 64
 """Bindings: enough to hide the round trips to the metadata store."""
 
 
-class FollowedTopic(PersistentTopic):
+class FollowedTopic(FollowingTopic):
     """Its durable subscriptions are here from their first consumer to their last: so long is this broker bound to
     them, and holds them at the topic's owner, where their positions are kept."""
 
-    __slots__ = ("_bindings", "_coming", "_leaving", "_opening", "_owner", "followed", "transactions")
+    __slots__ = ("_bindings", "_coming", "_leaving", "_opening", "_owner", "followed")
 
     def __init__(
         self,
@@ -52,12 +50,8 @@ class FollowedTopic(PersistentTopic):
     ) -> None:
         super().__init__(name, ledger, policies, runtime, on_lost)
         self.followed = ledger
-        self.transactions: FollowedTransactions | None = None
-        """None: the cluster has no transactions."""
         self._bindings = bindings
         self._owner = owner
-        ledger.on_lost = self._ledger_lost
-        ledger.on_terminated = self._ledger_terminated
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Subscriptions that are being let go of, as their last consumer has left, or deleted; at most as many as there
         were."""
@@ -65,62 +59,6 @@ class FollowedTopic(PersistentTopic):
         """Subscriptions on their way here; as many as clients wait for at most, as `_coming`."""
         self._coming: dict[str, int] = {}
         """How many consumers are about to join a subscription: it stays for them when the last one leaves."""
-
-    async def prepare(self) -> None:
-        """Know which messages transactions hide; deduplication and compaction are the owner's."""
-        if self.transactions is not None:
-            await self.transactions.recover()
-
-    def follow_transactions(self, snapshots: SnapshotStore) -> None:
-        """There are transactions in the cluster; before `prepare`."""
-        self.transactions = FollowedTransactions(
-            self.name, self.ledger, snapshots, self._spawn, super()._entries_available, self._not_looked_at
-        )
-
-    def _ledger_lost(self, error: MagnetarError) -> None:
-        self._on_lost(self, error)
-
-    def _ledger_terminated(self) -> None:
-        for subscription in self.subscriptions.values():
-            subscription.topic_terminated()
-
-    def _not_looked_at(self, error: MagnetarError) -> None:
-        """What follows is shown to nobody until it can be looked at: the topic is let go of, and loaded again."""
-        self._on_lost(self, error)
-
-    @property
-    def max_read_position(self) -> Position:
-        """Everything up to here may be sent to consumers."""
-        return self.ledger.last_confirmed if self.transactions is None else self.transactions.max_read_position
-
-    def _entries_available(self) -> None:
-        if self.transactions is not None:
-            self.transactions.look()
-        super()._entries_available()
-
-    def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
-        subscription = super()._subscription(name, cursor)
-        if self.transactions is not None:
-            subscription.visibility = self.transactions.visibility
-        return subscription
-
-    def maintain_deduplication(self) -> None:
-        """Nothing: the owner deduplicates."""
-
-    @property
-    def compacts_by_itself(self) -> bool:
-        """Never: the owner compacts."""
-        return False
-
-    async def learn_end(self) -> None:
-        """Know everything that the owner has confirmed by now, if it answers. Else what is known stays the end, and is
-        told as that: a consumer that waits hears of the rest when the owner or the bookies tell."""
-        try:
-            await self.followed.catch_up()
-            if self.transactions is not None:
-                await self.transactions.look_to_the_end()
-        except MagnetarError as error:
-            logger.info("%s: its owner does not say where it ends now: %s", self.name, error)
 
     @property
     def lag_seconds(self) -> float:
@@ -307,21 +245,14 @@ class FollowedTopic(PersistentTopic):
     async def close(self) -> None:
         """Disconnect everybody, have the owner store all positions, and let others serve the subscriptions."""
         bound = self._bound()
-        await self._end_transactions()
         await super().close()
         await self._release(bound)
 
     async def abandon(self) -> None:
         """Disconnect everybody and store nothing: others may serve the subscriptions by now."""
         bound = self._bound()
-        await self._end_transactions()
         await super().abandon()
         await self._release(bound)
-
-    async def _end_transactions(self) -> None:
-        transactions, self.transactions = self.transactions, None
-        if transactions is not None:
-            await transactions.close()
 
     def _bound(self) -> list[str]:
         return [name for name, subscription in self.subscriptions.items() if subscription.cursor.durable]

@@ -28,6 +28,10 @@ class Visibility:
         """Whether the entry there is not to be sent yet."""
         return position >= self.hidden_from
 
+    def is_aborted(self, transaction: TransactionBits) -> bool:
+        """Whether messages of this transaction are never sent."""
+        return transaction in self.aborted
+
     def cut(self, entries: list[Entry]) -> list[Entry]:
         """Those of the entries that may be sent, as far as it is known by now how transactions end."""
         return [entry for entry in entries if not self.hides(entry.position)]

@@ -161,7 +161,7 @@ class Replication:
 
 
 def _visibility_of(topic: PersistentTopic) -> Callable[[], Visibility | None]:
-    return lambda: None if topic.buffer is None else topic.buffer.visibility
+    return lambda: topic.visibility
 
 
 def _was_replicated(topic: PersistentTopic) -> bool:

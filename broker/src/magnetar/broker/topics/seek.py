@@ -87,7 +87,8 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
 
 
 def _is_aborted(topic: PersistentTopic, metadata: MessageMetadataView) -> bool:
-    return topic.buffer is not None and topic.buffer.hides((metadata.txnid_most_bits, metadata.txnid_least_bits))
+    bits = metadata.txnid_most_bits, metadata.txnid_least_bits
+    return topic.visibility is not None and topic.visibility.is_aborted(bits)
 
 
 async def _last_compacted(topic: PersistentTopic, compaction: Compaction) -> tuple[Position, int]:

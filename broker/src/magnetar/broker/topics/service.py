@@ -23,11 +23,11 @@ from magnetar.broker.resource_groups.groups import ResourceGroups
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.following.shadows import Shadows
 from magnetar.broker.topics.limits import check_topic_count
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.partitioned_creation import PartitionedCreation
 from magnetar.broker.topics.schemas import TopicSchemas
-from magnetar.broker.topics.shadows.shadows import Shadows
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.broker.topics.upkeep import Upkeep
 from magnetar.broker.transactions.topic_parts import TopicParts

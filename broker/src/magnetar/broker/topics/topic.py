@@ -20,6 +20,7 @@ from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.subscriptions.visibility import Visibility
 from magnetar.broker.topics.backlog import check_quotas, first_published_since
 from magnetar.broker.topics.compacted_views import (
     check_compacted,
@@ -77,6 +78,7 @@ class PersistentTopic(TopicBase):
         "ledger",
         "pending_acks",
         "subscriptions",
+        "visibility",
     )
 
     def __init__(
@@ -93,6 +95,7 @@ class PersistentTopic(TopicBase):
         self.deduplication: Deduplication | None = None
         self.buffer: TransactionBuffer | None = None
         """None: no transaction may write to it."""
+        self.visibility: Visibility | None = None  # What transactions hide.
         self._held: HeldAppends[PublishBatch] | None = None
         self.pending_acks: TopicPendingAcks | None = None
         """What transactions have acknowledged; None where there are none."""
@@ -195,8 +198,12 @@ class PersistentTopic(TopicBase):
         appends = self._append_now, self._append_failed, self.storing_failed
         self._held = HeldAppends(buffer, self._spawn, *appends, doubted)
         buffer.on_failure = self.storing_failed
+        self._show_by(buffer.visibility)
+
+    def _show_by(self, visibility: Visibility) -> None:
+        self.visibility = visibility
         for subscription in self.subscriptions.values():
-            subscription.visibility = buffer.visibility
+            subscription.visibility = visibility
 
     @property
     def max_read_position(self) -> Position:
@@ -303,12 +310,6 @@ class PersistentTopic(TopicBase):
         """Whether a threshold says so, or that it is one of the brokers' own."""
         return compaction_wanted(self.policies.compaction_threshold_bytes, always=is_compacted(self.name))
 
-    async def _end_compaction(self) -> None:
-        if self.compaction is not None:
-            await self.compaction.close()
-
-    # --- subscriptions
-
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
         subscription = self.subscriptions.get(name)
@@ -392,8 +393,7 @@ class PersistentTopic(TopicBase):
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         await self.admission.drain()
         self._disconnect()
         if self.pending_acks is not None:
@@ -403,8 +403,7 @@ class PersistentTopic(TopicBase):
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         self._disconnect()
         if self.pending_acks is None:
             await self.ledger.abandon()
@@ -415,8 +414,7 @@ class PersistentTopic(TopicBase):
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         self._disconnect()
         try:
             if self.pending_acks is not None:
@@ -429,10 +427,12 @@ class PersistentTopic(TopicBase):
             # Not before: without a snapshot, whatever is left of the topic would count as committed.
             await self.buffer.forget()
 
-    def _close_buffer(self) -> None:
+    async def _end_work(self) -> None:
         held, self._held = self._held, None  # It refers to the topic, which would wait for the collector of cycles.
         if held is not None:
             held.close(MagnetarError("the topic is closing"))
+        if self.compaction is not None:
+            await self.compaction.close()
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
@@ -490,8 +490,7 @@ class PersistentTopic(TopicBase):
 
     def _subscription(self, name: str, cursor: SubscriptionCursor) -> Subscription:
         subscription = Subscription(str(self.name), name, cursor, self._runtime, self.policies.dispatch, self._delayed)
-        if self.buffer is not None:
-            subscription.visibility = self.buffer.visibility
+        subscription.visibility = self.visibility
         subscription.follow(self.policies, self._dispatch_limiter, *self.dispatch_limiters)
         return subscription
 

@@ -37,7 +37,7 @@ class PartakingTopic(Protocol):
     def use_buffer(self, buffer: TransactionBuffer) -> None: ...
 
 
-class FollowingTopic(Protocol):
+class UnloadedShadow(Protocol):
     """A shadow topic before it is loaded."""
 
     pending_acks: TopicPendingAcks | None
@@ -110,7 +110,7 @@ class TopicParts:
                 )
             )
 
-    def follow(self, topic: FollowingTopic) -> None:
+    def follow(self, topic: UnloadedShadow) -> None:
         """Before a shadow is prepared: it has subscriptions of its own, and its source's transactions."""
         if not self._settings.enabled:
             return

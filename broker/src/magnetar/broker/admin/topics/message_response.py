@@ -83,8 +83,8 @@ def message_response(entry: Entry, topic: PersistentTopic) -> web.Response:
     all_there = len(metadata.properties) <= PROPERTIES_MAX
     headers["PROPERTY"] = json.dumps(properties, separators=(",", ":")) if all_there else TOO_LONG
     headers["Is-Encrypted"] = str(bool(metadata.encryption_keys)).lower()
-    if topic.buffer is not None and metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
-        aborted = topic.buffer.hides((metadata.txnid_most_bits, metadata.txnid_least_bits))
+    if topic.visibility is not None and metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+        aborted = topic.visibility.is_aborted((metadata.txnid_most_bits, metadata.txnid_least_bits))
         headers["txn-aborted"] = text_of(aborted)
     headers["txn-uncommitted"] = text_of(entry.position > topic.max_read_position)
     for field, header in TIMES.items():

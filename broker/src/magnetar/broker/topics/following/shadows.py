@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.policies import Policies
     from magnetar.broker.resources import Resources
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-    from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
+    from magnetar.broker.topics.following.shadow_topic import ShadowTopic
     from magnetar.broker.topics.topic import PersistentTopic, Topic
     from magnetar.broker.transactions.topic_parts import TopicParts
     from magnetar.managed.factory import ManagedLedgerFactory
@@ -136,8 +136,8 @@ class Shadows:
         """Load a shadow; it is to be prepared. `PulsarError` TOPIC_NOT_FOUND when its source is not there; what the
         ledger raises."""
         # Here, not above: a broker without shadows does not pay for them.
-        from magnetar.broker.topics.shadows.shadow_topic import ShadowTopic
-        from magnetar.broker.topics.shadows.source_end import SourceEnd
+        from magnetar.broker.topics.following.shadow_topic import ShadowTopic
+        from magnetar.broker.topics.following.source_end import SourceEnd
 
         end = SourceEnd(source, self._topics, self._elsewhere, self._let_go)
         self._followed += 1

@@ -1,0 +1,1 @@
+"""Topics whose entries are written elsewhere: shadows of other topics, and what read-only brokers follow."""

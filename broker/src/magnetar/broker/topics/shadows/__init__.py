@@ -1,1 +1,0 @@
-"""Topics that show the entries of other topics, to subscriptions of their own."""
