@@ -457,7 +457,7 @@ class BrokerService:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
             await self.topic_schemas.delete_for(name)
             return
-        if loaded is None and await self.shadows.delete_without_source(name):
+        if loaded is None and await self.shadows.delete_unservable(name):
             return
         topic = loaded if loaded is not None else await self.topic(name, create=False)
         if topic.closing:
