@@ -30,6 +30,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.paths import ledger_path
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.conftest import Admin
@@ -373,6 +374,32 @@ async def test_partitions_that_cannot_be_loaded_can_be_deleted(admin: Admin, sou
     await admin.check(("DELETE", f"{BASE}/shadow/partitions", None, 204, None))
     assert await broker.store.get(partition) is None
     assert texts(await (await consumer_of(broker, SOURCE)).messages(1)) == [b"m0"]
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+async def test_a_shadow_whose_source_goes_while_it_is_loaded_is_not_kept(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, deleting: bool
+) -> None:
+    broker = admin.broker
+    await make_source(broker, 1)
+    await make_shadow(broker, told=False)
+    prepared = broker.service.upkeep.prepare
+
+    async def prepare(topic: ShadowTopic) -> None:
+        await prepared(topic)
+        if topic.source is not None:
+            await broker.service.delete(TopicName.parse(SOURCE), force=True)
+            await until(lambda: topic.closing and topic.ledger.state is ManagedLedgerState.CLOSED)
+
+    monkeypatch.setattr(broker.service.upkeep, "prepare", prepare)
+    if not deleting:
+        client = await broker.connect()
+        for error in (pb.ServiceNotReady, pb.TopicNotFound):
+            answer = await client.request(Command.SUBSCRIBE, topic=SHADOW, subscription="s", consumer_id=1, subType=0)
+            assert answer.body.error == error
+            assert SHADOW not in broker.service.topics
+    await admin.check(("DELETE", f"{BASE}/shadow", None, 204, None))
+    assert not await broker.service.exists(TopicName.parse(SHADOW))
 
 
 async def test_a_deleted_shadow_does_not_come_back_as_an_ordinary_topic(admin: Admin) -> None:
