@@ -17,7 +17,6 @@ from magnetar.process.supervision.child import Child, ChildState, ProcessPlan, P
 from magnetar.process.supervision.health import GroupHealth
 from magnetar.process.supervision.metrics_port import ANSWER_SECONDS_MAX, SCRAPE_SECONDS, MetricsPort
 
-
 HANGING: Final[list[asyncio.StreamWriter]] = []
 """Whoever waits for an answer."""
 

@@ -139,12 +139,12 @@ class Child:
             self._go(ChildState.STOPPED)
 
     async def _attempt(self) -> tuple[float, int]:
-        """The same as `_run`, also where it cannot even be started: for want of memory or files, or while its program
-        is being replaced."""
+        """Run it once, and answer as `_run` also where it cannot be started: for want of memory or files, or while its
+        program is being replaced."""
         try:
             return await self._run()
         except OSError as error:
-            logger.error("process %d cannot be started: %s", self.plan.number, error)
+            logger.error("process %d cannot be started: %s", self.plan.number, error)  # noqa: TRY400  (no trace needed)
             self._process = None
             self._go(ChildState.DOWN)
             return 0.0, EXIT_FAILED
