@@ -109,3 +109,13 @@ async def test_all_are_cancelled_and_what_is_about_one_bookie_is_not_offered(
     assert machine.steps() == [BookieDrainStep.NONE] * 2
     with pytest.raises(ControlRefused, match="Method not found"):
         await control.storage_state()
+
+
+async def test_one_that_cannot_be_asked_keeps_no_other_from_being_cancelled(
+    machine: Machine, control: BookieControl
+) -> None:
+    await control.start_drain()
+    await machine.servers[0].close()
+    with pytest.raises(ControlUnavailable):
+        await control.cancel_drain()
+    assert machine.steps() == [BookieDrainStep.READ_ONLY, BookieDrainStep.NONE]

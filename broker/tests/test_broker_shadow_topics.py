@@ -182,6 +182,7 @@ async def test_a_partition_tells_the_partition_of_the_same_number(memory_broker:
 
 async def test_no_topic_that_is_no_shadow_takes_a_message_by_its_position(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
+    await memory_broker.service.topic(TopicName.parse(SHADOW), create=True)
     await client.producer(SHADOW, producer_name="pulsar.repl-x")
     place = pb.MessageIdData(ledgerId=1, entryId=2)
     client.send(Command.SEND, message(b""), producer_id=1, sequence_id=7, message_id=place)

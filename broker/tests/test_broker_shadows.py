@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 from magnetar.auth.testing import token_of
+from magnetar.broker.replication.states import Reason
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, shadow_producer_name
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
@@ -28,6 +30,7 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.paths import ledger_path
+from magnetar.managed.states import ManagedLedgerState
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.conftest import Admin
@@ -334,6 +337,86 @@ async def test_without_its_source_a_shadow_is_not_served_and_can_be_deleted(admi
     assert await broker.store.get(ledger_path(TopicName.parse(SHADOW).persistence_name)) is None
 
 
+@pytest.mark.parametrize("source", ["no topic://", "", SHADOW, f"{SOURCE}-of-a-shadow", f"{SOURCE}-missing"])
+async def test_what_cannot_be_loaded_can_be_deleted(admin: Admin, source: str) -> None:
+    """Nodes as our own brokers let nobody make them."""
+    broker, other = admin.broker, f"{SOURCE}-of-a-shadow"
+    await make_source(broker, 1)
+    kept = (await broker.service.topic(TopicName.parse(SOURCE), create=False)).ledger.ledgers.records()
+    for name, of in ((other, SOURCE), (SHADOW, source)):
+        node = encode_ledger_info(kept, None, {SHADOW_SOURCE_PROPERTY: of})
+        await broker.store.put(ledger_path(TopicName.parse(name).persistence_name), node)
+    client = await broker.connect()
+    answer = await client.request(Command.SUBSCRIBE, topic=SHADOW, subscription="s", consumer_id=1, subType=0)
+    assert answer.name == "ERROR"
+    await admin.check(("DELETE", f"{BASE}/shadow", None, 204, None))
+    assert await broker.store.get(ledger_path(TopicName.parse(SHADOW).persistence_name)) is None
+    assert texts(await (await consumer_of(broker, SOURCE)).messages(1)) == [b"m0"]
+
+
+@pytest.mark.parametrize("source", ["no topic://", SHADOW])
+async def test_partitions_that_cannot_be_loaded_can_be_deleted(admin: Admin, source: str) -> None:
+    """Their record says whose shadow they are, and their nodes list ledgers: nobody knows whose these are."""
+    broker = admin.broker
+    await make_source(broker, 1)
+    kept = (await broker.service.topic(TopicName.parse(SOURCE), create=False)).ledger.ledgers.records()
+    path = broker.service.resources.partitioned_topic_path(TopicName.parse(SHADOW))
+    record = {"partitions": 1, "deleted": False, "properties": {SHADOW_SOURCE_PROPERTY: source}}
+    await broker.store.put(path, json.dumps(record).encode())
+    partition = ledger_path(TopicName.parse(f"{SHADOW}-partition-0").persistence_name)
+    listed = encode_ledger_info(kept, None, {})
+    await broker.store.put(partition, listed)
+    client = await broker.connect()
+    name = f"{SHADOW}-partition-0"
+    answer = await client.request(Command.SUBSCRIBE, topic=name, subscription="s", consumer_id=1, subType=0)
+    assert answer.body.error == pb.NotAllowedError
+    assert (await broker.store.get(partition)).value == listed
+    await admin.check(("DELETE", f"{BASE}/shadow/partitions", None, 204, None))
+    assert await broker.store.get(partition) is None
+    assert texts(await (await consumer_of(broker, SOURCE)).messages(1)) == [b"m0"]
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+async def test_a_shadow_whose_source_goes_while_it_is_loaded_is_not_kept(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, deleting: bool
+) -> None:
+    broker = admin.broker
+    await make_source(broker, 1)
+    await make_shadow(broker, told=False)
+    prepared = broker.service.upkeep.prepare
+
+    async def prepare(topic: ShadowTopic) -> None:
+        await prepared(topic)
+        if topic.source is not None:
+            await broker.service.delete(TopicName.parse(SOURCE), force=True)
+            await until(lambda: topic.closing and topic.ledger.state is ManagedLedgerState.CLOSED)
+
+    monkeypatch.setattr(broker.service.upkeep, "prepare", prepare)
+    if not deleting:
+        client = await broker.connect()
+        for error in (pb.ServiceNotReady, pb.TopicNotFound):
+            answer = await client.request(Command.SUBSCRIBE, topic=SHADOW, subscription="s", consumer_id=1, subType=0)
+            assert answer.body.error == error
+            assert SHADOW not in broker.service.topics
+    await admin.check(("DELETE", f"{BASE}/shadow", None, 204, None))
+    assert not await broker.service.exists(TopicName.parse(SHADOW))
+
+
+async def test_a_deleted_shadow_does_not_come_back_as_an_ordinary_topic(admin: Admin) -> None:
+    broker = admin.broker
+    await make_source(broker, 1)
+    await make_shadow(broker)
+    source = await broker.service.topic(TopicName.parse(SOURCE), create=False)
+    await until(lambda: SHADOW in source.shadow_replicators.running)
+    replicator = source.shadow_replicators.running[SHADOW]
+    await until(lambda: replicator.connected)
+    await admin.check(("DELETE", f"{BASE}/shadow?force=true", None, 204, None))
+    await until(lambda: replicator.reason is Reason.REFUSED)
+    assert "does not exist" in replicator.detail
+    await admin.check(("PUT", f"{BASE}/shadow", NOTED, 204, None))
+    assert texts(await (await consumer_of(broker)).messages(1)) == [b"m0"]
+
+
 async def test_a_shadow_of_another_broker_is_taken_over_whatever_it_has_listed(memory_broker: MemoryBroker) -> None:
     """An old list of Apache's broker has too few entries of the ledger that was in use, and ledgers that are gone."""
     producer = await make_source(memory_broker, 3)
@@ -536,6 +619,18 @@ async def test_partitions_are_shadows_of_the_partitions_of_the_same_number(admin
     await client.publish(1, first=2)
     assert len(await (await consumer_of(broker, f"{SOURCE}-partition-1")).messages(3)) == 3
     assert source.ledger.last_confirmed[1] == 2
+
+
+async def test_a_shadow_gets_no_partitions_that_its_source_has_not(admin: Admin) -> None:
+    await admin.check(
+        ("PUT", f"{BASE}/source/partitions", 3, 204, None),
+        ("PUT", f"{BASE}/shadow/partitions", {"partitions": 1, "properties": NOTED}, 204, None),
+        ("POST", f"{BASE}/shadow/partitions", 4, 422, "which has 3 partitions"),
+        ("POST", f"{BASE}/shadow/partitions", 3, 204, None),
+    )
+    assert await admin.broker.service.resources.partitions(TopicName.parse(SHADOW)) == 3
+    assert not await admin.broker.service.exists(TopicName.parse(f"{SHADOW}-partition-3"))
+    await consumer_of(admin.broker, f"{SHADOW}-partition-2")
 
 
 async def test_who_may_not_consume_the_source_may_not_have_a_shadow_of_it() -> None:

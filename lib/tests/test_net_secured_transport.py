@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -149,6 +151,69 @@ def test_a_hundred_at_once_lose_no_byte(new_loop: Callable[[], asyncio.AbstractE
     """A handshake's first bytes are there before the transport is, and a peer's first words with its last ones."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(many(server_tls(tmp_path)))
+
+
+class Leaving(Served):
+    """Has enough of its peer as soon as it is connected."""
+
+    def __init__(self, leave: Callable[[asyncio.Transport], None]) -> None:
+        super().__init__()
+        self._leave = leave
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._leave(self.transport)
+
+
+def speak_early(port: int) -> None:
+    """The last of the handshake and the first words in one piece; then until the other side ends."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing)
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as raw:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(outgoing.read())
+                incoming.write(raw.recv(1 << 16))
+        client.write(b"first")
+        raw.sendall(outgoing.read())
+        with contextlib.suppress(ConnectionError):
+            while incoming.write(raw.recv(1 << 16)):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    if not client.read(1 << 16):
+                        return
+
+
+async def left(tls: ServerTls, leave: Callable[[asyncio.Transport], None]) -> None:
+    served: list[Leaving] = []
+
+    def made() -> Leaving:
+        served.append(Leaving(leave))
+        return served[-1]
+
+    listening = await bound("127.0.0.1", 0)
+    acceptor = Acceptor(listening, made, Places(), backlog=10, tls=tls.context)
+    await acceptor.start_serving()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.to_thread(speak_early, listening[0].getsockname()[1])
+        while not (served and served[0].ended):
+            await asyncio.sleep(0.001)
+    assert served[0].received == b""
+    acceptor.close()
+    await acceptor.wait_closed()
+
+
+@pytest.mark.parametrize("leave", ["abort", "close"])
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_who_leaves_when_connected_hears_nothing_of_what_came_with_the_handshake(
+    leave: str, new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(left(server_tls(tmp_path), operator.methodcaller(leave)))
 
 
 async def strange(tls: ServerTls, said: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from magnetar.core.errors import Misuse, SettingError
+from magnetar.process.supervision import restarts
 from magnetar.process.supervision.any_ports import AnyPorts
 from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan, ProcessStart
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE, end_with_supervisor
@@ -184,6 +185,37 @@ async def test_a_process_that_is_told_while_it_waits_to_start_again_stays_down(t
     child.tell(signal.SIGTERM)
     await child.ended()
     assert (child.state, child.restarts.count) == (ChildState.STOPPED, 1)
+
+
+async def test_a_program_that_cannot_be_started_for_a_while_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.01)
+    program, away = tmp_path / "program", tmp_path / "away"
+    program.write_text(f"#!{sys.executable}\nimport os; open('{tmp_path}/pid', 'w').write(str(os.getpid())); {SERVES}")
+    program.chmod(0o700)
+    child = Child(replace(plan(""), start=ProcessStart(command=(str(program),))))
+    child.start()
+    await child.first_ready
+    program.rename(away)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    while child.restarts.count < 2:
+        assert child.state is not ChildState.STOPPED
+        await asyncio.sleep(0.005)
+    away.rename(program)
+    while child.state is not ChildState.SERVING:
+        await asyncio.sleep(0.005)
+    child.tell(signal.SIGTERM)
+    await child.ended()
+
+
+async def test_a_program_that_is_not_there_fails() -> None:
+    child = Child(replace(plan(""), start=ProcessStart(command=("/nowhere/program",))))
+    child.start()
+    with pytest.raises(ProcessFailed):
+        await child.first_ready
+    await child.ended()
+    assert child.state is ChildState.STOPPED
 
 
 async def test_a_line_that_is_too_long_does_not_keep_a_process_from_being_heard() -> None:

@@ -15,7 +15,10 @@ REPLICATOR_PREFIX: Final = "pulsar.repl"
 clients and do not count."""
 
 CLUSTER_PREFIX: Final = REPLICATOR_PREFIX + "."
-"""Before the name of a cluster. (That of a shadow topic follows `pulsar.repl-`.)"""
+"""Before the name of a cluster."""
+
+SHADOW_PREFIX: Final = REPLICATOR_PREFIX + "-"
+"""Before the name of a shadow topic in its cursor's, and of its source in its producer's."""
 
 ARROW: Final = "-->"
 """Between the source and the destination in a producer's name. Old brokers leave it out, and the destination with
@@ -56,12 +59,17 @@ def producer_of(source: str, destination: str) -> str:
 
 def shadow_cursor_name(shadow: str) -> str:
     """The cursor that remembers what a shadow topic was told of; in memory only."""
-    return f"{REPLICATOR_PREFIX}-{java_url_encode(shadow)}"
+    return SHADOW_PREFIX + java_url_encode(shadow)
 
 
 def shadow_producer_name(source: str, shadow: str) -> str:
     """The producer by which a topic tells its shadow topic of its entries."""
-    return f"{REPLICATOR_PREFIX}-{source}{ARROW}{shadow}"
+    return f"{SHADOW_PREFIX}{source}{ARROW}{shadow}"
+
+
+def is_shadow_producer(producer_name: str) -> bool:
+    """Whether it is the producer by which a topic tells its shadow topic of its entries."""
+    return producer_name.startswith(SHADOW_PREFIX)
 
 
 def remote_of_cursor(name: str) -> str | None:

@@ -230,9 +230,12 @@ class ManagedLedgerFactory:
         node = await self._shared.store.get(ledger_path(name), watch=False)
         return None if node is None else decode_ledger_info(node.value).properties
 
-    async def delete(self, name: str, settings: ManagedLedgerSettings | None = None) -> None:
+    async def delete(
+        self, name: str, settings: ManagedLedgerSettings | None = None, *, with_ledgers: bool = True
+    ) -> None:
         """Remove a managed ledger, open or not: cursors, ledgers, objects of tiered storage, metadata. One that is not
-        there is no error. The settings are those that it would be opened with."""
+        there is no error. The settings are those that it would be opened with. A shadow's ledgers stay, and without
+        `with_ledgers` those of any that is not open."""
         ledger = self._open.get(name)
         if ledger is not None:
             await ledger.delete()
@@ -241,7 +244,7 @@ class ManagedLedgerFactory:
         node = InfoNode(store, name, shared.delete_later)
         info = await node.load()
         doomed = set(shared.unsettled.get(name, ()))
-        if info is not None and SHADOW_SOURCE_PROPERTY in info.properties:
+        if info is not None and (SHADOW_SOURCE_PROPERTY in info.properties or not with_ledgers):
             info.records = []  # They are the source's.
         if info is not None:
             doomed.update(record.ledger_id for record in info.records if at_bookies(record))

@@ -188,8 +188,11 @@ class Acceptor:
             secured = await secure(bare, early, tls, server_side=True)
             protocol = self._make_protocol()
             secured.set_protocol(protocol)
+            ended = secured.is_closing()  # By the peer, whose last words still count.
             protocol.connection_made(secured)
             for data in early.data:
+                if secured.is_closing() and not ended:
+                    break  # By the protocol itself: it hears nothing more but the end.
                 deliver(secured.get_protocol(), data)
         except BaseException:
             bare.abort()  # Also after a protocol's own failure, as a loop does.

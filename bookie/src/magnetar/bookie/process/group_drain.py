@@ -96,9 +96,15 @@ class GroupDrains:
                     raise Unavailable("the bookies are stopping")
 
     async def cancel_drain(self, request: messages.CancelDrainRequest, context: object) -> messages.Drain:
-        """Stop all, if none is past that."""
+        """Stop all that can be reached and are not past that; then the refusal of the first of the others."""
         del request, context
-        return merged([await bookie.cancel_drain() for bookie in self._bookies])
+        answers = await asyncio.gather(*(bookie.cancel_drain() for bookie in self._bookies), return_exceptions=True)
+        found: list[messages.Drain] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return merged(found)
 
     async def _drain(self) -> messages.Drain:
         return merged(await asyncio.gather(*(bookie.drain() for bookie in self._bookies)))

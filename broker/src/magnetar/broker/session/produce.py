@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, producer_bytes
 from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
+from magnetar.broker.replicator_names import is_shadow_producer
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
@@ -28,6 +29,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
+    from magnetar.core.topic_name import TopicName
 
 logger: Final = logging.getLogger(__name__)
 
@@ -174,7 +176,7 @@ class ProducerCommands:
         await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
         if request.initial_subscription_name:
             await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.initial_subscription_name)
-        topic = await self._service.topic(name, create=await self._service.may_create(name))
+        topic = await self._service.topic(name, create=await self._may_create(name, request.producer_name))
         identity = self._identity(request)
         identity.name = identity.name or await self._service.new_producer_name()
         producer = Producer(identity, self, self._session.context.clock.now_ms())
@@ -183,6 +185,10 @@ class ProducerCommands:
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
         await self._admit(opening, topic, producer)
+
+    async def _may_create(self, name: TopicName, producer_name: str) -> bool:
+        # Somebody deletes a shadow, and its source goes on telling it: no topic of its own comes of that.
+        return not is_shadow_producer(producer_name) and await self._service.may_create(name)
 
     def _identity(self, request: CommandProducer) -> ProducerIdentity:
         identity = ProducerIdentity(request.producer_id, request.producer_name)

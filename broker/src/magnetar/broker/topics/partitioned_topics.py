@@ -62,6 +62,7 @@ class PartitionedTopics:
             )
         if str(name) in self._growing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Partitions are being added to {name} already")
+        await self._service.shadows.check_growth(name, partitions)
         await self._service.check_topics_max(name, map(name.partition, range(current, partitions)))
         self._growing.add(str(name))
         try:

@@ -225,10 +225,9 @@ class BrokerService:
         topic = await self._open(name, create=create)
         owned = self.ownership.serving(name)
         if owned is None or owned.tenure is not tenure:
-            # Somebody else may own it by now.
-            await topic.abandon()
+            await topic.abandon()  # Somebody else may own it by now.
             raise self._not_served(name)
-        if not owned.active:
+        if not owned.active or topic.closing:  # It may show what was lost meanwhile.
             await topic.close()
             raise self._not_served(name)
         # They may have changed while it was opened, when nobody could tell the topic.
@@ -457,9 +456,12 @@ class BrokerService:
                 raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic {name} not found")
             await self.topic_schemas.delete_for(name)
             return
-        if loaded is None and await self.shadows.delete_without_source(name):
+        try:
+            topic = loaded if loaded is not None else await self.topic(name, create=False)
+        except PulsarError:
+            if not await self.shadows.delete_unservable(name):
+                raise
             return
-        topic = loaded if loaded is not None else await self.topic(name, create=False)
         if topic.closing:
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {name} is being unloaded or deleted")
         if not force and (topic.producers.by_name or any(s.consumers for s in topic.subscriptions.values())):
@@ -469,8 +471,7 @@ class BrokerService:
             if name.partition_index < 0:
                 await self.topic_schemas.delete_for(name)
         finally:
-            # Only now may the name be used again: until here clients were told to come back.
-            self._forget(topic)
+            self._forget(topic)  # Only now may the name be used again: clients were told to come back until here.
 
     async def list_topics(self, namespace: NamespaceName, domain: str) -> list[str]:
         """Full names of the topics of a namespace, partitions one by one, sorted. Domain: one of the two or "all"."""
@@ -478,8 +479,7 @@ class BrokerService:
         if domain in ("persistent", "all"):
             names += await self.resources.persistent_topics(namespace)
         if domain in ("non-persistent", "all"):
-            prefix = f"non-persistent://{namespace}/"
-            names += [name for name in self.topics if name.startswith(prefix)]
+            names += [name for name in self.topics if name.startswith(f"non-persistent://{namespace}/")]
         return sorted(names)
 
     async def close(self) -> None:

@@ -117,7 +117,7 @@ class Child:
     async def _keep(self) -> None:
         try:
             while not self._stopping.is_set():
-                served_seconds, code = await self._run()
+                served_seconds, code = await self._attempt()
                 if self._stopping.is_set():
                     return
                 if not self.first_ready.done():
@@ -137,6 +137,17 @@ class Child:
                 self.first_ready.set_exception(error)
         finally:
             self._go(ChildState.STOPPED)
+
+    async def _attempt(self) -> tuple[float, int]:
+        """Run it once, and answer as `_run` also where it cannot be started: for want of memory or files, or while its
+        program is being replaced."""
+        try:
+            return await self._run()
+        except OSError as error:
+            logger.error("process %d cannot be started: %s", self.plan.number, error)  # noqa: TRY400  (no trace needed)
+            self._process = None
+            self._go(ChildState.DOWN)
+            return 0.0, EXIT_FAILED
 
     async def _run(self) -> tuple[float, int]:
         """From start to end: how long it served, in seconds, and its exit code."""

@@ -18,6 +18,8 @@ logger: Final = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at all processes."""
+ANSWER_SECONDS_MAX: Final = 10.0
+"""For a process to tell its health; one that takes longer hangs. Far more than a loaded machine needs."""
 SERVICE: Final = "magnetar.processes"
 """What health is asked about, beside the whole: that all processes serve."""
 ControlServices: TypeAlias = Callable[[Sequence[ControlChannel], asyncio.Event], Sequence[ControlService]]
@@ -85,7 +87,8 @@ class GroupHealth:
         if channel is None:
             return True
         try:
-            return await channel.healthy()
-        except ControlUnavailable as error:
-            logger.debug("process %d does not tell its health: %s", child.plan.number, error)
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await channel.healthy()
+        except (ControlUnavailable, TimeoutError) as error:
+            logger.debug("process %d does not tell its health: %r", child.plan.number, error)
             return False

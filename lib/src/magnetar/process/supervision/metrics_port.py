@@ -22,8 +22,10 @@ REQUESTS_MAX: Final = 4
 """At a time: each holds the metrics of all processes in memory. Others wait."""
 METRICS_BYTES_MAX: Final = 64 * MIB
 """Of one process: some hundred thousand lines, more than a scrape takes."""
-ANSWER_SECONDS_MAX: Final = 10.0
-"""For a process to tell its metrics: what Prometheus waits for a scrape by default."""
+SCRAPE_SECONDS: Final = 10.0
+"""Prometheus waits so long for an answer, by default."""
+ANSWER_SECONDS_MAX: Final = SCRAPE_SECONDS / 2
+"""For a process to tell its metrics: one that hangs is left out before the scrape of all is given up."""
 SHUTDOWN_SECONDS: Final = 2.0
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,6 +7,7 @@ nodes of partitions, so the record is asked first.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from magnetar.broker.transactions.topic_parts import TopicParts
     from magnetar.managed.factory import ManagedLedgerFactory
     from magnetar.managed.following.api import EndTeller
+
+logger: Final = logging.getLogger(__name__)
 
 LOOK_SECONDS_MIN: Final = 0.25
 LOOK_SECONDS_MAX: Final = 1.0
@@ -110,6 +113,20 @@ class Shadows:
         await self._check_no_shadow(source)
         return source
 
+    async def check_growth(self, name: TopicName, partitions: int) -> None:
+        """A partitioned topic is to have so many. Raises `PulsarError` for a shadow whose source has fewer: nobody
+        could load the others."""
+        text = await self._resources.partitioned_property(name, SHADOW_SOURCE_PROPERTY)
+        if text is None:
+            return
+        source = _source_of(name, text)
+        count = await self._resources.partitions(source) or 0
+        if count < partitions:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"{name} is a shadow of {source}, which has {count} partitions: it cannot have {partitions}",
+            )
+
     async def _check_no_shadow(self, source: TopicName) -> None:
         record = source.partitioned_name()
         text = await self._resources.partitioned_property(record, SHADOW_SOURCE_PROPERTY)
@@ -139,6 +156,8 @@ class Shadows:
         from magnetar.broker.topics.following.shadow_topic import ShadowTopic
         from magnetar.broker.topics.following.source_end import SourceEnd
 
+        if source == name:
+            raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Topic {name} is a shadow of itself")
         end = SourceEnd(source, self._topics, self._elsewhere, self._let_go)
         self._followed += 1
         try:
@@ -168,20 +187,31 @@ class Shadows:
         self._transactions.follow(topic)
         return topic
 
-    async def delete_without_source(self, name: TopicName) -> bool:
-        """Delete a shadow whose source is gone, which cannot be loaded any more. False: it is none."""
+    async def delete_unservable(self, name: TopicName) -> bool:
+        """Delete a shadow that cannot be loaded: its source is gone, is a shadow, is itself, or is no topic at all.
+        False: it is no shadow, or can be loaded."""
         if name.domain != PERSISTENT:
             return False
-        source = await self.source_of_partition(name)
-        if source is None:
-            text = (await self._ledgers.properties(name.persistence_name) or {}).get(SHADOW_SOURCE_PROPERTY)
-            if text is None:
-                return False
-            source = _source_of(name, text)
-        if await self._ledgers.exists(source.persistence_name):
+        try:
+            source = await self.source_of_partition(name)
+            if source is None:
+                text = (await self._ledgers.properties(name.persistence_name) or {}).get(SHADOW_SOURCE_PROPERTY)
+                if text is None:
+                    return False
+                source = _source_of(name, text)
+            servable = await self._is_servable(name, source)
+        except PulsarError as error:
+            logger.warning("%s; it is deleted", error.message)
+            servable = False
+        if servable:
             return False
-        await self._ledgers.delete(name.persistence_name)
+        # What its node lists may be its source's, also where the record alone says that it is a shadow.
+        await self._ledgers.delete(name.persistence_name, with_ledgers=False)
         return True
+
+    async def _is_servable(self, name: TopicName, source: TopicName) -> bool:
+        properties = await self._ledgers.properties(source.persistence_name)
+        return properties is not None and source != name and SHADOW_SOURCE_PROPERTY not in properties
 
     def source_named(self, name: TopicName, text: str) -> TopicName:
         """The source that a node names. `PulsarError` when that is none."""
