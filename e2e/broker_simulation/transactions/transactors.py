@@ -169,6 +169,7 @@ class Transactor:
             self._note(record, "is forgotten")
         else:
             await self._end(record, commit=commit, patient=patient)
+        record.left = True
         if not (record.commit and record.answered):
             self._give_back(inputs)
 
