@@ -293,6 +293,30 @@ class TransactionHistory:
     """Its client was told that it has ended so."""
     refused: bool = False
     """When its client asked for its end, for the first time, it was over: its time was."""
+    left: bool = False
+    """Its client does nothing more about it."""
+
+
+@dataclass(slots=True, eq=False)
+class LateMessage:
+    """Published in a transaction by another program than the one that ends it."""
+
+    transaction: TransactionHistory
+    topic: str
+    content: Content
+    over: bool
+    """Its transaction was over before it was sent for the first time."""
+    confirmed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class LateAcknowledgement:
+    """An acknowledgement in a transaction that was over before it was sent."""
+
+    transaction: TransactionHistory
+    topic: str
+    position: Position
+    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -310,6 +334,9 @@ class History:
     """(topic, entry) that transactors were sent."""
     plain: set[tuple[str, Position, int]] = field(default_factory=set)
     """(topic, entry, message) that transactors have acknowledged without a transaction."""
+    late_messages: list[LateMessage] = field(default_factory=list)
+    late_acknowledgements: list[LateAcknowledgement] = field(default_factory=list)
+    """Of entries that nobody has acknowledged, when all is quiet."""
     compacted: list[CompactedReading] = field(default_factory=list)
     keeps_without_key: bool = True
     """Whether compaction leaves messages without a key."""

@@ -9,6 +9,7 @@ from typing import Final
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 from e2e.broker_simulation.drawn.compaction import CompactionParameters, draw_compaction
+from e2e.broker_simulation.drawn.late import MOVES
 from e2e.broker_simulation.drawn.read_only import ReadOnlyParameters, draw_read_only
 from e2e.broker_simulation.drawn.transactions import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
@@ -141,6 +142,8 @@ def draw_parameters(seed: int) -> Parameters:
     # So are brokers that only read.
     read_only = draw_read_only(seed)
     more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
+    if transactions is not None and transactions.late is not None:
+        more_faults += MOVES
     return Parameters(
         seed=seed,
         storage=_draw_storage(seed, rng, active_seconds, more_faults, calm=read_only is not None and read_only.calm),

@@ -26,6 +26,7 @@ from e2e.broker_simulation.read_only.brokers import check_written
 from e2e.broker_simulation.read_only.witness import BindingsWitness
 from e2e.broker_simulation.readers import Reader
 from e2e.broker_simulation.transactions.still_open import still_open
+from e2e.broker_simulation.transactions.stragglers import LastStraggler, Straggler
 from e2e.broker_simulation.transactions.transactors import Transactor
 from e2e.simulation.cluster import World
 from e2e.simulation.planting import Mistake, planted
@@ -35,6 +36,9 @@ from e2e.simulation_runner.running import Verdict
 BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
 PATIENCE_SECONDS: Final = 30.0
 """How long, when nothing is wrong any more, something may take that must happen."""
+INQUIRY_SECONDS: Final = 180.0
+"""How long it may take where frames come late: who could not ask about one holds it until it is asked about once more,
+with all that was open at two looks, a minute apart."""
 SETTLING_SECONDS: Final = 2.0
 RESTART_SECONDS: Final = 1.0
 """Before anybody looks whether the brokers have come back at the end."""
@@ -55,6 +59,8 @@ class BrokerRun:
         self._goal = Goal()
         self._transfer = Goal()
         """Of transactors."""
+        self._late = Goal()
+        """Of stragglers."""
         self._readers: list[Reader] = []
         self._compaction: CompactionClients | None = None
         self._witness: MetadataWitness
@@ -89,6 +95,7 @@ class BrokerRun:
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
         transactors = self._start_transactors(cluster, "transactor")
+        stragglers = self._start_stragglers(cluster)
         if parameters.compaction is not None:
             self._compaction = CompactionClients(cluster, self.history, parameters.compaction, self._client)
             self._compaction.start(list(self.history.topics))
@@ -99,8 +106,10 @@ class BrokerRun:
             subscription.calm_since = self._loop.time()
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
+        self._late.drain = True
+        await self._until_done(stragglers, "does not come to an end")
         self._transfer.drain = True
-        await self._until_done(transactors, "does not take all that is there")
+        await self._until_done(transactors, "does not take all that is there", self._transactions_seconds)
         await self._until_transactions_are_over(cluster)
         # Whoever has lost its session must have heard of it: until then it answers as if it was the owner.
         await asyncio.sleep(SETTLING_SECONDS)
@@ -126,6 +135,7 @@ class BrokerRun:
                 broker.stop()
         await asyncio.sleep(RESTART_SECONDS)
         await cluster.until_brokers_serve()
+        await self._be_late_once_more(cluster)
         await self._look_once_more(cluster)
         await self._read_all(cluster, "late")
         if self._compaction is not None:
@@ -193,9 +203,36 @@ class BrokerRun:
             hosts.append(cluster.client(name, transactor))
         return hosts
 
+    def _start_stragglers(self, cluster: Cluster) -> list[Host]:
+        parameters = self.parameters.transactions
+        if parameters is None or parameters.late is None:
+            return []
+        hosts = []
+        for number in range(parameters.late.stragglers):
+            name = f"straggler{number}"
+            straggler = Straggler(self._client(cluster, name), name, parameters.late, self._late, parameters.kind)
+            hosts.append(cluster.client(name, straggler))
+        return hosts
+
+    async def _be_late_once_more(self, cluster: Cluster) -> None:
+        """At owners that have just come, of transactions that are all over."""
+        parameters = self.parameters.transactions
+        if parameters is None or parameters.late is None:
+            return
+        name = "straggler-late"
+        straggler = LastStraggler(self._client(cluster, name), name, parameters.late, parameters.coordinators)
+        await self._until_done([cluster.client(name, straggler)], "does not come to an end")
+        await self._until_transactions_are_over(cluster)
+
+    @property
+    def _transactions_seconds(self) -> float:
+        """How long a transaction that is over may be held somewhere."""
+        parameters = self.parameters.transactions
+        return PATIENCE_SECONDS if parameters is None or parameters.late is None else INQUIRY_SECONDS
+
     async def _until_transactions_are_over(self, cluster: Cluster) -> None:
         """Nothing is held for ever, neither positions nor acknowledgements nor coordinators' records."""
-        deadline = self._loop.time() + PATIENCE_SECONDS
+        deadline = self._loop.time() + self._transactions_seconds
         while what := still_open(cluster):
             if self._loop.time() > deadline:
                 self.history.stuck += [f"a transaction stays open: {one}" for one in what]
@@ -217,8 +254,8 @@ class BrokerRun:
         client.may_move(reading, read_only.move_share)
         return client
 
-    async def _until_done(self, hosts: list[Host], complaint: str) -> None:
-        deadline = self._loop.time() + PATIENCE_SECONDS
+    async def _until_done(self, hosts: list[Host], complaint: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        deadline = self._loop.time() + patience_seconds
         for host in hosts:
             try:
                 async with asyncio.timeout_at(deadline):

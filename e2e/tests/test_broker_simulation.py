@@ -22,6 +22,7 @@ TRIED_HERE: Final = {
     "a-part-is-the-whole": 11,
     "acks-of-aborted-are-kept": 3,
     "acknowledged-up-to-but-one": 0,
+    "answers-are-ignored": 22,
     "asked-for-again-and-dropped": 2,
     "behind-the-horizon-but-one": 9,
     "bindings-are-taken-by-force": 21,
@@ -32,6 +33,8 @@ TRIED_HERE: Final = {
     "doubt-without-letting-go": 0,
     "ended-links-are-asked": 2,
     "horizon-one-too-far": 14,
+    "nobody-is-asked": 22,
+    "nobody-is-asked-about-acks": 22,
     "nobody-settles": 9,
     "nothing-is-stored-at-the-close": 44,
     "old-ledgers-stay": 9,
@@ -113,8 +116,8 @@ def test_another_seed_is_another_run() -> None:
     assert run_seed(3).trace_digest != run_seed(4).trace_digest
 
 
-TWICE: Final = (0, 1, 2, 3, 4, 9, 32)
-"""The second to last has transactions, the last one has compaction."""
+TWICE: Final = (0, 1, 2, 3, 4, 9, 22, 32)
+"""The third to last has compaction, and so has the last one; between them is one with transactions, and late frames."""
 
 PROGRAM: Final = f"""
 from e2e.broker_simulation.run import run_seed

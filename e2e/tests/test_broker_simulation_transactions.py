@@ -6,8 +6,18 @@ import pytest
 from magnetar.core.ids import Position
 
 from e2e.broker_simulation.checker import check
-from e2e.broker_simulation.history import Content, Entry, History, Taken, TopicHistory, TransactionHistory
+from e2e.broker_simulation.history import (
+    Content,
+    Entry,
+    History,
+    LateAcknowledgement,
+    LateMessage,
+    Taken,
+    TopicHistory,
+    TransactionHistory,
+)
 from e2e.broker_simulation.transactions.rules import counts
+from e2e.broker_simulation.transactions.stragglers import is_over
 
 IN, OUT = "in", "out"
 
@@ -94,3 +104,61 @@ def test_who_counts() -> None:
     assert [counts(one, stored) for one in (story.first, story.aborted, story.again)] == [True, False, True]
     story.first.answered = story.again.answered = False
     assert [counts(one, stored) for one in (story.first, story.aborted, story.again)] == [False, False, True]
+
+
+LATE = Content("s", 0, 1)
+
+
+def late_story(of: str, *, over: bool, confirmed: bool, there: bool) -> History:
+    """A straggler has published in one of the transactions."""
+    story = Story()
+    story.again.answered = False
+    if there:
+        story.out.insert(1, Entry((2, 1), LATE, ""))
+    history = story.history()
+    history.late_messages.append(LateMessage(getattr(story, of), OUT, LATE, over, confirmed))
+    return history
+
+
+@pytest.mark.parametrize(
+    ("of", "over", "confirmed", "there", "wrong"),
+    [
+        ("first", True, False, False, ""),
+        ("first", True, True, False, "is confirmed, and was sent when that was over"),
+        ("first", True, False, True, "is there, and was sent when that was over"),
+        ("first", False, True, True, ""),
+        ("again", False, True, True, ""),
+        ("aborted", False, True, False, ""),
+        ("aborted", False, True, True, "is there, and that does not count"),
+    ],
+)
+def test_what_comes_late_is_refused_and_is_not_there(
+    of: str, over: bool, confirmed: bool, there: bool, wrong: str
+) -> None:
+    found = check(late_story(of, over=over, confirmed=confirmed, there=there))
+    assert [one.partition(f" on {OUT} ")[2] for one in found] == ([wrong] if wrong else [])
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_late_acknowledgement_is_refused(*, confirmed: bool) -> None:
+    story = Story()
+    history = story.history()
+    history.late_acknowledgements.append(LateAcknowledgement(story.first, IN, (1, 0), confirmed))
+    assert len(check(history)) == confirmed
+
+
+@pytest.mark.parametrize(
+    ("commit", "answered", "left", "over"),
+    [
+        (True, True, False, True),
+        (True, False, True, False),
+        (None, False, False, False),
+        (None, False, True, True),
+        (False, False, True, True),
+    ],
+)
+def test_a_transaction_is_over_when_nobody_can_commit_it(
+    commit: bool | None, answered: bool, left: bool, over: bool
+) -> None:
+    one = TransactionHistory((0, 0), "t", commit=commit, answered=answered, left=left)
+    assert is_over(one) is over

@@ -9,6 +9,8 @@ from typing import Final
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.wire.pulsar.enums import SubscriptionType
 
+from e2e.broker_simulation.drawn.late import LateParameters, draw_late
+
 SUBSCRIPTION: Final = "transfer"
 """What transactors take from, on every topic."""
 
@@ -39,6 +41,8 @@ class TransactionParameters:
     """Transactions whose steps are under way at the same time."""
     pause_seconds: float
     settings: TransactionSettings
+    late: LateParameters | None
+    """Who sends frames of transactions that have ended."""
 
 
 def draw_transactions(seed: int) -> TransactionParameters | None:
@@ -77,4 +81,6 @@ def draw_transactions(seed: int) -> TransactionParameters | None:
             pending_ack_batch_records_max=rng.choice((2, 512)),
             pending_ack_batch_delay_ms=rng.choice((1, 20)),
         ),
+        # Drawn for itself, so that runs without late frames stay as they are.
+        late=draw_late(seed),
     )

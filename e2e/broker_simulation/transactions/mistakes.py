@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_endings import Endings, TransactionEnding
 from magnetar.broker.transactions.coordinator_table import Transaction, TransactionTable
+from magnetar.broker.transactions.earlier import EarlierTransactions
 from magnetar.broker.transactions.pending_handle import PendingAckHandle
 from magnetar.broker.transactions.pending_log import PendingAckLog
 from magnetar.broker.transactions.pending_state import HeldAcknowledgements
+from magnetar.broker.transactions.standings import CoordinatorStandings
 from magnetar.core.ids import LATEST
 
 from e2e.simulation.planting import Mistake, Patch, original
@@ -192,13 +195,59 @@ def ends_are_tried_once() -> list[Patch]:
     return [(Endings, "_due", lambda self, ending: self._timers.pop(ending.sequence, None))]
 
 
+def nobody_is_asked() -> list[Patch]:
+    """A message of a transaction that is older than the topic's owner counts as one of an open transaction."""
+    return [(TransactionBuffer, "doubts", lambda self, transactions: [])]
+
+
+def nobody_is_asked_about_acks() -> list[Patch]:
+    """So does an acknowledgement."""
+    return [(HeldAcknowledgements, "in_doubt", lambda self, transaction: False)]
+
+
+def answers_are_ignored() -> list[Patch]:
+    """A coordinator is asked, and whatever it says the transaction is taken for open."""
+    right = original(CoordinatorStandings, "is_open")
+
+    async def is_open(self: CoordinatorStandings, transaction: Any, since: int, earlier: Any) -> bool:
+        await right(self, transaction, since, earlier)
+        return True
+
+    return [(CoordinatorStandings, "is_open", is_open)]
+
+
+def answers_are_of_another() -> list[Patch]:
+    """What a coordinator said first counts for all of its transactions."""
+    right = original(CoordinatorStandings, "is_open")
+    said: WeakKeyDictionary[CoordinatorStandings, dict[int, bool]] = WeakKeyDictionary()
+
+    async def is_open(self: CoordinatorStandings, transaction: Any, since: int, earlier: Any) -> bool:
+        known = said.setdefault(self, {})
+        if transaction[0] not in known:
+            known[transaction[0]] = await right(self, transaction, since, earlier)
+        return known[transaction[0]]
+
+    return [(CoordinatorStandings, "is_open", is_open)]
+
+
+def all_began_since() -> list[Patch]:
+    """All transactions count as such that began when the topic was here."""
+    right = original(EarlierTransactions, "began_since")
+    return [(EarlierTransactions, "began_since", lambda self, coordinator, newest: right(self, coordinator, -1))]
+
+
 TRANSACTION_MISTAKES: Final[dict[str, Mistake]] = {
     "abort-without-a-marker": abort_without_a_marker,
     "acks-of-aborted-are-kept": acks_of_aborted_are_kept,
+    "all-began-since": all_began_since,
+    "answers-are-ignored": answers_are_ignored,
+    "answers-are-of-another": answers_are_of_another,
     "commit-before-its-record": commit_before_its_record,
     "ends-are-tried-once": ends_are_tried_once,
     "held-acks-are-sent-again": held_acks_are_sent_again,
     "marker-before-the-last-message": marker_before_the_last_message,
+    "nobody-is-asked": nobody_is_asked,
+    "nobody-is-asked-about-acks": nobody_is_asked_about_acks,
     "one-that-hears-is-enough": one_that_hears_is_enough,
     "snapshots-without-aborted": snapshots_without_aborted,
     "the-next-owner-forgets-what-is-open": the_next_owner_forgets_what_is_open,

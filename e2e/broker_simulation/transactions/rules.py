@@ -92,9 +92,27 @@ def none_is_passed_over(history: History) -> Iterator[str]:
                     yield f"message {index} of {entry} of {name} is acknowledged by no transaction that counts"
 
 
+def late_frames_change_nothing(history: History) -> Iterator[str]:
+    """What comes after the end of its transaction is refused, and is never there."""
+    stored = _stored(history)
+    for message in history.late_messages:
+        transaction = message.transaction
+        who = f"{message.content} of transaction {transaction.id} on {message.topic}"
+        if message.over and message.confirmed:
+            yield f"{who} is confirmed, and was sent when that was over"
+        may_count = bool(transaction.commit) and not transaction.refused
+        if message.content in stored.get(message.topic, ()) and (message.over or not may_count):
+            yield f"{who} is there, and {'was sent when that was over' if may_count else 'that does not count'}"
+    for late in history.late_acknowledgements:
+        if late.confirmed:
+            what = f"{late.position} of {late.topic} is acknowledged in transaction {late.transaction.id}"
+            yield f"{what}, and was when that was over"
+
+
 TRANSACTION_RULES: Final[tuple[TransactionRule, ...]] = (
     all_or_nothing,
     what_is_shown_counts,
     each_is_taken_once,
     none_is_passed_over,
+    late_frames_change_nothing,
 )

@@ -35,6 +35,9 @@ NAME: Final = "transactor"
 LOOK_SECONDS: Final = 0.2
 QUIET_SECONDS: Final = 0.5
 """After so long without an entry a transactor asks whether anything is left."""
+LONG_SECONDS: Final = 30.0
+LONG_QUIET_SECONDS: Final = 10.0
+"""And when nothing has come for long, as often: something is held until its transaction is asked about."""
 PAUSE_SECONDS: Final = 0.1
 """After something that failed, about."""
 PATIENT_MS: Final = 8_000
@@ -73,6 +76,8 @@ class Transactor:
         }
         self._arrived = asyncio.Event()
         """Set when an entry has come."""
+        self._had_some_at = client.now()
+        """The last look at which there was an entry, or more was to come."""
         self._consumers = {topic: InputConsumer(client, topic, name, parameters, self._arrived.set) for topic in topics}
 
     def reborn(self) -> None:
@@ -114,8 +119,11 @@ class Transactor:
 
     async def _inputs(self) -> list[Input]:
         """Some entries that are there, perhaps after a while. What transactors have made is done with at once."""
-        if not any(consumer.inbox for consumer in self._consumers.values()):
-            await self._news(QUIET_SECONDS if self._goal.drain else LOOK_SECONDS)
+        some = any(consumer.inbox for consumer in self._consumers.values())
+        if some or not self._goal.drain:
+            self._had_some_at = self._client.now()
+        if not some:
+            await self._news(self._quiet_seconds if self._goal.drain else LOOK_SECONDS)
         for one in [one for one in self._there() if one.entry.content.producer.startswith(NAME)]:
             self._consumers[one.topic].inbox.pop(one.entry.position, None)
             self._client.history.plain.update((one.topic, one.entry.position, index) for index in one.left)
@@ -127,6 +135,11 @@ class Transactor:
         for one in chosen:
             self._consumers[one.topic].inbox.pop(one.entry.position, None)
         return chosen
+
+    @property
+    def _quiet_seconds(self) -> float:
+        """Between two looks whether everything is taken."""
+        return LONG_QUIET_SECONDS if self._client.now() - self._had_some_at > LONG_SECONDS else QUIET_SECONDS
 
     def _there(self) -> list[Input]:
         return [one for consumer in self._consumers.values() for one in consumer.inbox.values()]
@@ -169,6 +182,7 @@ class Transactor:
             self._note(record, "is forgotten")
         else:
             await self._end(record, commit=commit, patient=patient)
+        record.left = True
         if not (record.commit and record.answered):
             self._give_back(inputs)
 
