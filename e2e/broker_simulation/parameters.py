@@ -6,10 +6,12 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 from e2e.broker_simulation.drawn.compaction import CompactionParameters, draw_compaction
 from e2e.broker_simulation.drawn.read_only import ReadOnlyParameters, draw_read_only
+from e2e.broker_simulation.drawn.regions import RegionsParameters, draw_regions
 from e2e.broker_simulation.drawn.transactions import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
@@ -109,6 +111,10 @@ class Parameters:
     transactions: TransactionParameters | None
     compaction: CompactionParameters | None
     read_only: ReadOnlyParameters | None
+    regions: RegionsParameters | None
+    """Two clusters, of which this is one."""
+    region: str = ""
+    """Which of two clusters this is; empty: there is one only."""
     pause_seconds: float
     """Mean between two messages of a producer."""
 
@@ -116,6 +122,11 @@ class Parameters:
     def active_seconds(self) -> float:
         """How long faults are possible."""
         return self.storage.active_seconds
+
+
+def topic_name(number: int) -> str:
+    """The topics are numbered."""
+    return str(TopicName.parse(f"persistent://public/default/topic{number}"))
 
 
 def draw_parameters(seed: int) -> Parameters:
@@ -138,8 +149,14 @@ def draw_parameters(seed: int) -> Parameters:
     proxy_rng = random.Random(f"{seed} proxies")
     proxies = proxy_rng.choice((0, 0, 0, 1, 2))
     proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
-    # So are brokers that only read.
-    read_only = draw_read_only(seed)
+    # So are brokers that only read, and compaction.
+    read_only, compaction = draw_read_only(seed), draw_compaction(seed)
+    # And a second cluster, where there is nothing else of that kind.
+    regions = None
+    if transactions is None and read_only is None and compaction is None:
+        regions = draw_regions(seed)
+    if regions is not None:
+        proxies, proxy_faults = 0, []
     more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
     return Parameters(
         seed=seed,
@@ -171,8 +188,9 @@ def draw_parameters(seed: int) -> Parameters:
         round_robin_messages_max=rng.choice((1, 3, 20)),
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
         transactions=transactions,
-        compaction=draw_compaction(seed),
+        compaction=compaction,
         read_only=read_only,
+        regions=regions,
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )

@@ -1,0 +1,54 @@
+"""What a seed decides about two clusters: which way topics are replicated, and what goes wrong between the two."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+SHARE: Final = 1 / 3
+"""Of the runs without transactions, compaction and brokers that only read. All others are what they were before."""
+
+EAST: Final = "east"
+WEST: Final = "west"
+
+LINK_FAULTS: Final = (
+    "cut_link",
+    "deafen_link",
+    "name_remote_alone",
+    "slow_link",
+    "split_link",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionsParameters:
+    """Of one run."""
+
+    both_ways: bool
+    """Else only from east to west."""
+    start_at: str
+    """Where replication begins that is new: a cursor that is lost is noticed by it, or repeats everything."""
+    queue_entries: int
+    """What a replicator sends without a receipt."""
+    whole_address: bool
+    """The record of a cluster names all of its brokers, else the first one alone."""
+    fault_kinds: tuple[str, ...]
+    """Between the two clusters; each of them has its own besides."""
+    faults: int
+
+
+def draw_regions(seed: int) -> RegionsParameters | None:
+    """None in two of three runs that could have two clusters."""
+    rng = random.Random(f"{seed} geography")
+    if rng.random() >= SHARE:
+        return None
+    fault_kinds = tuple(rng.sample(LINK_FAULTS, rng.randint(0, 3)))
+    return RegionsParameters(
+        both_ways=rng.random() < 0.6,
+        start_at=rng.choice(("latest", "latest", "earliest")),
+        queue_entries=rng.choice((1, 3, 20, 1_000)),
+        whole_address=rng.random() < 0.7,
+        fault_kinds=fault_kinds,
+        faults=rng.choice((rng.randint(1, 4), rng.randint(4, 12))) if fault_kinds else 0,
+    )
