@@ -20,6 +20,9 @@ LINK_FAULTS: Final = (
     "split_link",
 )
 
+FORGETTING: Final = "forget_remote"
+"""This one only where replication begins at the beginning: so everything has to arrive in spite of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionsParameters:
@@ -37,16 +40,24 @@ class RegionsParameters:
     """Between the two clusters; each of them has its own besides."""
     faults: int
 
+    @property
+    def forgets(self) -> bool:
+        """Whether replication is taken back for a while, and its cursors go."""
+        return FORGETTING in self.fault_kinds
+
 
 def draw_regions(seed: int) -> RegionsParameters | None:
     """None in two of three runs that could have two clusters."""
     rng = random.Random(f"{seed} geography")
     if rng.random() >= SHARE:
         return None
+    start_at = rng.choice(("latest", "latest", "earliest"))
     fault_kinds = tuple(rng.sample(LINK_FAULTS, rng.randint(0, 3)))
+    if start_at == "earliest" and rng.random() < 0.5:
+        fault_kinds += (FORGETTING,)
     return RegionsParameters(
         both_ways=rng.random() < 0.6,
-        start_at=rng.choice(("latest", "latest", "earliest")),
+        start_at=start_at,
         queue_entries=rng.choice((1, 3, 20, 1_000)),
         whole_address=rng.random() < 0.7,
         fault_kinds=fault_kinds,

@@ -93,12 +93,22 @@ class RegionCluster(Cluster):
             resources.tenant_path(NAMESPACE.tenant), lambda tenant: {**tenant, "allowedClusters": both}
         )
 
-    def name_clusters(self, *, alone: bool = False) -> None:
-        """The clusters of the namespace are both, or the other one `alone`, as a shared configuration store may say for
-        a while: what is replicated goes on. A cluster that does not send has itself only."""
+    def name_clusters(self) -> None:
+        """The namespace is in both clusters. In a cluster that does not send it is in that one only, as before."""
+        self._name(self.region, self.remote)
+
+    def name_remote_alone(self) -> None:
+        """Its list names the other cluster alone, as a configuration store that both share may: what is replicated
+        goes on."""
+        self._name(self.remote)
+
+    def forget_remote(self) -> None:
+        """It is not replicated any more."""
+        self._name(self.region)
+
+    def _name(self, *clusters: str) -> None:
         if self.sends:
-            names = [self.remote] if alone else sorted((self.region, self.remote))
-            self.administrator.do(lambda resources: _name(resources, names))
+            self.administrator.do(lambda resources: _name(resources, sorted(clusters)))
 
 
 async def _name(resources: Resources, names: list[str]) -> None:

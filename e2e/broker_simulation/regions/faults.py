@@ -109,8 +109,14 @@ class LinkFaults:
     def name_remote_alone(self) -> None:
         """For a while the list of the namespace names the other cluster alone."""
         cluster = self._chance.choice(self._clusters)
-        cluster.name_clusters(alone=True)
+        cluster.name_remote_alone()
         self._later(self._duration(), cluster.name_clusters)
+
+    def forget_remote(self) -> None:
+        """For a while, perhaps for no longer than a moment, the other cluster is not in the list."""
+        cluster = self._chance.choice(self._clusters)
+        cluster.forget_remote()
+        self._later(self._chance.choice((0.0, 0.002, self._duration())), cluster.name_clusters)
 
     def _duration(self) -> float:
         return self._chance.choice((0.05, 0.3, 1.0, 3.0)) * (0.5 + self._chance.random())

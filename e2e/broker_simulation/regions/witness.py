@@ -33,7 +33,9 @@ class StoredTopics:
             if ledger is None:
                 continue
             known = self._origins.setdefault(record.ledger_id, [])
-            stored = ledger.payloads[: ledger.last_known + 1]
+            # What a writer has left at the end of a ledger may be no part of the topic: the list says how far it goes.
+            count = record.entries if record.closed_ms else ledger.last_known + 1
+            stored = ledger.payloads[:count]
             known += [origin_of(payload) for payload in stored[len(known) :]]
             found.update({(record.ledger_id, entry_id): origin for entry_id, origin in enumerate(known[: len(stored)])})
         return found
@@ -53,6 +55,8 @@ class CursorWitness:
     def __init__(self, source: RegionCluster, target: RegionCluster) -> None:
         self._source = source
         self._region = source.region
+        regions = source.parameters.regions
+        self._forgets = regions is not None and regions.forgets
         self._cursor = cursor_name(target.region)
         self._here = StoredTopics(source)
         self._there = StoredTopics(target)
@@ -78,6 +82,12 @@ class CursorWitness:
             if not origin.cluster and position not in there
         ]
 
+    def sent_on(self, topic: str) -> list[Position]:
+        """Entries of the target that have come from the source, which has them from elsewhere."""
+        here = self._here.origins(topic)
+        come = self._there.come_from(self._region, topic)
+        return [position for position, origin in here.items() if origin.cluster and position in come]
+
     def is_there(self, topic: str) -> bool:
         """Whether the source has a cursor for the target."""
         return self._source.world.service.table.load(self._path(topic)) is not None
@@ -91,7 +101,7 @@ class CursorWitness:
         """Look at one of them."""
         world = self._source.world
         if not self.is_there(topic):
-            if topic in self._seen:
+            if topic in self._seen and not self._forgets:
                 self._seen.discard(topic)
                 world.witness.accuse(f"{self._cursor} of {topic} is deleted, and the topic is still replicated")
             return
