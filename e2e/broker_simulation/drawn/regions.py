@@ -32,6 +32,8 @@ class RegionsParameters:
     """Else only from east to west."""
     start_at: str
     """Where replication begins that is new: a cursor that is lost is noticed by it, or repeats everything."""
+    producers: int
+    """Of each topic and cluster: those of one topic count alike."""
     queue_entries: int
     """What a replicator sends without a receipt."""
     whole_address: bool
@@ -58,6 +60,7 @@ def draw_regions(seed: int) -> RegionsParameters | None:
     return RegionsParameters(
         both_ways=rng.random() < 0.6,
         start_at=start_at,
+        producers=rng.choice((1, 2, 3)),
         queue_entries=rng.choice((1, 3, 20, 1_000)),
         whole_address=rng.random() < 0.7,
         fault_kinds=fault_kinds,

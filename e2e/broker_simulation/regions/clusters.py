@@ -36,20 +36,25 @@ def parameters_of_regions(parameters: Parameters) -> tuple[Parameters, Parameter
     )
     if not storage.fault_kinds:
         storage = replace(storage, faults=0)
-    west = replace(
+    west = replace(drawn, seed=parameters.seed, storage=storage, topics=parameters.topics, proxies=0)
+    return _region(parameters, parameters, EAST), _region(west, parameters, WEST)
+
+
+def _region(drawn: Parameters, parameters: Parameters, region: str) -> Parameters:
+    regions = parameters.regions
+    assert regions is not None
+    entries = max(1, drawn.entries * drawn.producers // regions.producers)
+    return replace(
         drawn,
-        seed=parameters.seed,
-        storage=storage,
-        proxies=0,
-        topics=parameters.topics,
+        producers=regions.producers,
+        entries=entries,
         transactions=None,
         compaction=None,
         read_only=None,
-        regions=parameters.regions,
-        region=WEST,
-        pause_seconds=parameters.active_seconds / drawn.entries / 1.5,
+        regions=regions,
+        region=region,
+        pause_seconds=parameters.active_seconds / entries / 1.5,
     )
-    return replace(parameters, region=EAST), west
 
 
 class RegionCluster(Cluster):

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.replication.replicator import Replicator
 from magnetar.metadata.tree import Outcome
 from magnetar.sim.loop import SimulatedLoop
 
@@ -23,7 +23,7 @@ from e2e.broker_simulation.regions.arrivals import ArrivalReader
 from e2e.broker_simulation.regions.clusters import RegionCluster, parameters_of_regions
 from e2e.broker_simulation.regions.faults import LinkFaults
 from e2e.broker_simulation.regions.rules import RegionTopic, check_direction
-from e2e.broker_simulation.regions.witness import CursorWitness
+from e2e.broker_simulation.regions.witness import CursorWitness, running_replicators
 from e2e.broker_simulation.waiting import until_done
 from e2e.simulation.cluster import World
 from e2e.simulation_runner.running import Stuck
@@ -34,7 +34,7 @@ there were faults."""
 SILENCE_SECONDS_MAX: Final = 80.0
 """The same where hosts of brokers went off, and nobody was told: whoever waits for one asks every 30 s whether it is
 alive, and gives it up when it has said nothing since the last time."""
-LOOK_SECONDS: Final = 0.05
+LOOK_SECONDS: Final = 0.01
 SETTLING_SECONDS: Final = 2.0
 RESTART_SECONDS: Final = 1.0
 LATE_ENTRIES: Final = 3
@@ -249,12 +249,11 @@ class RegionsRun:
         found: list[str] = []
         for witness, region in zip(self._witnesses, self._regions, strict=False):
             for topic in region.topics:
-                told = replicators_of(region.cluster, topic)
+                running = running_replicators(region.cluster, topic)
                 lacking = witness.lacking(topic)
-                if lacking:
-                    found.append(f"{topic} from {region.cluster.region} lacks {lacking[:3]}: {told}")
-                elif not told or any(backlog for _, backlog in told):
-                    found.append(f"{topic} from {region.cluster.region} has arrived, and nobody knows it: {told}")
+                if lacking or not running or any(one.backlog for one in running):
+                    said = ", ".join(_said(one) for one in running) or "no replicator"
+                    found.append(f"{lacking[:3]} of {topic} are missing, from {region.cluster.region}: {said}")
         return found
 
     async def _start_brokers_anew(self) -> None:
@@ -271,16 +270,8 @@ class RegionsRun:
             await region.cluster.until_brokers_serve()
 
 
-def replicators_of(cluster: RegionCluster, topic: str) -> list[tuple[str, int]]:
-    """What the replicators of a topic say of themselves, wherever it is loaded, and what each has not sent yet."""
-    found: list[tuple[str, int]] = []
-    for broker in cluster.brokers:
-        loaded = None if broker.running is None else broker.running.context.service.topics.get(topic)
-        if isinstance(loaded, PersistentTopic) and loaded.replicators is not None:
-            for one in loaded.replicators.running.values():
-                said = f"at {broker.node.name} {one.state.value}, {one.reason.value or 'no reason'}, {one.detail}"
-                found.append((said, one.backlog))
-    return found
+def _said(one: Replicator) -> str:
+    return f"{one.label} is {one.state.value}, {one.reason.value or 'and says no reason'}, backlog {one.backlog}"
 
 
 async def _all(*works: Coroutine[Any, Any, None]) -> None:

@@ -1,9 +1,11 @@
-"""Sees what both clusters have stored: what of a topic the other one lacks, and that no replication cursor, as the next
-owner would find it, is ahead of what the other cluster has confirmed."""
+"""Sees what both clusters have stored: what of a topic the other one lacks, and that no replication cursor, as its
+owner has it or the next one would find it, is ahead of what the other cluster has confirmed."""
 
 from __future__ import annotations
 
+from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replicator_names import cursor_name
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import decode_ledger_info
@@ -23,9 +25,22 @@ class StoredTopics:
         self._world = cluster.world
         self._origins: dict[int, list[Origin]] = {}
         """Of the entries of a ledger, as far as they were looked at."""
+        self._found: dict[str, tuple[tuple[int, int], dict[Position, Origin]]] = {}
+        """What was found of each topic, and at which state of the cluster."""
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Another one whenever anything is stored, in the metadata or in ledgers."""
+        return self._world.service.outcomes, self._world.witness.confirmed_entries
 
     def origins(self, topic: str) -> dict[Position, Origin]:
         """Where each entry comes from, in the order of the topic."""
+        known = self._found.get(topic)
+        if known is None or known[0] != self.state:
+            known = self._found[topic] = self.state, self._look(topic)
+        return known[1]
+
+    def _look(self, topic: str) -> dict[Position, Origin]:
         node = self._world.service.table.load(ledger_path(TopicName.parse(topic).persistence_name))
         found: dict[Position, Origin] = {}
         for record in () if node is None else decode_ledger_info(node.value).records:
@@ -93,7 +108,7 @@ class CursorWitness:
         return self._source.world.service.table.load(self._path(topic)) is not None
 
     def check_all(self) -> None:
-        """Look at the cursors of all topics: they may be stored in ledgers, past the metadata."""
+        """Look at the cursors of all topics: they may be stored in ledgers, past the metadata, or not yet."""
         for topic in self._source.history.topics:
             self.check(topic)
 
@@ -111,8 +126,11 @@ class CursorWitness:
             world.witness.accuse(f"{self._cursor} of {topic}: what its node names is not there")
             return
         found = StoredAcknowledgements(stored)
-        for position in self.lacking(topic):
-            if found.cover(position) and (topic, position) not in self._accused:
+        lacking = self.lacking(topic)
+        cursors = [one.cursor for one in running_replicators(self._source, topic)] if lacking else []
+        for position in lacking:
+            known = found.cover(position) or any(one.is_acknowledged(position) for one in cursors)
+            if known and (topic, position) not in self._accused:
                 self._accused.add((topic, position))
                 world.witness.accuse(
                     f"{self._cursor} of {topic} has {position}, and the other cluster has not confirmed it"
@@ -120,3 +138,13 @@ class CursorWitness:
 
     def _path(self, topic: str) -> str:
         return cursor_path(TopicName.parse(topic).persistence_name, self._cursor)
+
+
+def running_replicators(cluster: RegionCluster, topic: str) -> list[Replicator]:
+    """Of a topic, wherever it is loaded."""
+    found: list[Replicator] = []
+    for broker in cluster.brokers:
+        loaded = None if broker.running is None else broker.running.context.service.topics.get(topic)
+        if isinstance(loaded, PersistentTopic) and loaded.replicators is not None:
+            found += loaded.replicators.running.values()
+    return found
