@@ -34,6 +34,9 @@ class RegionsParameters:
     """Where replication begins that is new: a cursor that is lost is noticed by it, or repeats everything."""
     producers: int
     """Of each topic and cluster: those of one topic count alike."""
+    batch_messages_max: int
+    distance_seconds: float
+    """What every piece takes longer at most from one cluster to the other."""
     queue_entries: int
     """What a replicator sends without a receipt."""
     whole_address: bool
@@ -61,6 +64,8 @@ def draw_regions(seed: int) -> RegionsParameters | None:
         both_ways=rng.random() < 0.6,
         start_at=start_at,
         producers=rng.choice((1, 2, 3)),
+        batch_messages_max=rng.choice((1, 1, 3, 6)),
+        distance_seconds=rng.choice((0.0, 0.01, 0.1)),
         queue_entries=rng.choice((1, 3, 20, 1_000)),
         whole_address=rng.random() < 0.7,
         fault_kinds=fault_kinds,

@@ -48,6 +48,7 @@ def _region(drawn: Parameters, parameters: Parameters, region: str) -> Parameter
         drawn,
         producers=regions.producers,
         entries=entries,
+        batch_messages_max=regions.batch_messages_max,
         transactions=None,
         compaction=None,
         read_only=None,

@@ -12,7 +12,7 @@ from e2e.broker_simulation.regions.clusters import RegionCluster
 
 ARMED_SHARE: Final = 0.5
 ON_ITS_WAY_SECONDS: Final = 0.01
-"""About what a message takes until the other cluster has it."""
+"""About what a message takes until the other cluster has it, where that is near."""
 
 
 class LinkFaults:
@@ -31,6 +31,8 @@ class LinkFaults:
         self._context = contextvars.copy_context()
         for cluster in self._clusters:
             self._listen(cluster)
+        self._slow_down(east, west, 0.0)
+        self._slow_down(west, east, 0.0)
 
     def _listen(self, cluster: RegionCluster) -> None:
         before = cluster.history.on_moment
@@ -64,7 +66,7 @@ class LinkFaults:
         if self._armed and self._running:
             kind = self._armed.pop(0)
             # On behalf of the scenario, not of the client.
-            seconds = self._chance.uniform(0.0, ON_ITS_WAY_SECONDS)
+            seconds = self._chance.uniform(0.0, ON_ITS_WAY_SECONDS + 2 * self._parameters.distance_seconds)
             self._world.loop.call_later(seconds, self._make, kind, context=self._context.copy())
 
     def _make(self, kind: str) -> None:
@@ -93,18 +95,14 @@ class LinkFaults:
 
     def slow_link(self) -> None:
         """Everything takes longer between the two, in one direction."""
-        network = self._world.network
         source, target = self._chance.sample(self._clusters, 2)
-        pairs = [(one, other) for one in source.broker_names for other in target.broker_names]
-        seconds, duration = self._chance.choice((0.02, 0.2, 1.0)), self._duration()
-        for one, other in pairs:
-            network.slow_down(one, other, seconds)
+        self._slow_down(source, target, self._chance.choice((0.02, 0.2, 1.0)))
+        self._later(self._duration(), lambda: self._slow_down(source, target, 0.0))
 
-        def as_usual() -> None:
-            for one, other in pairs:
-                network.slow_down(one, other, 0.0)
-
-        self._later(duration, as_usual)
+    def _slow_down(self, source: RegionCluster, target: RegionCluster, seconds: float) -> None:
+        for one in source.broker_names:
+            for other in target.broker_names:
+                self._world.network.slow_down(one, other, self._parameters.distance_seconds + seconds)
 
     def name_remote_alone(self) -> None:
         """For a while the list of the namespace names the other cluster alone."""
