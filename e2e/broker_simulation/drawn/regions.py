@@ -57,17 +57,17 @@ def draw_regions(seed: int) -> RegionsParameters | None:
     if rng.random() >= SHARE:
         return None
     start_at = rng.choice(("latest", "latest", "earliest"))
-    fault_kinds = tuple(rng.sample(LINK_FAULTS, rng.randint(0, 3)))
+    fault_kinds = tuple(rng.sample(LINK_FAULTS, rng.randint(1, 4)))
     if start_at == "earliest" and rng.random() < 0.5:
         fault_kinds += (FORGETTING,)
     return RegionsParameters(
         both_ways=rng.random() < 0.6,
         start_at=start_at,
-        producers=rng.choice((1, 2, 3)),
-        batch_messages_max=rng.choice((1, 1, 3, 6)),
+        producers=rng.choice((1, 2, 3, 3)),
+        batch_messages_max=rng.choice((1, 1, 1, 4)),
         distance_seconds=rng.choice((0.0, 0.01, 0.1)),
-        queue_entries=rng.choice((1, 3, 20, 1_000)),
+        queue_entries=rng.choice((1, 5, 20, 1_000)),
         whole_address=rng.random() < 0.7,
         fault_kinds=fault_kinds,
-        faults=rng.choice((rng.randint(1, 4), rng.randint(4, 12))) if fault_kinds else 0,
+        faults=rng.choice((0, rng.randint(2, 6), rng.randint(6, 16))),
     )
