@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -145,25 +145,14 @@ def draw_parameters(seed: int) -> Parameters:
         entries = rng.randint(8, 24) // producers
     keys = rng.choice((0, 2, 4))
     batch_messages_max = rng.choice((1, 3, 6))
-    # Drawn for itself, so that clusters without proxies stay as they are.
-    proxy_rng = random.Random(f"{seed} proxies")
-    proxies = proxy_rng.choice((0, 0, 0, 1, 2))
-    proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
-    # So are brokers that only read, and compaction.
-    read_only, compaction = draw_read_only(seed), draw_compaction(seed)
-    # And a second cluster, where there is nothing else of that kind.
-    regions = None
-    if transactions is None and read_only is None and compaction is None:
-        regions = draw_regions(seed)
-    if regions is not None:
-        proxies, proxy_faults = 0, []
-    more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
+    features = _draw_features(seed, transactions)
+    calm = features.read_only is not None and features.read_only.calm
     return Parameters(
         seed=seed,
-        storage=_draw_storage(seed, rng, active_seconds, more_faults, calm=read_only is not None and read_only.calm),
+        storage=_draw_storage(seed, rng, active_seconds, features.faults, calm=calm),
         brokers=rng.choice((1, 2, 3)),
-        proxies=proxies,
-        proxied_share=proxy_rng.choice((0.5, 1.0)),
+        proxies=features.proxies,
+        proxied_share=features.proxied_share,
         topics=topics,
         bundles=rng.choice((1, 2, 4)),
         producers=producers,
@@ -188,12 +177,40 @@ def draw_parameters(seed: int) -> Parameters:
         round_robin_messages_max=rng.choice((1, 3, 20)),
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
         transactions=transactions,
-        compaction=compaction,
-        read_only=read_only,
-        regions=regions,
+        compaction=features.compaction,
+        read_only=features.read_only,
+        regions=features.regions,
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )
+
+
+class _Features(NamedTuple):
+    """What was drawn for itself."""
+
+    proxies: int
+    proxied_share: float
+    read_only: ReadOnlyParameters | None
+    compaction: CompactionParameters | None
+    regions: RegionsParameters | None
+    faults: list[str]
+    """Those of these features."""
+
+
+def _draw_features(seed: int, transactions: TransactionParameters | None) -> _Features:
+    """Each for itself, so that clusters without one stay as they are."""
+    proxy_rng = random.Random(f"{seed} proxies")
+    proxies = proxy_rng.choice((0, 0, 0, 1, 2))
+    proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
+    proxied_share = proxy_rng.choice((0.5, 1.0))
+    read_only, compaction = draw_read_only(seed), draw_compaction(seed)
+    regions = None
+    if transactions is None and read_only is None and compaction is None:
+        regions = draw_regions(seed)
+    if regions is not None:
+        proxies, proxy_faults = 0, []
+    faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
+    return _Features(proxies, proxied_share, read_only, compaction, regions, faults)
 
 
 def _draw_storage(

@@ -118,7 +118,6 @@ class RegionsRun:
         self._regions: list[Region] = []
         self._witnesses: list[CursorWitness] = []
         """Of each direction in which something goes."""
-        self._stuck: list[str] = []
 
     def violations(self) -> list[str]:
         """What was broken, so far."""
@@ -128,7 +127,7 @@ class RegionsRun:
         for source, target in self._directions():
             for name, topic in source.topics.items():
                 found += check_direction(topic, target.topics[name], sends=source.cluster.sends)
-        return found + self._stuck
+        return found
 
     def counts(self) -> dict[str, int]:
         """How much happened."""
@@ -235,15 +234,19 @@ class RegionsRun:
                     )
 
     async def _until_all_has_arrived(self, when: str) -> None:
-        """Everything that is stored at its source is stored at the target, and the source knows it."""
-        silent = any("broker_power_loss" in region.cluster.parameters.storage.fault_kinds for region in self._regions)
-        deadline = self._loop.time() + (SILENCE_SECONDS_MAX if silent else ARRIVAL_SECONDS_MAX)
+        """Everything that is stored at its source is stored at the target, and the source knows it. `Stuck`."""
+        deadline = self._loop.time() + self._arrival_seconds_max()
         while missing := self._missing():
             self._check_cursors()
             if self._loop.time() > deadline:
-                self._stuck += [f"{when} {what}" for what in missing]
-                return
+                raise Stuck(f"{when} " + "; ".join(missing))
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _arrival_seconds_max(self) -> float:
+        if any(region.cluster.world.witness.violations for region in self._regions):
+            return SETTLING_SECONDS  # What was lost never comes.
+        silent = any("broker_power_loss" in region.cluster.parameters.storage.fault_kinds for region in self._regions)
+        return SILENCE_SECONDS_MAX if silent else ARRIVAL_SECONDS_MAX
 
     def _missing(self) -> list[str]:
         found: list[str] = []
