@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
-from magnetar.broker import replicator_names as names
 from magnetar.broker.replication import outgoing
 from magnetar.broker.replication.outgoing import EntryLook, EntryToSend, Skipped
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.source_position import SourcePositions
-from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState
 from magnetar.client.relay import RelayProducer
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position, signed64
@@ -57,18 +55,6 @@ def cursor_goes_with_the_list() -> list[Patch]:
     return [(TopicReplicators, "_wanted", wanted)]
 
 
-def cursor_goes_before_its_replicator() -> list[Patch]:
-    """The cursor is deleted while its replicator still reads and acknowledges."""
-
-    async def remove(self: TopicReplicators, cursor: str) -> None:
-        await self._ledger.delete_cursor(cursor)
-        cluster = names.remote_of_cursor(cursor)
-        assert cluster is not None
-        self._end(cluster)
-
-    return [(TopicReplicators, "_remove", remove)]
-
-
 def sent_is_confirmed() -> list[Patch]:
     """An entry is acknowledged as soon as it is sent."""
     right = original(Replicator, "_send_all")
@@ -91,19 +77,6 @@ def replicated_is_sent_on() -> list[Patch]:
         return None if found is Skipped.REPLICATED else found
 
     return [(outgoing, "reason_to_skip", reason)]
-
-
-def late_reads_are_lost() -> list[Patch]:
-    """A read that was under way when the connection was lost counts as sent."""
-    right = original(EntryReader, "rewind")
-
-    def rewind(self: EntryReader) -> None:
-        if self.state is ReadState.READING and isinstance(self._receiver, Replicator):
-            self.drop()
-        else:
-            right(self)
-
-    return [(EntryReader, "rewind", rewind)]
 
 
 def nobody_connects_again() -> list[Patch]:
@@ -137,28 +110,12 @@ def positions_are_not_replayed() -> list[Patch]:
     return [(SourcePositions, "replay", replay)]
 
 
-def refused_is_passed_over() -> list[Patch]:
-    """What the other cluster refuses is left out."""
-
-    def send_failed(self: RelayProducer, sequence_id: int, error: Any) -> None:
-        entry = next((one for one in self._unanswered.values() if one.sequence_id == sequence_id), None)
-        if entry is not None and self._receiver is not None:
-            del self._unanswered[entry.position]
-            self._bytes -= len(entry.message)
-            self._receiver.relayed(entry.position)
-
-    return [(RelayProducer, "send_failed", send_failed)]
-
-
 REGION_MISTAKES: Final[dict[str, Mistake]] = {
-    "cursor-goes-before-its-replicator": cursor_goes_before_its_replicator,
     "cursor-goes-with-the-list": cursor_goes_with_the_list,
-    "late-reads-are-lost": late_reads_are_lost,
     "nobody-connects-again": nobody_connects_again,
     "positions-are-not-replayed": positions_are_not_replayed,
     "positions-without-their-ledgers": positions_without_their_ledgers,
     "receipts-are-for-all-of-a-sequence-id": receipts_are_for_all_of_a_sequence_id,
-    "refused-is-passed-over": refused_is_passed_over,
     "replicated-is-sent-on": replicated_is_sent_on,
     "sent-is-confirmed": sent_is_confirmed,
     "unconfirmed-is-passed-over": unconfirmed_is_passed_over,
