@@ -37,7 +37,7 @@ STOP_SECONDS_MAX: Final = 6
 def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
     transactions = parameters.transactions
     return BrokerSettings(
-        cluster_name=CLUSTER,
+        cluster_name=parameters.region or CLUSTER,
         bind_address=name,
         advertised_address=name,
         broker_service_port=BROKER_PORT,
@@ -62,6 +62,7 @@ def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
             deduplication_snapshot_seconds=3,
             deduplication_snapshot_check_seconds=1.0,
             **_compaction_policies(parameters),
+            **_replication_policies(parameters),
         ),
         transactions=TransactionSettings() if transactions is None else transactions.settings,
         load=LoadSettings(enabled=False, unload_after_stop_ms_max=UNLOAD_SECONDS_MAX * 1_000),
@@ -78,6 +79,13 @@ def _compaction_policies(parameters: Parameters) -> dict[str, Any]:
         "compaction_read_seconds_max": 5.0,
         "compaction_keeps_null_keys": compaction.keeps_without_key,
     }
+
+
+def _replication_policies(parameters: Parameters) -> dict[str, Any]:
+    regions = parameters.regions
+    if regions is None:
+        return {}
+    return {"replication_start_at": regions.start_at, "replication_queue_entries": regions.queue_entries}
 
 
 def ledger_settings(parameters: Parameters) -> ManagedLedgerSettings:
@@ -97,16 +105,23 @@ def ledger_settings(parameters: Parameters) -> ManagedLedgerSettings:
     )
 
 
+def host_prefix(parameters: Parameters) -> str:
+    """What the names of a cluster's hosts begin with."""
+    return f"{parameters.region}-" if parameters.region else ""
+
+
 async def prepare_cluster(world: World, parameters: Parameters) -> None:
     """What must stand before brokers do; on a host of its own, which is gone afterwards."""
-    node = world.node("setup")
+    node = world.node(f"{host_prefix(parameters)}setup")
     process = node.start()
     done = asyncio.Event()
 
     async def prepare() -> None:
         store = SimulatedMetadata(world.service, node.name, lambda: process.alive)
-        data = cluster_data(f"pulsar://broker0:{BROKER_PORT}", f"http://broker0:{ADMIN_PORT}")
-        await initialize_cluster_metadata(Resources(store), CLUSTER, data, parameters.bundles)
+        first = f"{host_prefix(parameters)}broker0"
+        data = cluster_data(f"pulsar://{first}:{BROKER_PORT}", f"http://{first}:{ADMIN_PORT}")
+        cluster = parameters.region or CLUSTER
+        await initialize_cluster_metadata(Resources(store), cluster, data, parameters.bundles)
         if parameters.transactions is not None:
             await initialize_coordinators(Resources(store), parameters.transactions.coordinators)
         await store.close()

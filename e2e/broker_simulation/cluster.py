@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH
 
-from e2e.broker_simulation.brokers import SimulatedBroker, prepare_cluster
+from e2e.broker_simulation.brokers import SimulatedBroker, host_prefix, prepare_cluster
 from e2e.broker_simulation.clients import Host, Program
 from e2e.broker_simulation.drawn.read_only import NAME
 from e2e.broker_simulation.parameters import Parameters
@@ -29,8 +29,13 @@ class Cluster:
     def __init__(self, world: World, parameters: Parameters) -> None:
         self.world = world
         self.parameters = parameters
-        self.bookies = [SimulatedBookie(world, f"bookie{number}") for number in range(parameters.storage.bookies)]
-        self.brokers = [SimulatedBroker(world, f"broker{number}", parameters) for number in range(parameters.brokers)]
+        prefix = host_prefix(parameters)
+        self.bookies = [
+            SimulatedBookie(world, f"{prefix}bookie{number}") for number in range(parameters.storage.bookies)
+        ]
+        self.brokers = [
+            SimulatedBroker(world, f"{prefix}broker{number}", parameters) for number in range(parameters.brokers)
+        ]
         self.proxies = [SimulatedProxy(world, f"proxy{number}") for number in range(parameters.proxies)]
         read_only = parameters.read_only
         self.reading = [
@@ -45,7 +50,7 @@ class Cluster:
         for bookie in self.bookies:
             bookie.start()
         await self.until_bookies_run()
-        await prepare_cluster(self.world, self.parameters)
+        await self.prepare()
         for broker in self.brokers:
             broker.start()
         await self.until_brokers_serve()
@@ -54,6 +59,10 @@ class Cluster:
         for broker in self.reading:
             broker.start()
         await self.until_brokers_serve()
+
+    async def prepare(self) -> None:
+        """Write into the metadata store what must stand there before brokers start."""
+        await prepare_cluster(self.world, self.parameters)
 
     async def until_bookies_run(self) -> None:
         """`BookieDown`."""

@@ -10,6 +10,7 @@ from e2e.broker_simulation.mistakes_of_owners import OWNER_MISTAKES
 from e2e.broker_simulation.mistakes_of_proxies import PROXY_MISTAKES
 from e2e.broker_simulation.mistakes_of_topics import TOPIC_MISTAKES
 from e2e.broker_simulation.read_only.mistakes import READ_ONLY_MISTAKES
+from e2e.broker_simulation.regions.mistakes import REGION_MISTAKES
 from e2e.broker_simulation.transactions.mistakes import TRANSACTION_MISTAKES
 from e2e.simulation.planting import Mistake
 
@@ -19,6 +20,7 @@ MISTAKES: Final[dict[str, Mistake]] = {
     **OWNER_MISTAKES,
     **PROXY_MISTAKES,
     **READ_ONLY_MISTAKES,
+    **REGION_MISTAKES,
     **TOPIC_MISTAKES,
     **TRANSACTION_MISTAKES,
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 from e2e.broker_simulation.drawn.compaction import CompactionParameters, draw_compaction
 from e2e.broker_simulation.drawn.late import MOVES
 from e2e.broker_simulation.drawn.read_only import ReadOnlyParameters, draw_read_only
+from e2e.broker_simulation.drawn.regions import RegionsParameters, draw_regions
 from e2e.broker_simulation.drawn.transactions import TransactionParameters, draw_transactions
 from e2e.simulation import parameters as storage_parameters
 
@@ -110,6 +112,10 @@ class Parameters:
     transactions: TransactionParameters | None
     compaction: CompactionParameters | None
     read_only: ReadOnlyParameters | None
+    regions: RegionsParameters | None
+    """Two clusters, of which this is one."""
+    region: str = ""
+    """Which of two clusters this is; empty: there is one only."""
     pause_seconds: float
     """Mean between two messages of a producer."""
 
@@ -117,6 +123,11 @@ class Parameters:
     def active_seconds(self) -> float:
         """How long faults are possible."""
         return self.storage.active_seconds
+
+
+def topic_name(number: int) -> str:
+    """The topics are numbered."""
+    return str(TopicName.parse(f"persistent://public/default/topic{number}"))
 
 
 def draw_parameters(seed: int) -> Parameters:
@@ -135,21 +146,14 @@ def draw_parameters(seed: int) -> Parameters:
         entries = rng.randint(8, 24) // producers
     keys = rng.choice((0, 2, 4))
     batch_messages_max = rng.choice((1, 3, 6))
-    # Drawn for itself, so that clusters without proxies stay as they are.
-    proxy_rng = random.Random(f"{seed} proxies")
-    proxies = proxy_rng.choice((0, 0, 0, 1, 2))
-    proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
-    # So are brokers that only read.
-    read_only = draw_read_only(seed)
-    more_faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
-    if transactions is not None and transactions.late is not None:
-        more_faults += MOVES
+    features = _draw_features(seed, transactions)
+    calm = features.read_only is not None and features.read_only.calm
     return Parameters(
         seed=seed,
-        storage=_draw_storage(seed, rng, active_seconds, more_faults, calm=read_only is not None and read_only.calm),
+        storage=_draw_storage(seed, rng, active_seconds, features.faults, calm=calm),
         brokers=rng.choice((1, 2, 3)),
-        proxies=proxies,
-        proxied_share=proxy_rng.choice((0.5, 1.0)),
+        proxies=features.proxies,
+        proxied_share=features.proxied_share,
         topics=topics,
         bundles=rng.choice((1, 2, 4)),
         producers=producers,
@@ -174,11 +178,42 @@ def draw_parameters(seed: int) -> Parameters:
         round_robin_messages_max=rng.choice((1, 3, 20)),
         unacked_messages_max=rng.choice((0, 3, 10, 50_000)),
         transactions=transactions,
-        compaction=draw_compaction(seed),
-        read_only=read_only,
+        compaction=features.compaction,
+        read_only=features.read_only,
+        regions=features.regions,
         failover_delay_ms=rng.choice((0, 50, 500)),
         pause_seconds=active_seconds / entries / 1.5,
     )
+
+
+class _Features(NamedTuple):
+    """What was drawn for itself."""
+
+    proxies: int
+    proxied_share: float
+    read_only: ReadOnlyParameters | None
+    compaction: CompactionParameters | None
+    regions: RegionsParameters | None
+    faults: list[str]
+    """Those of these features."""
+
+
+def _draw_features(seed: int, transactions: TransactionParameters | None) -> _Features:
+    """Each for itself, so that clusters without one stay as they are."""
+    proxy_rng = random.Random(f"{seed} proxies")
+    proxies = proxy_rng.choice((0, 0, 0, 1, 2))
+    proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
+    proxied_share = proxy_rng.choice((0.5, 1.0))
+    read_only, compaction = draw_read_only(seed), draw_compaction(seed)
+    regions = None
+    if transactions is None and read_only is None and compaction is None:
+        regions = draw_regions(seed)
+    if regions is not None:
+        proxies, proxy_faults = 0, []
+    faults = [*proxy_faults, *(() if read_only is None else read_only.fault_kinds)]
+    if transactions is not None and transactions.late is not None:
+        faults += MOVES
+    return _Features(proxies, proxied_share, read_only, compaction, regions, faults)
 
 
 def _draw_storage(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from magnetar.core.topic_name import TopicName
 from magnetar.metadata.tree import Outcome
 from magnetar.sim.loop import SimulatedLoop
 
@@ -19,33 +18,29 @@ from e2e.broker_simulation.drawn.compaction import KEYED
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
-from e2e.broker_simulation.parameters import Parameters, draw_parameters
+from e2e.broker_simulation.parameters import Parameters, draw_parameters, topic_name
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.protocol import Entrances
 from e2e.broker_simulation.read_only.brokers import check_written
 from e2e.broker_simulation.read_only.witness import BindingsWitness
 from e2e.broker_simulation.readers import Reader
+from e2e.broker_simulation.regions.run import RegionsRun
 from e2e.broker_simulation.transactions.still_open import still_open
 from e2e.broker_simulation.transactions.stragglers import LastStraggler, Straggler
 from e2e.broker_simulation.transactions.transactors import Transactor
+from e2e.broker_simulation.waiting import PATIENCE_SECONDS, until_done
 from e2e.simulation.cluster import World
 from e2e.simulation.planting import Mistake, planted
 from e2e.simulation_runner import running
 from e2e.simulation_runner.running import Verdict
 
 BOUNDS: Final = running.Bounds(steps_max=1_000_000, virtual_seconds_max=500.0)
-PATIENCE_SECONDS: Final = 30.0
-"""How long, when nothing is wrong any more, something may take that must happen."""
 INQUIRY_SECONDS: Final = 180.0
 """How long it may take where frames come late: who could not ask about one holds it until it is asked about once more,
 with all that was open at two looks, a minute apart."""
 SETTLING_SECONDS: Final = 2.0
 RESTART_SECONDS: Final = 1.0
 """Before anybody looks whether the brokers have come back at the end."""
-
-
-def topic_name(number: int) -> str:
-    return str(TopicName.parse(f"persistent://public/default/topic{number}"))
 
 
 class BrokerRun:
@@ -255,14 +250,7 @@ class BrokerRun:
         return client
 
     async def _until_done(self, hosts: list[Host], complaint: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        deadline = self._loop.time() + patience_seconds
-        for host in hosts:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await host.done.wait()
-            except TimeoutError:
-                self.history.stuck.append(f"{host.node.name} {complaint}")
-            host.node.kill()
+        await until_done(self.history, hosts, complaint, patience_seconds)
 
     async def _read_all(self, cluster: Cluster, when: str) -> None:
         """Each topic from its first entry to its last."""
@@ -311,12 +299,16 @@ class BrokerRun:
         await self._until_done(hosts, "does not come to an end: nothing comes, and there is a backlog")
 
 
+def _run_of(loop: SimulatedLoop, parameters: Parameters) -> running.Run:
+    return BrokerRun(loop, parameters) if parameters.regions is None else RegionsRun(loop, parameters)
+
+
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
     """The same verdict and the same trace, whenever and wherever it runs."""
     try:
         return running.run_seed(
             seed,
-            lambda loop: BrokerRun(loop, draw_parameters(seed)),
+            lambda loop: _run_of(loop, draw_parameters(seed)),
             BOUNDS,
             planted=planted(mistake),
             keep_trace=keep_trace,

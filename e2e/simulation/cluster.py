@@ -74,10 +74,15 @@ class BookieDown(Stuck):
 class World:
     """Loop, network, metadata service, and the seed's chance for each part of them."""
 
-    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, parameters: Parameters, region: str = "", beside: World | None = None
+    ) -> None:
+        """`region`: of a run with several clusters, which of them it is. `beside`: the world of another one, which has
+        the network that both share; they have nothing else in common."""
         self.loop = loop
         self.parameters = parameters
-        self.network = Network(loop, self.chance("network"))
+        self.region = region
+        self.network: Network = Network(loop, self.chance("network")) if beside is None else beside.network
         loop.wires = self.network
         self.clock = SimulatedClock(loop, 0)
         self.service = MetadataService(self.clock, self.chance("metadata"), self.network)
@@ -99,7 +104,7 @@ class World:
 
     def chance(self, part: str) -> random.Random:
         """Chance for one part, so that what one draws does not shift what others get."""
-        return random.Random(f"{self.parameters.seed} {part}")
+        return random.Random(f"{self.parameters.seed} {self.region}{part}")
 
     def node(self, name: str) -> SimulatedHost:
         """A new host."""
