@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.broker.compaction.entries import StoredEntries, TopicEntries
 from magnetar.broker.compaction.threshold import wanted as compaction_wanted
@@ -53,6 +53,9 @@ from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+if TYPE_CHECKING:
+    from magnetar.broker.replication.topic_replicators import TopicReplicators
+
 logger: Final = logging.getLogger(__name__)
 
 _OPEN: Final = LoadedTopicState.OPEN
@@ -60,6 +63,8 @@ _OPEN: Final = LoadedTopicState.OPEN
 
 class PersistentTopic(TopicBase):
     """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
+
+    replicators: TopicReplicators | None
 
     __slots__ = (
         "_checks_messages",
@@ -225,8 +230,7 @@ class PersistentTopic(TopicBase):
             # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
         self._check_limits(producer)
-        waits = await self.admission.add(producer, admitted)
-        self._refuse_when_closing()
+        waits = await self._let_in(producer, admitted)
         if self.deduplication is not None:
             self.deduplication.producer_added(producer.name)
         return waits
@@ -302,10 +306,6 @@ class PersistentTopic(TopicBase):
     def compacts_by_itself(self) -> bool:
         """Whether a threshold says so, or that it is one of the brokers' own."""
         return compaction_wanted(self.policies.compaction_threshold_bytes, always=is_compacted(self.name))
-
-    async def _end_compaction(self) -> None:
-        if self.compaction is not None:
-            await self.compaction.close()
 
     # --- subscriptions
 
@@ -392,8 +392,7 @@ class PersistentTopic(TopicBase):
 
         What was taken before is stored and has its receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         await self.admission.drain()
         self._disconnect()
         if self.pending_acks is not None:
@@ -403,8 +402,7 @@ class PersistentTopic(TopicBase):
     async def abandon(self) -> None:
         """Disconnect everybody and write nothing: another broker may own the topic by now."""
         self._become(LoadedTopicState.ABANDONED)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         self._disconnect()
         if self.pending_acks is None:
             await self.ledger.abandon()
@@ -415,8 +413,7 @@ class PersistentTopic(TopicBase):
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
         self._become(LoadedTopicState.DELETING)
-        self._close_buffer()
-        await self._end_compaction()
+        await self._end_work()
         self._disconnect()
         try:
             if self.pending_acks is not None:
@@ -429,10 +426,12 @@ class PersistentTopic(TopicBase):
             # Not before: without a snapshot, whatever is left of the topic would count as committed.
             await self.buffer.forget()
 
-    def _close_buffer(self) -> None:
+    async def _end_work(self) -> None:
         held, self._held = self._held, None  # It refers to the topic, which would wait for the collector of cycles.
         if held is not None:
             held.close(MagnetarError("the topic is closing"))
+        if self.compaction is not None:
+            await self.compaction.close()
 
     def _disconnect(self) -> None:
         if self._entries_available in self.ledger.appends.on_appended:
