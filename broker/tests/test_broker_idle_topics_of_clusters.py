@@ -49,8 +49,7 @@ def remotes(topic: Any) -> list[str]:
 async def linked(pair: Pair, name: str) -> tuple[Any, Any]:
     """Both topics, connected both ways."""
     both = [await load(cluster[0], name) for cluster in pair]
-    for topic in both:
-        await until(lambda one=topic: one.replicators is not None and remotes(one))
+    await until(lambda: all(topic.replicators is not None and remotes(topic) for topic in both))
     return both[0], both[1]
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
+from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicator
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
@@ -44,6 +45,10 @@ async def connected(at: MemoryBroker) -> None:
     await until(
         lambda: topic.replicators is not None and all(one.connected for one in topic.replicators.running.values())
     )
+
+
+async def ended(replicator: NonPersistentReplicator) -> None:
+    await until(lambda: replicator.state is ReplicatorState.TERMINATED)
 
 
 async def listener(at: MemoryBroker) -> ProtocolClient:
@@ -206,7 +211,7 @@ async def test_it_ends_with_the_topic_however_that_ends() -> None:
                 await east[0].service.unload(name)
             else:
                 await east[0].service.delete(name, force=True)
-            await until(lambda one=replicator: one.state is ReplicatorState.TERMINATED)
+            await ended(replicator)
             await until(lambda: not there.producers.by_name)
 
 
