@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
+import pytest
 from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicator
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.testing.clusters import until
@@ -143,9 +144,17 @@ async def test_messages_say_where_they_go() -> None:
         assert [one.sequence_id for one in await heard(there, 2)] == [1, 3]
 
 
-async def test_more_than_the_window_passes_while_receipts_come() -> None:
-    """Receipts of a topic that stores nothing name no position: each of them makes room all the same."""
+@pytest.mark.parametrize("checked", [False, True], ids=["not looked at", "looked at one by one"])
+async def test_more_than_the_window_passes_while_receipts_come(*, checked: bool) -> None:
+    """Neither messages nor receipts of a topic that stores nothing name a position: each makes room all the same, also
+    where deduplication asks for positions."""
     async with passing_clusters() as (east, west):
+        if checked:
+            async with aiohttp.request(
+                "POST", f"{west[0].admin_url}/admin/v2/namespaces/public/default/deduplication", json=True
+            ) as answer:
+                assert answer.status == 204
+            assert (await passing(west[0])).policies.checks_messages
         await east[0].running.context.dynamic.set("replicationProducerQueueSize", "10")
         there, client = await listener(west[0]), await sender(east[0])
         await connected(east[0])
