@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -11,7 +12,7 @@ import pytest
 from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicator
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.testing.clusters import until
-from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+from magnetar.broker.testing.sessions import PATIENCE_SECONDS, MemoryBroker, ProtocolClient
 from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -240,6 +241,17 @@ async def test_of_a_partitioned_topic_the_partitions_are_replicated_and_it_is_no
         assert one.reason.value == "no remote"
         assert "its partitions are replicated" in one.detail
         assert f"{PASSING}-partition-1" in west[0].service.topics
+
+
+async def test_a_partitioned_topic_is_made_there_as_it_is_here() -> None:
+    async with passing_clusters() as (east, west):
+        resources, url = east[0].service.resources, west[0].admin_url
+        await resources.documents.update(resources.cluster_path("west"), lambda record: {**record, "serviceUrl": url})
+        async with aiohttp.request("PUT", f"{east[0].admin_url}{PATH}/partitions", json=3) as answer:
+            assert answer.status == 204
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await west[0].service.resources.partitions(TopicName.parse(PASSING)) != 3:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_lost_connection_is_made_again() -> None:

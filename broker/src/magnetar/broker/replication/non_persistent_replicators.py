@@ -20,9 +20,9 @@ from magnetar.broker.replication.remote_link import (
     SENT_ENTRIES_MAX,
     WINDOW_BYTES_MAX,
     RemoteLink,
-    RemoteLinks,
     RemoteProducers,
 )
+from magnetar.broker.replication.remote_links import RemoteLinks
 from magnetar.broker.replication.states import Reason, ReplicatorState
 from magnetar.broker.replication.topic_replicators import TopicRemote
 from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES

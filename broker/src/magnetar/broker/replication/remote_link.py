@@ -8,14 +8,12 @@ Facts: Pulsar `AbstractReplicator`, `PersistentTopic.closeReplProducersIfNoBackl
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.states import REPLICATOR_TRANSITIONS, Reason, ReplicatorState, reason_of
-from magnetar.broker.replication.statistics import replicator_statistics
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
@@ -235,43 +233,3 @@ class RemoteLink(ABC):
 
     def _become(self, state: ReplicatorState) -> None:
         self.state = REPLICATOR_TRANSITIONS.step(self.state, state)
-
-
-Link = TypeVar("Link", bound=RemoteLink)
-
-
-class RemoteLinks(Generic[Link]):
-    """Those that one topic has at present, whatever they lead to."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, Link] = {}
-        """By what they lead to."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether anybody lacks something that is to be brought."""
-        return any(one.backlog for one in self.running.values())
-
-    def update_rates(self, seconds: float) -> None:
-        """Turn counters into rates."""
-        for one in self.running.values():
-            one.counters.update_rates(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """Their part of `replication` in the topic's statistics."""
-        return {remote: replicator_statistics(one) for remote, one in self.running.items()}
-
-    async def rest(self) -> None:
-        """Nobody uses the topic: those that have brought everything close their producers, until `rouse`."""
-        await asyncio.gather(*(one.rest() for one in list(self.running.values())))
-
-    def rouse(self) -> None:
-        """Somebody uses the topic again."""
-        for one in self.running.values():
-            one.rouse()
-
-    def end_drained(self) -> None:
-        """Nothing comes any more: those that have brought everything let go of their connections."""
-        for one in self.running.values():
-            if not one.backlog:
-                one.terminate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
-from magnetar.broker.replication.remote_link import RemoteLinks
+from magnetar.broker.replication.remote_links import RemoteLinks
 from magnetar.broker.replication.replicator import Remote, Replicator
 
 if TYPE_CHECKING:
