@@ -314,7 +314,7 @@ PARTS: Final = (
             *("replication/outgoing", "replication/remote_partitions", "replication/remote_clusters"),
             *("replication/topic_replicators", "replication/replicator", "source_position"),
             *("replication/running_replicators", "replication/shadow_replicators", "replication/http_lookup"),
-            *("replication/remote_link", "replication/non_persistent_replicators"),
+            *("replication/remote_link", "replication/remote_links", "replication/non_persistent_replicators"),
             *("migration/migration", "migration/destinations", "migration/green_cluster"),
             *("replicated_subscriptions/snapshot_round", "replicated_subscriptions/kept_snapshots"),
         ),
