@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.replication.outgoing import Outgoing
+from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicator
+from magnetar.broker.replication.outgoing import Outgoing, UnstoredOutgoing
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.settings.broker import BrokerSettings
@@ -170,6 +171,39 @@ class Stage(World):
     def producer(self) -> StagedProducer:
         """The last one that was made."""
         return self.remote.producers[-1]
+
+
+class UnstoredStage(World):
+    """One replicator of a topic that stores nothing."""
+
+    def __init__(self, *, window_entries_max: int = 1_000) -> None:
+        super().__init__()
+        self.remote = StagedRemote()
+        self.replicator = NonPersistentReplicator(
+            "replicator", UnstoredOutgoing("east", "west"), self.remote, self.runtime, lambda: window_entries_max
+        )
+        self.published = 0
+
+    def begin(self) -> None:
+        self.replicator.start()
+        self.settle()
+
+    def publish(self, count: int = 1, payload: bytes = b"x", **fields: Any) -> None:
+        """One batch of so many messages, with sequence ids that go on."""
+        first, self.published = self.published, self.published + count
+        self.replicator.publish(
+            [stored_message(payload, **{"sequence_id": number, **fields}) for number in range(first, first + count)]
+        )
+
+    @property
+    def producer(self) -> StagedProducer:
+        """The last one that was made."""
+        return self.remote.producers[-1]
+
+    @property
+    def arrived(self) -> list[int]:
+        """The sequence ids of what was sent, in this order."""
+        return [one.sequence_id for one in self.remote.sent]
 
 
 class MemoryLedger:

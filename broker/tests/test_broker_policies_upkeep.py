@@ -354,6 +354,7 @@ class Following:
     def __init__(self, name: str) -> None:
         self.name = TopicName.parse(name)
         self.followed = 0
+        self.replicators = None
 
     def follow(self, _: object) -> None:
         self.followed += 1

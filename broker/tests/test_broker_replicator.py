@@ -9,7 +9,8 @@ from magnetar.broker.policies.effective import BrokerLevel, effective_policies
 from magnetar.broker.policies.limiter import RateLimiter
 from magnetar.broker.policies.model import Rate
 from magnetar.broker.replication import replicator as module
-from magnetar.broker.replication.replicator import WATCHDOG_SECONDS, WINDOW_BYTES_MAX
+from magnetar.broker.replication.remote_link import WINDOW_BYTES_MAX
+from magnetar.broker.replication.replicator import WATCHDOG_SECONDS
 from magnetar.broker.replication.states import Reason, ReplicatorState
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings

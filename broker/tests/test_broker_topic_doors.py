@@ -14,7 +14,7 @@ from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicDeleteMode, PolicySettings
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.backlog import check_quotas
-from magnetar.broker.topics.inactivity import may_be_deleted
+from magnetar.broker.topics.inactivity import is_idle
 from magnetar.broker.topics.limits import SubscribeLimiter, check_producer
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.broker.topics.producers import Producers
@@ -243,8 +243,8 @@ def test_an_idle_topic_stays_as_long_as_its_retention(minutes: int, *, deleted: 
         number_of_entries=5,
         last_active_seconds=0.0,
     )
-    assert may_be_deleted(topic, 15 * 60.0) is deleted
+    assert is_idle(topic, 15 * 60.0) is deleted
     topic.number_of_entries = 0
-    assert may_be_deleted(topic, 15 * 60.0)
+    assert is_idle(topic, 15 * 60.0)
     topic.producers.waiting.append(producer("waits"))
-    assert not may_be_deleted(topic, 15 * 60.0)
+    assert not is_idle(topic, 15 * 60.0)

@@ -13,6 +13,7 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, SharedParts, message
 from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.testing import MemoryBookies
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
@@ -26,18 +27,21 @@ Pair: TypeAlias = tuple[MemoryCluster, MemoryCluster]
 
 @asynccontextmanager
 async def two_clusters(
-    start_at: str = "earliest", *, transactions: bool = False, **settings: Any
+    start_at: str = "earliest", *, transactions: bool = False, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[Pair]:
-    """`east` and `west`, with a broker each; `settings` are those of policies."""
+    """`east` and `west`, with a broker each, which go by the clock; `settings` are those of policies."""
     policies, of_transactions = (
         PolicySettings(replication_start_at=start_at, **settings),
         TransactionSettings(enabled=transactions),
     )
     east, west = (
-        MemoryCluster(1, BrokerSettings(cluster_name=name, policies=policies, transactions=of_transactions))
+        MemoryCluster(0, BrokerSettings(cluster_name=name, policies=policies, transactions=of_transactions))
         for name in ("east", "west")
     )
     async with east, west:
+        for cluster in (east, west):
+            await cluster.add(clock=clock)
+            await cluster.settled()
         yield east, west
 
 
@@ -133,7 +137,7 @@ async def caught_up(at: MemoryBroker) -> None:
 
 @asynccontextmanager
 async def linked_clusters(**settings: Any) -> AsyncIterator[Pair]:
-    """The topic is replicated both ways."""
+    """The topic is replicated both ways. `settings` are those of `two_clusters`."""
     async with two_clusters(**settings) as (east, west):
         await name_cluster(east[0], "west", west[0].running.settings.service_url)
         await name_cluster(west[0], "east", east[0].running.settings.service_url)

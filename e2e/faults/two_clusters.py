@@ -29,9 +29,9 @@ def ask(server: MagnetarStandalone, method: str, path: str, body: object = None)
 
 
 @contextmanager
-def two_clusters(folder: Path) -> Iterator[dict[str, MagnetarStandalone]]:
-    """Each with metadata of its own; deduplication is on in both."""
-    servers = {name: MagnetarStandalone(folder / name, settings={"clusterName": name}) for name in CLUSTERS}
+def two_clusters(folder: Path, **settings: str) -> Iterator[dict[str, MagnetarStandalone]]:
+    """Each with metadata of its own and these settings; deduplication is on in both."""
+    servers = {name: MagnetarStandalone(folder / name, settings={"clusterName": name, **settings}) for name in CLUSTERS}
     try:
         for server in servers.values():
             server.start()

@@ -314,6 +314,7 @@ PARTS: Final = (
             *("replication/outgoing", "replication/remote_partitions", "replication/remote_clusters"),
             *("replication/topic_replicators", "replication/replicator", "source_position"),
             *("replication/running_replicators", "replication/shadow_replicators", "replication/http_lookup"),
+            *("replication/remote_link", "replication/remote_links", "replication/non_persistent_replicators"),
             *("migration/migration", "migration/destinations", "migration/green_cluster"),
             *("replicated_subscriptions/snapshot_round", "replicated_subscriptions/kept_snapshots"),
         ),
@@ -324,6 +325,7 @@ PARTS: Final = (
             *("broker_replicator_markers", "broker_replicator", "broker_topic_replicators"),
             *("broker_shadow_topics", "broker_replication_http_lookup", "broker_replication_transactions"),
             *("broker_replication_one_store", "broker_migration", "broker_replicated_subscription_parts"),
+            *("broker_non_persistent_replicator", "broker_resting_replicators"),
         ),
     ),
     Part(

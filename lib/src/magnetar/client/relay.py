@@ -15,7 +15,7 @@ from magnetar.client.errors import ConnectionFailed, TimedOut
 from magnetar.client.topic_end import ClientParts
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position, signed64
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.errors import PulsarError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
@@ -61,7 +61,8 @@ class RelayProducer:
     def __init__(self, parts: ClientParts, topic: TopicName, name: str, receiver: RelayReceiver) -> None:
         self.topic = topic
         self.by_position = False
-        """Whether receipts name the source position; else they name the sequence id only."""
+        """Whether receipts name the source position; else they name the sequence id only, as those of topics that store
+        nothing always do."""
         self._parts = parts
         self._name = name
         self._receiver: RelayReceiver | None = receiver
@@ -114,7 +115,7 @@ class RelayProducer:
         if connection.closed or self._lost_meanwhile:
             raise ConnectionFailed(f"{connection.address.host_and_port} closed {self.topic} as soon as it was open")
         self._connection = connection
-        self.by_position = connection.answers_positions
+        self.by_position = connection.answers_positions and self.topic.domain == PERSISTENT
 
     async def schema_version(self, schema: Schema) -> bytes:
         """The version that the other cluster has of a schema, after registering it. Raises as `open` does."""

@@ -176,9 +176,9 @@ def reason_to_skip(
     return None
 
 
-def rewritten(look: EntryLook, position: Position, origin: bytes, schema_version: bytes | None) -> bytes:
-    """The entry as it is sent: headers and payload of a SEND. `origin` is the local cluster, encoded as `origin_field`
-    does; `schema_version` is the remote's, None where there is none."""
+def rewritten(look: EntryLook, position: Position | None, origin: bytes, schema_version: bytes | None) -> bytes:
+    """The entry as it is sent: headers and payload of a SEND. `position` is None for one that is not stored; `origin`
+    is the local cluster, encoded as `origin_field` does; `schema_version` is the remote's, None where there is none."""
     data = look.data
     parts: list[bytes] = []
     at = look.start
@@ -187,9 +187,11 @@ def rewritten(look: EntryLook, position: Position, origin: bytes, schema_version
         parts.append(data[at : dropped[index]])
         at = dropped[index + 1]
     parts.append(data[at : look.end])
-    place = b"%d:%d" % position
-    value = _SOURCE_KEY + b"\x12" + varint(len(place)) + place
-    parts += (origin, b"\x22", varint(len(value)), value)
+    parts.append(origin)
+    if position is not None:
+        place = b"%d:%d" % position
+        value = _SOURCE_KEY + b"\x12" + varint(len(place)) + place
+        parts += (b"\x22", varint(len(value)), value)
     if schema_version is not None:
         parts += (_SCHEMA_TAG, varint(len(schema_version)), schema_version)
     metadata = b"".join(parts)
@@ -300,3 +302,27 @@ class ShadowOutgoing:
         if ttl_seconds > 0 and now_ms > look.publish_time_ms + ttl_seconds * 1000:
             return Skipped.EXPIRED
         return EntryToSend(look, position, shadow_form(look, position, self._origin), shadowed=True)
+
+
+class UnstoredOutgoing:
+    """Decides for one remote cluster what goes there of a topic that stores nothing. (Pulsar:
+    `NonPersistentReplicator.sendMessage`)"""
+
+    __slots__ = ("_origin", "_remote")
+
+    def __init__(self, local: str, remote: str) -> None:
+        self._origin = origin_field(local)
+        self._remote = remote.encode()
+
+    def decide(self, data: bytes, position: Position) -> EntryToSend | Skipped:
+        """The message to send, or why it is not sent. `position` tells it from others under way. Its version of a
+        schema stays this cluster's, as at Apache's: to ask for the other one would take longer than it may wait."""
+        try:
+            look = look_at(data)
+        except BadMetadata:
+            return Skipped.UNREADABLE
+        if look.replicated[1]:
+            return Skipped.REPLICATED
+        if look.replicate_to and self._remote not in look.replicate_to:
+            return Skipped.ADDRESSED
+        return EntryToSend(look, position, rewritten(look, None, self._origin, look.schema_version))

@@ -24,7 +24,7 @@ from magnetar.broker.replication.states import NoRemote
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.limits import MIB
-from magnetar.core.topic_name import java_url_encode
+from magnetar.core.topic_name import PERSISTENT, java_url_encode
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
@@ -106,10 +106,16 @@ class RemotePartitions:
         return self._settings().policies.remote_topics_created
 
     async def ensure(self, partition: TopicName, cluster: str) -> None:
-        """Before a partition is replicated: the other cluster has its topic, with as many partitions at least.
+        """Before a topic is replicated: of a partition, the other cluster has its topic, with as many partitions at
+        least.
 
         Raises `NoRemote` when it cannot be had there, and whatever keeps the other cluster from being asked."""
-        if partition.partition_index < 0 or not self.enabled:
+        if partition.partition_index < 0:
+            if partition.domain != PERSISTENT and await self._resources.partitions(partition):
+                # It may be loaded all the same, and the other cluster would take its name for that of the partitions.
+                raise NoRemote(f"{partition} is a partitioned topic: its partitions are replicated, it is not")
+            return
+        if not self.enabled:
             return
         topic = partition.partitioned_name()
         count = await self._resources.partitions(topic)

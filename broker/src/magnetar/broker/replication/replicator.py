@@ -12,15 +12,17 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
-from magnetar.broker.replication.counters import Counters
 from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, ShadowOutgoing, Skipped
-from magnetar.broker.replication.states import (
-    REPLICATOR_TRANSITIONS,
-    Reason,
-    ReplicatorState,
-    SchemaUnknown,
-    reason_of,
+from magnetar.broker.replication.remote_link import (
+    COSTS_AS_ENTRIES,
+    PAUSE_SECONDS_MAX,
+    PAUSE_SECONDS_MIN,
+    SENT_ENTRIES_MAX,
+    WINDOW_BYTES_MAX,
+    RemoteLink,
+    RemoteProducers,
 )
+from magnetar.broker.replication.states import Reason, ReplicatorState, SchemaUnknown, reason_of
 from magnetar.broker.subscriptions.dispatch_turns import SLICE_BYTES
 from magnetar.broker.subscriptions.entry_reader import EntryReader, ReadState, SubscriptionRuntime
 from magnetar.core.backoff import Backoff
@@ -31,7 +33,7 @@ from magnetar.wire.pulsar.errors import PulsarError
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.visibility import Visibility
-    from magnetar.client.relay import RelayProducer, RelayReceiver
+    from magnetar.client.relay import RelayProducer
     from magnetar.core.clock import TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
@@ -39,19 +41,8 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-PAUSE_SECONDS_MIN: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 60.0
-"""Between two attempts to connect, as Apache's replicators."""
-
-READ_ENTRIES_MAX: Final = 100
 READ_BYTES_MAX: Final = 5 * MIB
-"""Apache's defaults of `dispatcherMaxReadBatchSize` and `dispatcherMaxReadSizeBytes`."""
-
-WINDOW_BYTES_MAX: Final = 16 * MIB
-"""Sent and without a receipt, of one replicator; the entries of one read may come on top."""
-
-COSTS_AS_ENTRIES: Final = 3
-"""What an entry counts for in a turn, beside one that is dispatched: its metadata is rewritten, in plain Python."""
+"""Apache's default of `dispatcherMaxReadSizeBytes`."""
 
 TURN_MARKERS_BYTES_MAX: Final = 64 * KIB
 """Markers of the remote cluster that are read in one turn, and one more: reading these costs some 10 ms."""
@@ -66,20 +57,16 @@ SCHEMAS_MAX: Final = 1_000
 """Versions of schemas whose number at the remote is remembered; topics with more ask again."""
 
 
-class Remote(Protocol):
+class Remote(RemoteProducers, Protocol):
     """The other cluster, as one replicator needs it."""
-
-    async def producer(self, receiver: RelayReceiver) -> RelayProducer:
-        """A producer, not open yet. `NoRemote`: nothing says where the cluster is."""
-        ...
 
     async def schema(self, version: bytes) -> Schema:
         """A version of the topic's schema in this cluster. `SchemaUnknown` when it is gone, or never was."""
         ...
 
 
-class Replicator:
-    """Sends to one remote cluster until it is terminated."""
+class Replicator(RemoteLink):
+    """Sends what is stored to one remote cluster until it is terminated."""
 
     def __init__(
         self,
@@ -91,24 +78,16 @@ class Replicator:
         visibility: Callable[[], Visibility | None],
         window_entries_max: Callable[[], int],
     ) -> None:
-        self.label = label
+        super().__init__(label, remote, runtime)
         self.cursor = cursor
-        self.state = ReplicatorState.DISCONNECTED
-        self.reason = Reason.NONE
-        self.detail = ""
-        """What the error said that `reason` stands for."""
-        self.counters = Counters()
         self.ttl_seconds = 0
-        self.connected_since_ms = 0
         self.on_marker: Callable[[Position, bytes], None] | None = None
         """Told of the markers by which the remote cluster asks or tells something, as stored; None: nobody is."""
         self._outgoing = outgoing
         self._remote = remote
-        self._runtime = runtime
         self._visibility = visibility
         self._window_entries_max = window_entries_max
         self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
-        self._producer: RelayProducer | None = None
         self._reader = EntryReader(cursor, runtime, self, label)
         self._schemas: dict[bytes, bytes] = {}
         self._registering = False
@@ -116,25 +95,13 @@ class Replicator:
         self._stored: list[Position] = []
         self._flush_timer: TimerHandle | None = None
         self._waits_for_turn = False
-        self._retry_timer: TimerHandle | None = None
         self._watchdog_timer: TimerHandle | None = None
-        self._pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
         self._schema_pauses = Backoff(PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
         self._progress = 0
         self._progress_seen = -1
         self._behind_since_ms = 0
 
     # --- for the topic
-
-    @property
-    def connected(self) -> bool:
-        """Whether it has a producer at the remote cluster."""
-        return self.state is ReplicatorState.STARTED
-
-    @property
-    def address(self) -> str:
-        """Where it is connected to; empty when it is not."""
-        return "" if self._producer is None else self._producer.remote_address
 
     @property
     def receipts_by_position(self) -> bool:
@@ -158,12 +125,13 @@ class Replicator:
     def start(self) -> None:
         """Connect, and send what there is."""
         self._arm_watchdog()
-        self._connect()
+        super().start()
 
     def wake(self) -> None:
         """There may be entries to send."""
         if not self._behind_since_ms:
             self._behind_since_ms = self._runtime.clock.now_ms()
+        self.rouse()
         self._pump()
 
     def follow(self, ttl_seconds: int, *limiters: RateLimiter | None) -> None:
@@ -174,89 +142,34 @@ class Replicator:
         self._limiters = tuple([one for one in limiters if one is not None])
         self._pump()
 
-    def terminate(self) -> None:
-        """Send nothing more and touch the cursor no more; a read under way is dropped when it comes."""
-        if self.state in (ReplicatorState.TERMINATING, ReplicatorState.TERMINATED):
-            return
-        self._flush()
-        self._become(ReplicatorState.TERMINATING)
+    def _let_go(self) -> None:
+        """It touches the cursor no more; a read under way is dropped when it comes."""
         self._runtime.turns.leave(self)
-        for timer in (self._flush_timer, self._retry_timer, self._watchdog_timer):
+        for timer in (self._flush_timer, self._watchdog_timer):
             if timer is not None:
                 timer.cancel()
-        self._flush_timer = self._retry_timer = self._watchdog_timer = None
+        self._flush_timer = self._watchdog_timer = None
         for limiter in self._limiters:
             limiter.forget(self._pump)
         self._limiters = NO_LIMITERS
         self._reader.let_go()
-        self._runtime.spawn(self._end())
-
-    async def _end(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
-        self._become(ReplicatorState.TERMINATED)
 
     async def wait_until_idle(self) -> None:
         """Wait for the read under way, if there is one."""
         await self._reader.wait_until_idle()
 
-    # --- connecting
+    # --- the producer comes and goes
 
-    def _connect(self) -> None:
-        self._retry_timer = None
-        if self.state is ReplicatorState.DISCONNECTED:
-            self._become(ReplicatorState.STARTING)
-            self._runtime.spawn(self._open())
-
-    async def _open(self) -> None:
-        producer: RelayProducer | None = None
-        try:
-            producer = await self._remote.producer(self)
-            await producer.open()
-        except MagnetarError as error:
-            if self.state is ReplicatorState.STARTING:
-                self._disconnected(error)
-            return
-        if self.state is not ReplicatorState.STARTING:
-            await producer.close()
-            return
-        self._producer = producer
-        self.connected_since_ms = self._runtime.clock.now_ms()
+    def _opened(self) -> None:
         self._schemas.clear()
-        self._become(ReplicatorState.STARTED)
-        self._clear_reason()
         self._pump()
 
-    def relay_ended(self, error: MagnetarError) -> None:
-        """The producer is gone: what has no receipt is sent again."""
-        if self.state is ReplicatorState.STARTED:
-            self._producer = None
-            self._disconnected(error)
-
-    def _disconnected(self, error: MagnetarError) -> None:
-        """From now on without a producer; another attempt follows."""
+    def _before_loss(self) -> None:
         self._flush()
-        self._become(ReplicatorState.DISCONNECTED)
-        self._stand_still(reason_of(error), str(error))
+
+    def _after_loss(self) -> None:
+        """What has no receipt is sent again."""
         self._reader.rewind()
-        self._retry_timer = self._runtime.call_later(self._pauses.next_seconds(), self._connect)
-
-    def _begin_again(self, reason: Reason, detail: str) -> None:
-        """Close the producer and start from the mark-delete position."""
-        self._flush()
-        self._become(ReplicatorState.DISCONNECTING)
-        self._stand_still(reason, detail)
-        self._runtime.spawn(self._reconnect())
-
-    async def _reconnect(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
-        if self.state is ReplicatorState.DISCONNECTING:
-            self._become(ReplicatorState.DISCONNECTED)
-            self._reader.rewind()
-            self._retry_timer = self._runtime.call_later(self._pauses.next_seconds(), self._connect)
 
     # --- sending
 
@@ -312,7 +225,7 @@ class Replicator:
         """Entries and bytes that may be read now; 0: `_pump` is called when there are some again."""
         producer = self._producer
         assert producer is not None
-        count, size_bytes = min(READ_ENTRIES_MAX, self._window_entries_max() - producer.unanswered), READ_BYTES_MAX
+        count, size_bytes = min(SENT_ENTRIES_MAX, self._window_entries_max() - producer.unanswered), READ_BYTES_MAX
         for limiter in self._limiters:
             messages, bytes_left = limiter.room()
             if messages <= 0 or bytes_left <= 0:
@@ -466,7 +379,7 @@ class Replicator:
         """EntryReader: free again."""
         self._pump()
 
-    # --- watchdog and state
+    # --- watchdog
 
     def _arm_watchdog(self) -> None:
         self._watchdog_timer = self._runtime.call_later(WATCHDOG_SECONDS, self._look_after)
@@ -484,14 +397,3 @@ class Replicator:
             self._begin_again(Reason.SILENT, f"nothing went on for {WATCHDOG_SECONDS:g} s")
         elif self.state is ReplicatorState.STARTED:
             self._pump()
-
-    def _stand_still(self, reason: Reason, detail: str) -> None:
-        if (reason, detail) != (self.reason, self.detail) and detail:
-            logger.warning("%s stands still, %s: %s", self.label, reason.value, detail)
-        self.reason, self.detail = reason, detail
-
-    def _clear_reason(self) -> None:
-        self.reason, self.detail = Reason.NONE, ""
-
-    def _become(self, state: ReplicatorState) -> None:
-        self.state = REPLICATOR_TRANSITIONS.step(self.state, state)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
+from magnetar.broker.replication.remote_links import RemoteLinks
 from magnetar.broker.replication.replicator import Remote, Replicator
-from magnetar.broker.replication.statistics import replicator_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class _Visible:
         self._ask = None
 
 
-class RunningReplicators:
+class RunningReplicators(RemoteLinks[Replicator]):
     """What is common to them. Whoever derives from it says which ones run."""
 
     def __init__(
@@ -45,23 +45,13 @@ class RunningReplicators:
         ledger: ManagedLedger,
         visibility: Callable[[], Visibility | None],
     ) -> None:
-        self.running: dict[str, Replicator] = {}
-        """By what they lead to."""
+        super().__init__()
         self._world = world
         self._name = name
         self._ledger = ledger
         self._visibility = _Visible(visibility)
         self._limiters: dict[str, RateLimiter | None] = {}
         ledger.appends.on_appended.append(self._wake)
-
-    def update_rates(self, seconds: float) -> None:
-        """Turn counters into rates."""
-        for one in self.running.values():
-            one.counters.update_rates(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """Their part of `replication` in the topic's statistics."""
-        return {remote: replicator_statistics(one) for remote, one in self.running.items()}
 
     def _wake(self) -> None:
         for one in self.running.values():

@@ -18,7 +18,7 @@ class ReplicatorState(enum.Enum):
     """It connects to the remote cluster."""
     STARTED = "Started"
     DISCONNECTING = "Disconnecting"
-    """It closes its producer, to begin again from what the cursor says."""
+    """It closes its producer: to begin again from what the cursor says, or because nobody uses the topic."""
     TERMINATING = "Terminating"
     TERMINATED = "Terminated"
 
@@ -62,6 +62,10 @@ class Reason(enum.Enum):
     """What comes next belongs to a transaction that has not ended, or comes after it."""
     SILENT = "silent"
     """The watchdog found that nothing went on."""
+    FULL = "full"
+    """The remote cluster takes less than comes: the topic keeps nothing, and the rest is dropped."""
+    IDLE = "idle"
+    """Nobody uses the topic, and the remote cluster has everything: it connects with the next producer or message."""
 
 
 class NoRemote(Misuse):

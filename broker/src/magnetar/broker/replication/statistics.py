@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.subscriptions.statistics import iso_time
 
+if TYPE_CHECKING:
+    from magnetar.broker.replication.remote_link import RemoteLink
 
-def replicator_statistics(replicator: Replicator) -> dict[str, Any]:
-    """Pulsar `ReplicatorStats`, with `state`, `reason` and `reasonDetail` of our own."""
+
+def replicator_statistics(replicator: RemoteLink) -> dict[str, Any]:
+    """Pulsar `ReplicatorStats`, or `NonPersistentReplicatorStats`, with `state`, `reason` and `reasonDetail` of our
+    own."""
     counters = replicator.counters
     messages, size_bytes, expired = counters.rates
     return {
@@ -27,6 +30,7 @@ def replicator_statistics(replicator: Replicator) -> dict[str, Any]:
         "connected": replicator.connected,
         "replicationDelayInSeconds": int(replicator.delay_seconds()),
         **(_outbound(replicator) if replicator.connected else {}),
+        **({} if replicator.keeps else {"msgDropRate": counters.drop_rate, "msgDropCount": counters.dropped}),
         "state": replicator.state.value,
         "reason": replicator.reason.value,
         "reasonDetail": replicator.detail,
@@ -34,6 +38,6 @@ def replicator_statistics(replicator: Replicator) -> dict[str, Any]:
     }
 
 
-def _outbound(replicator: Replicator) -> dict[str, Any]:
+def _outbound(replicator: RemoteLink) -> dict[str, Any]:
     since = iso_time(replicator.connected_since_ms)
     return {"outboundConnection": replicator.address, "outboundConnectedSince": since}

@@ -43,7 +43,7 @@ def is_replicated(name: TopicName) -> bool:
     return not belongs_to_brokers(name) or name.partitioned_name().local_name == CHANGE_EVENTS
 
 
-class _TopicRemote:
+class TopicRemote:
     """A `Remote`: one topic at one other cluster."""
 
     def __init__(self, world: ReplicationWorld, topic: TopicName, cluster: str, producer_name: str) -> None:
@@ -87,11 +87,6 @@ class TopicReplicators(RunningReplicators):
         self._closed = False
         self._retry_timer: TimerHandle | None = None
         self._on_marker: Callable[[Position, bytes], None] | None = None
-
-    @property
-    def behind(self) -> bool:
-        """Whether another cluster lacks something."""
-        return any(one.backlog for one in self.running.values())
 
     @property
     def wanted(self) -> bool:
@@ -141,12 +136,6 @@ class TopicReplicators(RunningReplicators):
             one.on_marker = None
             one.terminate()
         self._leave()
-
-    def end_drained(self) -> None:
-        """Nothing comes any more: those that have brought everything let go of their connections."""
-        for one in self.running.values():
-            if not one.backlog:
-                one.terminate()
 
     def _settle_later(self) -> None:
         self._retry_timer = None
@@ -207,7 +196,7 @@ class TopicReplicators(RunningReplicators):
         cursor = await self._ledger.open_cursor(cursor_name, start)
         if self._closed:
             return
-        remote = _TopicRemote(world, self._name, cluster, producer_name)
+        remote = TopicRemote(world, self._name, cluster, producer_name)
         self.running[cluster] = replicator = self._made(cluster, cursor, Outgoing(local, cluster), remote)
         replicator.on_marker = self._on_marker
         assert self._policies is not None

@@ -18,6 +18,7 @@ from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import EARLIEST
+from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
@@ -177,7 +178,7 @@ class ProducerCommands:
         if request.initial_subscription_name:
             await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.initial_subscription_name)
         topic = await self._service.topic(name, create=await self._may_create(name, request.producer_name))
-        identity = self._identity(request)
+        identity = self._identity(request, name)
         identity.name = identity.name or await self._service.new_producer_name()
         producer = Producer(identity, self, self._session.context.clock.now_ms())
         topic.refuse_when_migrated()
@@ -190,7 +191,7 @@ class ProducerCommands:
         # Somebody deletes a shadow, and its source goes on telling it: no topic of its own comes of that.
         return not is_shadow_producer(producer_name) and await self._service.may_create(name)
 
-    def _identity(self, request: CommandProducer) -> ProducerIdentity:
+    def _identity(self, request: CommandProducer, topic: TopicName) -> ProducerIdentity:
         identity = ProducerIdentity(request.producer_id, request.producer_name)
         identity.epoch = request.epoch
         identity.user_provided_name = request.user_provided_producer_name and bool(request.producer_name)
@@ -200,7 +201,8 @@ class ProducerCommands:
         identity.metadata = {pair.key: pair.value for pair in request.metadata}
         identity.address = self._session.peer_address
         identity.client_version = self._session.client_version
-        identity.source_positions = self._session.source_positions
+        # What a topic that stores nothing is sent has no position, whatever the client can do.
+        identity.source_positions = self._session.source_positions and topic.domain == PERSISTENT
         return identity
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:

@@ -1,4 +1,8 @@
-"""Topics that nobody uses are deleted. (Pulsar: `PersistentTopic.checkGC`, `NonPersistentTopic.checkGC`)"""
+"""Topics that nobody uses are deleted. (Pulsar: `PersistentTopic.checkGC`, `NonPersistentTopic.checkGC`)
+
+What other clusters replicate to a topic does not make it used: two of them would else keep each other's topic for ever.
+So each lets its own ways to the others rest first, and the topic goes once none of theirs leads to it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
 
 def is_active(topic: Topic) -> bool:
     """Whether somebody uses the topic, or is going to: who is connected, and subscriptions (that lag behind)."""
-    if topic.producers.by_name or topic.producers.waiting:
+    if topic.producers.waiting or any(not one.is_replicator for one in topic.producers.by_name.values()):
         return True
     if topic.replicators is not None and topic.replicators.behind:
         return True
@@ -26,8 +30,9 @@ def is_active(topic: Topic) -> bool:
     return any(one.consumers or one.backlog for one in topic.subscriptions.values())
 
 
-def may_be_deleted(topic: Topic, now_seconds: float) -> bool:
-    """Whether nobody used it for long enough and nothing in it is to be kept. Remembers when somebody does."""
+def is_idle(topic: Topic, now_seconds: float) -> bool:
+    """Whether nobody used it for long enough and nothing in it is to be kept: its ways to other clusters may rest, and
+    without any from there it may be deleted. Remembers when somebody does use it."""
     policy = topic.policies.inactive_topics
     if not policy.delete or topic.of_broker or topic.closing:
         return False
@@ -35,6 +40,13 @@ def may_be_deleted(topic: Topic, now_seconds: float) -> bool:
         topic.last_active_seconds = now_seconds
         return False
     return now_seconds - topic.last_active_seconds > policy.after_seconds and not _retained(topic, now_seconds)
+
+
+def may_rest(topic: Topic) -> bool:
+    """Whether the ways of an idle topic may rest: each message that comes has them open again, and others may come as
+    often as somewhere else somebody publishes."""
+    silent_ms = topic.clock.now_ms() - topic.last_publish_ms
+    return not topic.producers.by_name or silent_ms > topic.policies.inactive_topics.after_seconds * 1000
 
 
 def _retained(topic: Topic, now_seconds: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.states import LoadedTopicState
@@ -21,9 +23,14 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+if TYPE_CHECKING:
+    from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicators
+
 
 class NonPersistentTopic(TopicBase):
     """Owns its producers and subscriptions; lives as long as the broker does or until it is unloaded."""
+
+    replicators: NonPersistentReplicators | None
 
     def __init__(
         self,
@@ -83,15 +90,15 @@ class NonPersistentTopic(TopicBase):
         entries = [Entry(0, 0, payload) for payload in batch.payloads]
         for subscription in self.subscriptions.values():
             subscription.publish(entries)
+        if self.replicators is not None and not batch.producer.is_replicator:
+            self.replicators.publish(batch.payloads)
         batch.producer.not_stored(batch)
 
     async def add_producer(self, producer: Producer, admitted: Admitted) -> bool:
         """Let a producer in. True when it has to wait: then `admitted` is called once its turn (or the end) comes."""
         self._refuse_when_closing()
         self._check_limits(producer)
-        waits = await self.admission.add(producer, admitted)
-        self._refuse_when_closing()
-        return waits
+        return await self._let_in(producer, admitted)
 
     async def create_subscription(
         self, name: str, start: Position, properties: dict[str, str] | None = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.topics.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topics.topic import PersistentTopic, Topic
-from magnetar.core.topic_name import PERSISTENT, TopicName
+from magnetar.core.topic_name import TopicName
 
 if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.core.clock import CallLater, Clock
-
-logger: Final = logging.getLogger(__name__)
-
-TOLD_MAX: Final = 10_000
-"""Topics that are remembered as told of; beyond, the oldest may be told of once more."""
 
 
 class Replicating(Protocol):
@@ -54,7 +49,6 @@ class Replication:
         self._rng = rng if rng is not None else Random()  # noqa: S311 - Pauses, no secrets.
         self._world: ReplicationWorld | None = None
         self._snapshots: SnapshotWorld | None = None
-        self._told: dict[str, None] = {}
 
     async def prepare(self, topic: PersistentTopic) -> None:
         """Before anybody may publish to a topic that is being loaded: cursors that are new begin before what comes.
@@ -69,8 +63,7 @@ class Replication:
     def follow(self, topic: Topic, policies: EffectivePolicies) -> None:
         """These policies hold for a topic from now on."""
         if not isinstance(topic, PersistentTopic):
-            if policies.remote_clusters and not topic.of_broker:
-                self._tell(topic, policies)
+            self._follow_unstored(topic, policies)
             return
         self._equip(topic, policies)
         self._follow_shadows(topic, policies)
@@ -97,6 +90,15 @@ class Replication:
             topic.replicators = TopicReplicators(self._opened(), topic.name, topic.ledger, _visibility_of(topic))
             if self._service.settings.policies.replicated_subscriptions:
                 self._equip_subscriptions(topic, topic.replicators)
+
+    def _follow_unstored(self, topic: NonPersistentTopic, policies: EffectivePolicies) -> None:
+        if (topic.replicators is None and not policies.remote_clusters) or topic.closing or topic.of_broker:
+            return
+        if topic.replicators is None:
+            from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicators
+
+            topic.replicators = NonPersistentReplicators(self._opened(), topic.name)
+        topic.replicators.follow(policies)
 
     def _follow_shadows(self, topic: PersistentTopic, policies: EffectivePolicies) -> None:
         if topic.closing or topic.of_broker or topic.source is not None:
@@ -140,7 +142,7 @@ class Replication:
     def partitions_changed(self, name: TopicName, partitions: int, policies: EffectivePolicies | None) -> None:
         """A partitioned topic was made or enlarged here: other clusters are to have it, too."""
         clusters = () if policies is None else policies.remote_clusters
-        if clusters and name.domain == PERSISTENT and not belongs_to_brokers(name):
+        if clusters and not belongs_to_brokers(name):
             self._service.spawn(self._opened().partitions.bring_to(name, partitions, clusters))
 
     def stop(self) -> None:
@@ -148,16 +150,6 @@ class Replication:
         if self._world is not None:
             self._world.partitions.stop()
             self._service.spawn(self._world.remotes.close())
-
-    def _tell(self, topic: Topic, policies: EffectivePolicies) -> None:
-        if str(topic.name) in self._told:
-            return
-        self._told[str(topic.name)] = None
-        if len(self._told) > TOLD_MAX:
-            del self._told[next(iter(self._told))]
-        logger.warning(
-            "%s is not persistent and is not replicated to %s", topic.name, ", ".join(policies.remote_clusters)
-        )
 
 
 def _visibility_of(topic: PersistentTopic) -> Callable[[], Visibility | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.broker.compaction.entries import StoredEntries, TopicEntries
 from magnetar.broker.compaction.threshold import wanted as compaction_wanted
@@ -54,6 +54,9 @@ from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+if TYPE_CHECKING:
+    from magnetar.broker.replication.topic_replicators import TopicReplicators
+
 logger: Final = logging.getLogger(__name__)
 
 _OPEN: Final = LoadedTopicState.OPEN
@@ -61,6 +64,8 @@ _OPEN: Final = LoadedTopicState.OPEN
 
 class PersistentTopic(TopicBase):
     """Owns its producers and subscriptions; sessions hold references that `close` takes back."""
+
+    replicators: TopicReplicators | None
 
     __slots__ = (
         "_checks_messages",
@@ -232,8 +237,7 @@ class PersistentTopic(TopicBase):
             # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
         self._check_limits(producer)
-        waits = await self.admission.add(producer, admitted)
-        self._refuse_when_closing()
+        waits = await self._let_in(producer, admitted)
         if self.deduplication is not None:
             self.deduplication.producer_added(producer.name)
         return waits
@@ -330,7 +334,9 @@ class PersistentTopic(TopicBase):
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a subscription with its position. Connected consumers forbid it unless forced."""
         subscription = self.subscriptions.get(name)
-        if subscription is None and not self._deletion_begun(name):
+        # A deletion that had no answer may have left its cursor.
+        begun = name in self.ledger.cursors and not name.startswith(RESERVED_SUBSCRIPTIONS)
+        if subscription is None and not begun:
             raise PulsarError(ServerError.SUBSCRIPTION_NOT_FOUND, "Subscription not found")
         if subscription is not None:
             if subscription.consumers and not force:
@@ -351,10 +357,6 @@ class PersistentTopic(TopicBase):
             except ManagedLedgerFenced as error:
                 self._on_lost(self, error)
                 raise
-
-    def _deletion_begun(self, name: str) -> bool:
-        """Whether a deletion of this subscription had no answer, so that its cursor may still be stored."""
-        return name in self.ledger.cursors and not name.startswith(RESERVED_SUBSCRIPTIONS)
 
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None
@@ -405,11 +407,9 @@ class PersistentTopic(TopicBase):
         self._become(LoadedTopicState.ABANDONED)
         await self._end_work()
         self._disconnect()
-        if self.pending_acks is None:
-            await self.ledger.abandon()
-        else:
-            # Both at once: nothing may be written any more.
-            await asyncio.gather(self.ledger.abandon(), self.pending_acks.abandon())
+        # All at once: nothing may be written any more.
+        others = () if self.pending_acks is None else (self.pending_acks.abandon(),)
+        await asyncio.gather(self.ledger.abandon(), *others)
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""

@@ -16,7 +16,7 @@ from magnetar.broker.states import TOPIC_TRANSITIONS, LoadedTopicState
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.topics.limits import check_new_subscription, check_producer
 from magnetar.broker.topics.producer import Producer
-from magnetar.broker.topics.producer_admission import ProducerAdmission
+from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.producers import Producers
 from magnetar.core.clock import Clock
 from magnetar.core.topic_name import TopicName
@@ -24,7 +24,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.topic_subscriptions import ReplicatedSubscriptions
-    from magnetar.broker.replication.replicator import Replicator
+    from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicators
+    from magnetar.broker.replication.remote_link import RemoteLink
     from magnetar.broker.replication.shadow_replicators import ShadowReplicators
     from magnetar.broker.replication.topic_replicators import TopicReplicators
 
@@ -80,7 +81,7 @@ class TopicBase:
         self.publish_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         """Those of its groups."""
         self.dispatch_limiters: tuple[RateLimiter, ...] = NO_LIMITERS
-        self.replicators: TopicReplicators | None = None
+        self.replicators: TopicReplicators | NonPersistentReplicators | None = None
         """What brings its messages to other clusters; None: nothing does."""
         self.shadow_replicators: ShadowReplicators | None = None
         """What tells its shadow topics of its entries; None: it has had none."""
@@ -94,9 +95,9 @@ class TopicBase:
         self._clock = clock
 
     @property
-    def all_replicators(self) -> dict[str, Replicator]:
+    def all_replicators(self) -> dict[str, RemoteLink]:
         """Those that run: by cluster, and by the name of the shadow topic."""
-        found: dict[str, Replicator] = {}
+        found: dict[str, RemoteLink] = {}
         for some in (self.replicators, self.shadow_replicators):
             if some is not None:
                 found.update(some.running)
@@ -138,6 +139,15 @@ class TopicBase:
     def leaving(self, subscription: str) -> asyncio.Future[None] | None:
         """Done when a subscription that leaves this broker has left; None: it does not leave."""
         return None
+
+    async def _let_in(self, producer: Producer, admitted: Admitted) -> bool:
+        """Let a producer in that nothing keeps out; True when it has to wait. A client's has the ways to other clusters
+        open, if they rest."""
+        waits = await self.admission.add(producer, admitted)
+        self._refuse_when_closing()
+        if self.replicators is not None and not producer.is_replicator:
+            self.replicators.rouse()
+        return waits
 
     def disconnect_producers(self) -> None:
         """Have those that publish look the topic up again."""

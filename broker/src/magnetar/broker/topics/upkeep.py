@@ -263,15 +263,20 @@ class Upkeep:
         self._service.ledgers.cache_rates.end_period(self._service.settings.storage_statistics_seconds)
 
     def _check_activity(self, topic: Topic) -> Work | None:
-        if not inactivity.may_be_deleted(topic, self._service.clock.monotonic_seconds()):
-            return None
-        return lambda: self._delete_inactive(topic)
+        return (lambda: self._let_idle_go(topic)) if self._is_idle(topic) else None
 
-    async def _delete_inactive(self, topic: Topic) -> None:
+    def _is_idle(self, topic: Topic) -> bool:
+        return inactivity.is_idle(topic, self._service.clock.monotonic_seconds())
+
+    async def _let_idle_go(self, topic: Topic) -> None:
+        """Have its ways to other clusters rest, and delete it once none comes from there."""
         service, name = self._service, topic.name
-        if service.topics.get(str(name)) is not topic:
+        if service.topics.get(str(name)) is not topic or not self._is_idle(topic):
             return
-        if not inactivity.may_be_deleted(topic, service.clock.monotonic_seconds()):
+        if topic.replicators is not None and inactivity.may_rest(topic):
+            await topic.replicators.rest()
+        # Looked at after the wait: from here to the deletion nobody comes in between.
+        if topic.producers.by_name or service.topics.get(str(name)) is not topic or not self._is_idle(topic):
             return
         try:
             await service.delete(name, force=False)

@@ -8,7 +8,12 @@ from typing import Any, Final
 from magnetar.broker.admin.brokers.compaction_metrics import COMPACTION_METRICS, compaction_values
 from magnetar.broker.admin.brokers.metric_text import Definition, Row, escape, labelled, metric
 from magnetar.broker.admin.brokers.offload_metrics import OFFLOAD_METRICS, offload_values
-from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
+from magnetar.broker.admin.brokers.replication_metrics import (
+    DROPPED_METRICS,
+    REPLICATION_METRICS,
+    dropped_values,
+    replication_values,
+)
 from magnetar.broker.admin.brokers.storage_metrics import (
     NAMESPACE_METRICS,
     WRITE_METRICS,
@@ -65,6 +70,7 @@ FAMILIES: Final[Mapping[str, Sequence[Definition]]] = {
     "compaction": COMPACTION_METRICS,
     "offload": OFFLOAD_METRICS,
     "replication": REPLICATION_METRICS,
+    "dropped": DROPPED_METRICS,
     "subscription": SUBSCRIPTION_METRICS,
     "consumer": CONSUMER_METRICS,
     "ledger": NAMESPACE_METRICS,
@@ -108,6 +114,9 @@ class GatheredRows:
         values = topic_values(topic, subscriptions)
         _add(self._of_topics, values)
         self._add("topic", topic, labels, values)
+        for kind, found in (("replication", replication_values(topic)), ("dropped", dropped_values(topic))):
+            for cluster, figures in found:
+                self._add(kind, topic, f'{labels[:-1]},remote_cluster="{escape(cluster)}"}}', figures)
         if not isinstance(topic, PersistentTopic):
             return
         self.ledgers += 1
@@ -123,8 +132,6 @@ class GatheredRows:
         ):
             if some is not None:
                 self._add(kind, topic, labels, some)
-        for cluster, replicated in replication_values(topic):
-            self._add("replication", topic, f'{labels[:-1]},remote_cluster="{escape(cluster)}"}}', replicated)
 
     def _add(self, kind: str, topic: Topic, labels: str, values: list[float]) -> None:
         if self._settings.topic_metrics:

@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.broker.admin.brokers.metric_text import labelled, metric
 from magnetar.broker.replicated_subscriptions.figures import SnapshotFigures
-from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.topics.topic import Topic
 
 REPLICATION_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
     ("pulsar_replication_rate_in", "gauge", "Messages per second that came from the cluster."),
@@ -22,8 +22,14 @@ REPLICATION_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
     ("pulsar_replication_delay_in_seconds", "gauge", "Age of the oldest message on its way to the cluster."),
 )
 
+DROPPED_METRICS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("magnetar_replication_dropped_total", "counter", "Messages that are stored nowhere and could not be sent."),
+)
+"""Of topics that store nothing. Apache's broker tells it by OpenTelemetry alone
+(`pulsar.broker.replication.dropped.count`)."""
 
-def replication_values(topic: PersistentTopic) -> Iterator[tuple[str, list[float]]]:
+
+def replication_values(topic: Topic) -> Iterator[tuple[str, list[float]]]:
     """For each cluster that the topic is replicated to, and each of its shadow topics, values in the order of
     REPLICATION_METRICS."""
     for remote, one in topic.all_replicators.items():
@@ -42,6 +48,13 @@ def replication_values(topic: PersistentTopic) -> Iterator[tuple[str, list[float
                 one.delay_seconds(),
             ],
         )
+
+
+def dropped_values(topic: Topic) -> Iterator[tuple[str, list[float]]]:
+    """For each cluster that a topic which stores nothing is replicated to, values in the order of DROPPED_METRICS."""
+    for remote, one in topic.all_replicators.items():
+        if not one.keeps:
+            yield remote, [one.counters.dropped]
 
 
 def snapshot_metrics(cluster: str, figures: SnapshotFigures | None) -> list[str]:
