@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magnetar.broker.subscriptions.delay_bucket import BUCKET_MS, NO_ENTRY, SEGMENT_ENTRIES, DelayBucket
+from magnetar.broker.subscriptions.delay_bucket import BUCKET_MS, NEAR_MAX, NO_ENTRY, SEGMENT_ENTRIES, DelayBucket
 from magnetar.core.ids import Position
 
 FAR = 1 << 40
@@ -32,6 +32,7 @@ POSITIONS = {
     "two ledgers": lambda number: (7 + number % 2, number),
     "one after the other": lambda number: (7 + number // 5_000, number % 5_000),
     "far apart": lambda number: (7, number * FAR),
+    "just too far apart": lambda number: (7, number * (NEAR_MAX // (SEGMENT_ENTRIES - 1) + 1)),
     "backwards": lambda number: (7, FAR - number),
 }
 
