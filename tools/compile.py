@@ -66,6 +66,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/dispatch/redelivery.py",
     "broker/src/magnetar/broker/subscriptions/position_set.py",
     "broker/src/magnetar/broker/subscriptions/sorted_keys.py",
+    "broker/src/magnetar/broker/subscriptions/delay_bucket.py",
     "broker/src/magnetar/broker/subscriptions/delayed_index.py",
     "broker/src/magnetar/broker/subscriptions/delayed.py",
     "broker/src/magnetar/broker/subscriptions/filtering.py",

@@ -236,6 +236,11 @@ class Reads:
         while self._waiting:
             self.finish_one()
 
+    def finish_those_under_way(self) -> None:
+        """In one turn of the loop: what they lead to ends in another one."""
+        for _ in range(len(self._waiting)):
+            self.finish_one()
+
     def finish_one(self) -> None:
         try:
             self._waiting.pop(0).send(None)
@@ -281,9 +286,14 @@ class Stage:
     """One subscription with its surroundings. Consumers have their own connection and are spoken of by name."""
 
     def __init__(
-        self, kind: SubscriptionType, settings: DispatchSettings | None = None, beside: Stage | None = None
+        self,
+        kind: SubscriptionType,
+        settings: DispatchSettings | None = None,
+        beside: Stage | None = None,
+        *,
+        same_topic: bool = False,
     ) -> None:
-        """`beside`: another subscription of the same broker."""
+        """`beside`: another subscription of the same broker, or even of the same topic."""
         self.kind = kind
         self.settings = settings if settings is not None else DispatchSettings(failover_delay_ms=1_000)
         self.cursor = MemoryCursor()
@@ -295,7 +305,7 @@ class Stage:
             else beside.runtime
         )
         cursor: Any = self.cursor
-        self.delays = TopicDelays()
+        self.delays: TopicDelays = beside.delays if beside is not None and same_topic else TopicDelays()
         self.subscription = Subscription(
             "persistent://t/n/topic", "s", cursor, self.runtime, self.settings, delayed_of_topic=self.delays
         )

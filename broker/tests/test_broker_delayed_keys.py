@@ -8,8 +8,9 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.broker.subscriptions import delayed_index, sorted_keys
-from magnetar.broker.subscriptions.delayed_index import BUCKET_BITS, DelayedIndex
+from magnetar.broker.subscriptions import delay_bucket, delayed_index, sorted_keys
+from magnetar.broker.subscriptions.delay_bucket import BUCKET_BITS
+from magnetar.broker.subscriptions.delayed_index import DelayedIndex
 from magnetar.broker.subscriptions.sorted_keys import SortedKeys
 
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "first", "take"]), st.integers(0, 60)), max_size=80)
@@ -57,8 +58,9 @@ def test_buckets_before_their_time_share_what_they_do_not_use() -> None:
     assert index.bucket(0).head(0) == 0
     assert index.bucket(1).chain(10)
     assert (index.bucket(0).following(0), index.bucket(1).following(0)) == (-1, -1)
-    assert not delayed_index.NOT_ORDERED
-    assert not delayed_index.NONE_OCCUPIED
+    assert not delay_bucket.NOT_ORDERED
+    assert not delay_bucket.NONE_OCCUPIED
+    assert not delay_bucket.NO_SEGMENTS
 
 
 @pytest.mark.slow

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX
 from magnetar.broker.subscriptions.dispatch_turns import (
     DUE_ENTRY_BYTES,
     ENTRY_BYTES,
+    LOOK_BYTES,
     PASS_BYTES,
     SLICE_BYTES,
     TURN_BYTES,
@@ -18,6 +23,8 @@ from broker.tests.subscription_stage import LEDGER, Stage, Timers
 SUBSCRIPTIONS = 60
 BACKLOG = 300
 ENTRIES_OF_TURN = TURN_BYTES // ENTRY_BYTES
+READ_ENTRIES_MAX = DispatchSettings().read_entries_max
+DELAY_MS = 5_000
 
 
 class Pump:
@@ -54,8 +61,10 @@ def turns(timers: Timers) -> DispatchTurns:
 
 def test_passes_and_entries_count_beside_their_size(turns: DispatchTurns) -> None:
     assert turns.take(100, 3) == PASS_BYTES + 100 + 3 * ENTRY_BYTES
-    assert turns.take_due(7) == PASS_BYTES + 7 * DUE_ENTRY_BYTES
-    assert turns.left_bytes == TURN_BYTES - 2 * PASS_BYTES - 100 - 3 * ENTRY_BYTES - 7 * DUE_ENTRY_BYTES
+    assert turns.take_due(7, 9) == PASS_BYTES + 7 * DUE_ENTRY_BYTES + 9 * LOOK_BYTES
+    assert turns.left_bytes == (
+        TURN_BYTES - 2 * PASS_BYTES - 100 - 3 * ENTRY_BYTES - 7 * DUE_ENTRY_BYTES - 9 * LOOK_BYTES
+    )
 
 
 def test_the_next_turn_has_all_of_it_again(turns: DispatchTurns, timers: Timers) -> None:
@@ -182,6 +191,149 @@ def test_delayed_entries_that_fall_due_at_once_are_looked_at_in_turns() -> None:
         for has, stage in zip(received, stages, strict=True):
             has += stage.received("a")
     assert received == [list(range(BACKLOG))] * SUBSCRIPTIONS
+
+
+class Topic:
+    """Subscriptions of one topic with as many entries each, of which all fall due at once, and what the loop does."""
+
+    def __init__(self, subscriptions: int, backlog: int) -> None:
+        first = Stage(SubscriptionType.SHARED)
+        self.backlog = backlog
+        self.stages = [first]
+        self.stages += [Stage(SubscriptionType.SHARED, beside=first, same_topic=True) for _ in range(subscriptions - 1)]
+        self.received: list[list[int]] = [[] for _ in self.stages]
+        for stage in self.stages:
+            stage.join("a", permits=10 * backlog)
+            stage.publish(backlog, deliver_at_time=first.timers.now_ms() + DELAY_MS)
+            while stage.subscription.delayed_entries < backlog:
+                first.timers.advance(0)
+
+    @property
+    def left(self) -> int:
+        """Entries that wait for their time."""
+        return sum(stage.subscription.delayed_entries for stage in self.stages)
+
+    @property
+    def sent(self) -> int:
+        """Entries that consumers have."""
+        return sum(len(stage.connections["a"].messages) for stage in self.stages)
+
+    def fall_due(self) -> list[tuple[int, int]]:
+        """Until everything is sent: what was taken out and what was sent in each turn."""
+        first = self.stages[0]
+        first.timers.time_ms += DELAY_MS
+        turns: list[tuple[int, int]] = []
+        while self.sent < self.backlog * len(self.stages):
+            left, sent = self.left, self.sent
+            first.reads.finish_those_under_way()
+            next_turn(first)
+            turns.append((left - self.left, self.sent - sent))
+            assert len(turns) < 10_000, "there is no end"
+        return turns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("subscriptions", "backlog"), [(10, 2_000), (100, 200)])
+def test_what_falls_due_for_all_subscriptions_of_a_topic_is_taken_and_sent_in_short_turns(
+    subscriptions: int, backlog: int
+) -> None:
+    topic = Topic(subscriptions, backlog)
+    for taken, sent in topic.fall_due():
+        assert taken <= TURN_BYTES // DUE_ENTRY_BYTES + AT_ONCE_MAX
+        assert sent <= ENTRIES_OF_TURN + READ_ENTRIES_MAX
+    assert [stage.received("a") for stage in topic.stages] == [list(range(backlog))] * subscriptions
+
+
+@pytest.mark.slow
+def test_one_subscription_is_not_far_ahead_of_the_others_when_entries_fall_due() -> None:
+    topic = Topic(10, 2_000)
+    first = topic.stages[0]
+    first.timers.time_ms += DELAY_MS
+    while topic.sent < topic.backlog * len(topic.stages) // 2:
+        first.reads.finish_those_under_way()
+        next_turn(first)
+    shares = sorted(len(stage.connections["a"].messages) for stage in topic.stages)
+    assert shares[-1] - shares[0] <= ENTRIES_OF_TURN // 2
+    first.reads.finish()
+
+
+def test_looks_at_what_falls_due_count_though_nothing_is_taken_yet() -> None:
+    topic = Topic(1, 2 * AT_ONCE_MAX)
+    first = topic.stages[0]
+    first.timers.advance(0)
+    first.timers.time_ms += DELAY_MS
+    (ordering,) = first.timers.due()
+    ordering.callback()
+    assert topic.left == 2 * AT_ONCE_MAX
+    assert first.runtime.turns.left_bytes == TURN_BYTES - PASS_BYTES - AT_ONCE_MAX * LOOK_BYTES
+
+
+def reading(subscriptions: int, replayed: bool) -> list[Stage]:
+    """Each of these has a read under way, which is over."""
+    stages = [Stage(SubscriptionType.SHARED)]
+    stages += [Stage(SubscriptionType.SHARED, beside=stages[0]) for _ in range(subscriptions - 1)]
+    for stage in stages:
+        stage.join("a", permits=READ_ENTRIES_MAX)
+        if replayed:
+            stage.publish(READ_ENTRIES_MAX)
+            stage.join("b", permits=READ_ENTRIES_MAX)
+            stage.timers.advance(0)
+            stage.leave("a")
+        else:
+            stage.cursor.cached_from = READ_ENTRIES_MAX
+            stage.publish(READ_ENTRIES_MAX)
+        stage.timers.advance(0)
+    stages[0].timers.advance(0)
+    assert len(stages[0].reads) == subscriptions
+    return stages
+
+
+def sent_in_turns(stages: list[Stage], name: str) -> list[int]:
+    """How many entries all of them send in each turn, from the one in which all reads end on."""
+
+    def sent() -> int:
+        return sum(len(stage.connections[name].messages) for stage in stages)
+
+    before = sent()
+    stages[0].reads.finish_those_under_way()
+    counts = [before, sent()]
+    while waited_for(stages[0]):
+        next_turn(stages[0])
+        counts.append(sent())
+    return [after - before for before, after in pairwise(counts)]
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_reads_that_end_together_are_sent_in_turns(replayed: bool) -> None:
+    stages = reading(100, replayed)
+    name = "b" if replayed else "a"
+    turns = sent_in_turns(stages, name)
+    assert max(turns) <= ENTRIES_OF_TURN + READ_ENTRIES_MAX
+    assert sum(turns) == 100 * READ_ENTRIES_MAX
+    for stage in stages:
+        assert stage.received(name) == list(range(READ_ENTRIES_MAX))
+        stage.validate()
+
+
+def test_who_leaves_while_a_read_waits_for_its_turn_is_sent_nothing_and_holds_up_nobody() -> None:
+    stages = reading(100, replayed=False)
+    stages[0].reads.finish_those_under_way()
+    leaving = [stage for stage in stages if not stage.connections["a"].messages]
+    assert leaving
+    for stage in leaving[::2]:
+        stage.leave("a")
+    while waited_for(stages[0]):
+        next_turn(stages[0])
+    for stage in stages:
+        gone = stage in leaving[::2]
+        assert len(stage.connections["a"].messages) == (0 if gone else READ_ENTRIES_MAX)
+        if gone:
+            stage.join("b", permits=READ_ENTRIES_MAX)
+    while waited_for(stages[0]) or len(stages[0].reads):
+        stages[0].reads.finish_those_under_way()
+        next_turn(stages[0])
+    for stage in leaving[::2]:
+        assert stage.received("b") == list(range(READ_ENTRIES_MAX))
 
 
 def test_a_subscription_without_consumers_waits_for_no_turn() -> None:

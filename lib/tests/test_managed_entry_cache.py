@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.managed.entry import Entry
-from magnetar.managed.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
+from magnetar.managed.entry_cache import CHUNK_ENTRIES_MAX, DELAYED_CHUNKS_MAX, ENTRY_OVERHEAD_BYTES, EntryCache
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageMetadata
 
 
 def put(cache: EntryCache, ledger_id: int, first: int, count: int, size: int = 10, now: float = 0.0) -> None:
@@ -70,3 +74,77 @@ def test_overlapping_adds_keep_each_entry_once(adds: list[tuple[int, int]], boun
         found = ids(cache.read(1, entry_id, 100, 1 << 20))
         assert found == list(range(entry_id, entry_id + len(found)))
         assert entry_id + len(found) not in held
+
+
+def stored(sequence_id: int, due_ms: int = 0) -> bytes:
+    """A small message, as most delayed ones are."""
+    metadata = MessageMetadata(producer_name="standalone-0-1", sequence_id=sequence_id)
+    metadata.publish_time = 1_700_000_000_000 + sequence_id
+    if due_ms:
+        metadata.deliver_at_time = due_ms
+    raw: bytes = metadata.SerializeToString()
+    return len(raw).to_bytes(4, "big") + raw + b"x" * 100
+
+
+def put_stored(cache: EntryCache, first: int, count: int, due_ms: int = 0, *, looked_at: bool = True) -> None:
+    entries = [Entry(1, at, stored(at, due_ms)) for at in range(first, first + count)]
+    if looked_at:
+        for entry in entries:
+            entry.metadata()
+    cache.add(1, entries, sum(len(entry.data) for entry in entries), 0.0)
+
+
+def test_small_entries_whose_metadata_was_looked_at_take_no_more_than_is_counted() -> None:
+    cache = EntryCache(1 << 30)
+    put_stored(cache, 0, 1)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, counted = tracemalloc.get_traced_memory()[0], cache.size_bytes
+        for first in range(1, 5_000, 100):
+            put_stored(cache, first, 100, due_ms=1_800_000_000_000 + first)
+        gc.collect()
+        took = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0 < took <= cache.size_bytes - counted
+
+
+def test_chunks_of_which_all_is_delivered_much_later_are_let_go_of() -> None:
+    cache = EntryCache(1 << 20)
+    put_stored(cache, 0, 100, due_ms=9_000)
+    put_stored(cache, 100, 100, due_ms=5_000)
+    put_stored(cache, 200, 99, due_ms=9_000)
+    put_stored(cache, 299, 1)
+    put_stored(cache, 300, 100, due_ms=9_000, looked_at=False)
+    put_stored(cache, 400, 100, due_ms=9_000)
+    put_stored(cache, 500, 100, due_ms=9_000)
+    assert cache.let_go_of_delayed(1, 0, 550, 5_000) == 500
+    held = [first for first in range(0, 600, 100) if cache.get(1, first) is not None]
+    assert held == [100, 200, 300, 500]
+    assert (
+        cache.size_bytes
+        == sum(
+            len(stored(at, due_ms)) + ENTRY_OVERHEAD_BYTES
+            for first, due_ms in ((100, 5_000), (200, 9_000), (300, 9_000), (500, 9_000))
+            for at in range(first, first + 100)
+            if at != 299
+        )
+        + len(stored(299))
+        + ENTRY_OVERHEAD_BYTES
+    )
+    assert cache.evictions == 1
+    assert cache.let_go_of_delayed(1, 500, 600, 5_000) == 600
+    assert cache.get(1, 500) is None
+    assert cache.let_go_of_delayed(2, 7, 600, 5_000) == 7
+
+
+def test_few_chunks_are_let_go_of_at_once() -> None:
+    cache = EntryCache(1 << 30)
+    for first in range(0, 100 * CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX):
+        put_stored(cache, first, CHUNK_ENTRIES_MAX, due_ms=9_000)
+    at = cache.let_go_of_delayed(1, 0, 1 << 40, 5_000)
+    assert at == DELAYED_CHUNKS_MAX * CHUNK_ENTRIES_MAX
+    while (further := cache.let_go_of_delayed(1, at, 1 << 40, 5_000)) != at:
+        at = further
+    assert cache.entries == cache.size_bytes == 0

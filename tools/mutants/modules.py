@@ -258,8 +258,12 @@ PARTS: Final = (
     Part(
         "delayed entries",
         f"{_BROKER}/subscriptions",
-        ("delayed", "delayed_index", "position_set", "sorted_keys"),
-        files("broker/tests", "broker_delayed_keys", "broker_delayed", "broker_subscription_shared"),
+        ("delayed", "delay_bucket", "delayed_index", "position_set", "sorted_keys"),
+        files(
+            "broker/tests",
+            *("broker_delayed_keys", "broker_delayed", "broker_delay_bucket", "broker_subscription_shared"),
+            *("broker_dispatch_turns", "broker_delayed_in_cache"),
+        ),
     ),
     Part(
         "liveness",

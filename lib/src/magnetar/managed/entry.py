@@ -32,5 +32,11 @@ class Entry:
             view = self._metadata = skim(self.data)
         return view
 
+    @property
+    def known_due_ms(self) -> int:
+        """When it is to be delivered, if its metadata was looked at and says so; else below 0."""
+        view = self._metadata
+        return view.deliver_at_ms if view is not None else -1
+
     def __repr__(self) -> str:
         return f"Entry({self.ledger_id}:{self.entry_id}, {len(self.data)} bytes)"

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.subscriptions.delayed_index import BUCKET_BITS, BUCKET_MS, NO_ENTRY, DelayedIndex, TopicDelays
+from magnetar.broker.subscriptions.delay_bucket import BUCKET_BITS, BUCKET_MS, NO_ENTRY
+from magnetar.broker.subscriptions.delayed_index import DelayedIndex, TopicDelays
 from magnetar.broker.subscriptions.position_set import PositionSet
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class DelayedEntries:
         "_timer",
         "_timer_ms",
         "_waiting",
+        "looks",
     )
 
     def __init__(self, clock: Clock, call_later: CallLater, due: Callable[[], None], delays: TopicDelays) -> None:
@@ -67,6 +69,8 @@ class DelayedEntries:
         """Reading on waited for memory when that was last asked."""
         self._timer: TimerHandle | None = None
         self._timer_ms = 0
+        self.looks = 0
+        """How many entries the last `take_due` has ordered, passed or forgotten."""
 
     def __len__(self) -> int:
         return self._waiting.count
@@ -93,7 +97,7 @@ class DelayedEntries:
         return (self._key << BUCKET_BITS) + self._offset - 1
 
     def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
-        """Keep an entry until its time; call `arm` when all of a batch are added.
+        """Keep an entry until its time; call `put_aside` when all of a batch are added.
 
         `key_hash`: the Murmur3 hash of its key, 31 bits."""
         if self._waiting.add(position):
@@ -102,22 +106,28 @@ class DelayedEntries:
                 self._stand(deliver_at_ms)
             index = self._delays.opened()
             index.stand_at(self, self._key)
-            index.add(deliver_at_ms, position, key_hash)
+            if index.add(deliver_at_ms, position, key_hash):
+                self._delays.unlooked += 1
             if self._delays.note_due is not None:
                 self._delays.note_due(position[0], deliver_at_ms)
+
+    def put_aside(self, now_ms: int) -> None:
+        """All delayed ones of a batch are added."""
+        self._delays.look(now_ms)
+        self.arm(now_ms)
 
     def take_due(self, now_ms: int) -> list[tuple[Position, int]]:
         """Take out what is to be delivered by now, with the hashes of the keys; of very many those that come first, and
         `arm` sets the timer for the others at once."""
         taken: list[tuple[Position, int]] = []
         index = self._delays.index
+        left = AT_ONCE_MAX
         if index is not None and self._hurried_from != NO_LOOK:
-            self._take_hurried(index, taken)
+            left = self._take_hurried(index, taken)
         elif index is not None and self._waiting.count:
             if now_ms + 1 < (self._key << BUCKET_BITS) + self._offset:
                 # The clock was put back. What waits is found by its time again.
                 self._stand(now_ms + 1)
-            left = AT_ONCE_MAX
             while left > 0 and self._waiting.count:
                 key = index.first_from(self._key)
                 if key < 0 or key << BUCKET_BITS > now_ms:
@@ -126,8 +136,7 @@ class DelayedEntries:
                 if key > self._key:
                     self._stand(key << BUCKET_BITS)
                 left = self._take_from_bucket(index, now_ms, left, taken)
-        if index is not None:
-            index.forget()
+        self.looks = AT_ONCE_MAX - left + (index.forget() if index is not None else 0)
         if not self._waiting.count:
             self._rest(now_ms)
         return taken
@@ -171,14 +180,15 @@ class DelayedEntries:
             self._hurried_from = NO_LOOK
             self._at = NO_ENTRY
 
-    def _take_hurried(self, index: DelayedIndex, taken: list[tuple[Position, int]]) -> None:
+    def _take_hurried(self, index: DelayedIndex, taken: list[tuple[Position, int]]) -> int:
+        """Returns how many may still be looked at."""
         left = AT_ONCE_MAX
         while left > 0 and self._waiting.count:
             key = index.first_from(self._hurried_from)
             if key < 0:
                 # What was added behind this look waits for its time.
                 self.end_hurry()
-                return
+                return left
             if key != self._hurried_from:
                 self._hurried_from, self._at = key, 0
             bucket = index.bucket(key)
@@ -191,6 +201,7 @@ class DelayedEntries:
             self._at = until
             if until == len(bucket):
                 self._hurried_from, self._at = key + 1, 0
+        return left
 
     def discard_up_to(self, mark_delete: Position) -> None:
         """A mark was moved on (entries expired, or were skipped): forget what is acknowledged up to it."""

@@ -1,18 +1,16 @@
 """The delayed entries of one topic by the time when they are due, once for all of its subscriptions.
 
-An entry costs 22 bytes here (26 in the minute in which it is due), however many subscriptions wait for it; each of
-those keeps a bit (`delayed.py`).
-Entries lie in buckets of about a minute, in the order in which they were read. A bucket is ordered to the millisecond
-only when its time comes: each millisecond has a chain through the bucket, so that a million entries need no sorting.
+It costs the same however many subscriptions wait for an entry; each of those keeps a bit (`delayed.py`). Entries lie in
+buckets of about a minute (`delay_bucket.py`).
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.subscriptions.delay_bucket import BUCKET_BITS, BUCKET_MS, DelayBucket
 from magnetar.broker.subscriptions.position_set import PositionSet
 from magnetar.broker.subscriptions.sorted_keys import SortedKeys
 
@@ -21,128 +19,18 @@ if TYPE_CHECKING:
 
     from magnetar.core.ids import Position
 
-BUCKET_BITS: Final = 16
-"""A bucket is 2**16 ms long: an offset in it takes two bytes."""
-
-BUCKET_MS: Final = 1 << BUCKET_BITS
-
-NO_ENTRY: Final = -1
-"""The end of a chain."""
-
 FORGOTTEN_AT_ONCE_MAX: Final = 1_000
 """Entries of buckets that are over, which are forgotten in one go: less than a millisecond."""
 
 DELAYED_ENTRIES_MAX: Final = 4_000_000
-"""Entries of a topic that may wait for their time before its subscriptions read no further; some 100 MB of memory."""
+"""Entries of a topic that may wait for their time before its subscriptions read no further; 40 MB of memory, or
+100 MB where few are due in the same minute."""
 
 BUCKETS_MAX: Final = 600_000
 """Minutes for which there may be some: those of a year, in 400 MB. Clients name any time, each time another one."""
 
-NOT_ORDERED: Final = array("i")
-NONE_OCCUPIED: Final = bytearray()
-"""Of buckets whose time has not come, which are many; never changed."""
-
-
-class DelayBucket:
-    """The entries that are due within one span of `BUCKET_MS`, by their numbers in it."""
-
-    __slots__ = (
-        "_chained",
-        "_entries",
-        "_hashes",
-        "_heads",
-        "_ledgers",
-        "_next",
-        "_occupied",
-        "_offsets",
-        "_tails",
-        "first_offset",
-    )
-
-    def __init__(self) -> None:
-        self.first_offset = BUCKET_MS
-        """The earliest one, in ms from the start of the span."""
-        self._offsets = array("H")
-        self._ledgers = array("q")
-        self._entries = array("q")
-        self._hashes = array("I")
-        self._chained = 0
-        """Entries that are in their millisecond's chain; the others come when the bucket's time does."""
-        self._next = NOT_ORDERED
-        self._heads = NOT_ORDERED
-        self._tails = NOT_ORDERED
-        self._occupied = NONE_OCCUPIED
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add(self, offset: int, position: Position, key_hash: int) -> None:
-        """Put an entry in, `offset` ms after the start of the span."""
-        self._offsets.append(offset)
-        self._ledgers.append(position[0])
-        self._entries.append(position[1])
-        self._hashes.append(key_hash)
-        self.first_offset = min(self.first_offset, offset)
-
-    def chain(self, count_max: int) -> bool:
-        """Order more entries by time; True when all are."""
-        if not self._occupied:
-            self._next = array("i")
-            self._occupied = bytearray(BUCKET_MS)
-            self._heads = array("i", [NO_ENTRY]) * BUCKET_MS
-            self._tails = array("i", [NO_ENTRY]) * BUCKET_MS
-        offsets, heads, tails, followers, occupied = (
-            self._offsets,
-            self._heads,
-            self._tails,
-            self._next,
-            self._occupied,
-        )
-        until = min(len(offsets), self._chained + count_max)
-        for number in range(self._chained, until):
-            offset: int = offsets[number]
-            last: int = tails[offset]
-            if last == NO_ENTRY:
-                heads[offset] = number
-                occupied[offset] = 1
-            else:
-                followers[last] = number
-            tails[offset] = number
-            followers.append(NO_ENTRY)
-        self._chained = until
-        return until == len(offsets)
-
-    def next_occupied(self, offset: int) -> int:
-        """The first millisecond from an offset on that has entries; `BUCKET_MS` when there is none. All are chained."""
-        found = self._occupied.find(1, offset)
-        return found if found >= 0 else BUCKET_MS
-
-    def next_known(self, offset: int) -> int:
-        """The first millisecond from an offset on that may have entries, while not all are chained."""
-        if self._chained == len(self._offsets):
-            return self.next_occupied(offset)
-        return max(offset, self.first_offset)
-
-    def head(self, offset: int) -> int:
-        """The number of the first entry of a millisecond, or `NO_ENTRY`. All are chained."""
-        number: int = self._heads[offset]
-        return number
-
-    def following(self, number: int) -> int:
-        """The entry that comes after one in the same millisecond, or `NO_ENTRY`."""
-        follower: int = self._next[number]
-        return follower
-
-    def position(self, number: int) -> Position:
-        """The position of an entry."""
-        ledger_id: int = self._ledgers[number]
-        entry_id: int = self._entries[number]
-        return ledger_id, entry_id
-
-    def key_hash(self, number: int) -> int:
-        """The Murmur3 hash of an entry's key."""
-        key_hash: int = self._hashes[number]
-        return key_hash
+LOOK_ENTRIES: Final = 128
+"""After so many entries there is a look at what all subscriptions have put aside: a look asks each of them."""
 
 
 class DelayedIndex:
@@ -162,18 +50,20 @@ class DelayedIndex:
         self._users: dict[object, int] = {}
         """The bucket that each subscription stands at."""
 
-    def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> None:
-        """Keep an entry; one that is there already stays where it is. `key_hash`: Murmur3 of its key, 31 bits."""
+    def add(self, deliver_at_ms: int, position: Position, key_hash: int) -> bool:
+        """Keep an entry; one that is there already stays where it is (False). `key_hash`: Murmur3 of its key, 31
+        bits."""
         key = deliver_at_ms >> BUCKET_BITS
         bucket = self._buckets.get(key)
         # Known without its bucket: the clock was put back after that was over.
         if not self._known.add(position) and bucket is not None:
-            return
+            return False
         if bucket is None:
             bucket = self._buckets[key] = DelayBucket()
             self._keys.add(key)
         bucket.add(deliver_at_ms & (BUCKET_MS - 1), position, key_hash)
         self.count += 1
+        return True
 
     def first_from(self, key: int) -> int:
         """The key of the first bucket at or behind one; -1 when there is none."""
@@ -213,8 +103,8 @@ class DelayedIndex:
             self._over.append((bucket, len(bucket)))
             self.count -= len(bucket)
 
-    def forget(self) -> None:
-        """Let a part go of what is over, which may be a million."""
+    def forget(self) -> int:
+        """Let a part go of what is over, which may be a million. Returns how many that was."""
         left = FORGOTTEN_AT_ONCE_MAX
         while self._over and left > 0:
             bucket, known = self._over.pop()
@@ -224,14 +114,21 @@ class DelayedIndex:
             left -= known - until
             if until:
                 self._over.append((bucket, until))
+        return FORGOTTEN_AT_ONCE_MAX - left
 
 
 class TopicDelays:
     """One topic's index of delayed entries, which is there while a subscription waits for one of them."""
 
-    __slots__ = ("index", "note_due")
+    __slots__ = ("index", "let_go", "note_due", "unlooked")
 
-    def __init__(self, note_due: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self, note_due: Callable[[int, int], None] | None = None, let_go: Callable[[int], None] | None = None
+    ) -> None:
+        self.unlooked = 0
+        """Entries that were added since `let_go` was last called."""
+        self.let_go = let_go
+        """Told the time in ms, now and then, when more entries were put aside."""
         self.index: DelayedIndex | None = None
         self.note_due = note_due
         """Told the ledger of each entry that is delivered later, and the time in ms: its retention counts from then."""
@@ -241,6 +138,13 @@ class TopicDelays:
         if self.index is None:
             self.index = DelayedIndex()
         return self.index
+
+    def look(self, now_ms: int) -> None:
+        """A subscription has put entries aside."""
+        if self.unlooked >= LOOK_ENTRIES:
+            self.unlooked = 0
+            if self.let_go is not None:
+                self.let_go(now_ms)
 
     def leave(self, user: object) -> None:
         """A subscription waits for nothing any more."""

@@ -33,6 +33,9 @@ ENTRY_BYTES: Final = 4 * KIB
 DUE_ENTRY_BYTES: Final = 3 * KIB
 """What each delayed entry counts for whose time has come: it is put among those that wait to be sent."""
 
+LOOK_BYTES: Final = 256
+"""What each delayed entry counts for that is put in the order of time, or forgotten: half a microsecond."""
+
 
 class Dispatching(Protocol):
     """A subscription's dispatch, as its turn sees it."""
@@ -63,9 +66,9 @@ class DispatchTurns:
         """A pass sent so many entries, put them aside, or has them read. Returns what it counts for, in bytes."""
         return self._take(PASS_BYTES + size_bytes + entries * ENTRY_BYTES)
 
-    def take_due(self, entries: int) -> int:
-        """So many delayed entries are due. Returns what they count for, in bytes."""
-        return self._take(PASS_BYTES + entries * DUE_ENTRY_BYTES)
+    def take_due(self, entries: int, looks: int) -> int:
+        """So many delayed entries are due, and so many looks were needed. Returns what this counts for, in bytes."""
+        return self._take(PASS_BYTES + entries * DUE_ENTRY_BYTES + looks * LOOK_BYTES)
 
     def wait(self, pump: Dispatching) -> None:
         """Its slice or the turn is used up: `turn` is called, behind those that wait already."""

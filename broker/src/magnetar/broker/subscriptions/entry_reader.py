@@ -2,6 +2,9 @@
 
 Failed reads are tried again after a growing pause, for as long as the subscription wants entries. Replays and reads
 ahead pause separately, so that an entry that cannot be read does not stop the ones after it.
+
+The reads of a thousand subscriptions may end in the same turn of the event loop, as after a bookie has hung. What they
+brought is sent within dispatch's share of a turn; the others have theirs in the next ones, in order.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from magnetar.broker.policies.broker_limits import BrokerLimits
 from magnetar.broker.settings.broker import DispatchSettings
@@ -226,14 +229,23 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 
 
+class Brought(NamedTuple):
+    """What a read came to."""
+
+    entries: list[Entry]
+    replayed: bool
+
+
 class EntryReader:
     """One cursor's reads. Unless they are IDLE the cursor must not be read or moved by anybody else."""
 
     __slots__ = (
+        "_brought",
         "_cursor",
         "_label",
         "_receiver",
         "_spawn",
+        "_turns",
         "_waiters",
         "read_backoff",
         "replay_backoff",
@@ -247,6 +259,9 @@ class EntryReader:
         self._spawn = runtime.spawn
         self._receiver: ReadReceiver = receiver
         self._label = label
+        self._turns = runtime.turns
+        self._brought: Brought | None = None
+        """By a read that is over and waits for its turn; its state stays as it was."""
         self._waiters: list[asyncio.Future[None]] = []
         self.state = ReadState.IDLE
         self.read_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
@@ -296,40 +311,59 @@ class EntryReader:
             self._waiters.append(waiter)
             await waiter
 
+    def turn(self) -> None:
+        """DispatchTurns: what a read brought may be sent now."""
+        brought, self._brought = self._brought, None
+        if brought is not None:
+            self._deliver(brought)
+
     async def _read(self, count_max: int, size_bytes_max: int) -> None:
-        entries: list[Entry] = []
-        failure: MagnetarError | None = None
         try:
             entries = await self._cursor.read(count_max, size_bytes_max)
             self.read_backoff.succeeded()
         except MagnetarError as error:
             logger.warning("%s: reading failed: %s", self._label, error)
-            failure = error
-        finally:
-            wanted = self._finish()
-        if wanted and entries:
-            self._receiver.entries_read(entries)
-        if wanted and failure is not None and not self._goes_on_without(failure, replayed=False):
-            self.read_backoff.failed()
-        self._receiver.read_ended()
+            if self._finish() and not self._goes_on_without(error, replayed=False):
+                self.read_backoff.failed()
+            self._receiver.read_ended()
+        except BaseException:
+            self._finish()
+            raise
+        else:
+            self._ended(Brought(entries, replayed=False))
 
     async def _replay(self, positions: list[Position]) -> None:
-        entries: list[Entry] | None = None
-        failure: MagnetarError | None = None
         try:
             entries = await self._cursor.read_positions(positions)
             self.replay_backoff.succeeded()
         except MagnetarError as error:
             logger.warning("%s: reading %d entries again failed: %s", self._label, len(positions), error)
-            failure = error
-        finally:
-            wanted = self._finish()
-            if wanted and entries is None:
+            if self._finish():
                 self._receiver.replay_failed()
-        if wanted and failure is not None and not self._goes_on_without(failure, replayed=True):
-            self.replay_backoff.failed()
-        if wanted and entries is not None:
-            self._receiver.entries_replayed(entries)
+                if not self._goes_on_without(error, replayed=True):
+                    self.replay_backoff.failed()
+            self._receiver.read_ended()
+        except BaseException:
+            if self._finish():
+                self._receiver.replay_failed()
+            raise
+        else:
+            self._ended(Brought(entries, replayed=True))
+
+    def _ended(self, brought: Brought) -> None:
+        """Have it sent in this turn if that has room, else in one of the next."""
+        if self._turns.left_bytes > 0 or not brought.entries:
+            self._deliver(brought)
+        else:
+            self._brought = brought
+            self._turns.wait(self)
+
+    def _deliver(self, brought: Brought) -> None:
+        if self._finish():
+            if brought.replayed:
+                self._receiver.entries_replayed(brought.entries)
+            elif brought.entries:
+                self._receiver.entries_read(brought.entries)
         self._receiver.read_ended()
 
     def _goes_on_without(self, failure: MagnetarError, *, replayed: bool) -> bool:

@@ -264,7 +264,7 @@ class Pump:
             if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
                 return False
             if self._due and dispatcher.waiting < DUE_WAITING_MAX:
-                spent_bytes += turns.take_due(self._take_due(dispatcher))
+                spent_bytes += turns.take_due(self._take_due(dispatcher), self.delayed.looks)
             may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
             room = dispatcher.room()
             if not may_wait and room <= 0:
@@ -382,7 +382,7 @@ class Pump:
         if filtered.delayed:
             for deliver_at_ms, position, key_hash in filtered.delayed:
                 self.delayed.add(deliver_at_ms, position, key_hash)
-            self.delayed.arm(now_ms)
+            self.delayed.put_aside(now_ms)
         batch = filtered.batch
         if not batch.entries:
             return 0

@@ -17,7 +17,7 @@ from magnetar.broker.policies.system_topics import is_compacted
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
-from magnetar.broker.subscriptions.delayed_index import TopicDelays
+from magnetar.broker.subscriptions.delayed_in_cache import delays_of
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.subscriptions.visibility import Visibility
@@ -107,7 +107,7 @@ class PersistentTopic(TopicBase):
         self.compaction: TopicCompaction | None = None
         """Made by the first one who asks `BrokerService.compaction` for it."""
         self._checks_messages = policies.checks_messages
-        self._delayed = TopicDelays(ledger.ledgers.note_due)
+        self._delayed = delays_of(ledger, self.subscriptions)
         self._dispatch_limiter: RateLimiter | None = None
         self._subscribe_limiter: SubscribeLimiter | None = None
         self._deduplication_switch = DeduplicationSwitch(runtime)
@@ -428,7 +428,7 @@ class PersistentTopic(TopicBase):
             await self.buffer.forget()
 
     async def _end_work(self) -> None:
-        held, self._held = self._held, None  # It refers to the topic, which would wait for the collector of cycles.
+        held, self._held, self._delayed.let_go = self._held, None, None  # Whatever refers to the topic in a cycle.
         if held is not None:
             held.close(MagnetarError("the topic is closing"))
         if self.compaction is not None:
