@@ -54,7 +54,19 @@ async def test_a_namespace_and_its_topics_stay_within_its_allowed_clusters(admin
         ("POST", TOPIC + "/replication", ["standalone", "west"], 400, "Cluster [west] is not in the list"),
         ("POST", NAMESPACE + "/allowedClusters", ["standalone", "west"], 200, ...),
         ("POST", NAMESPACE + "/replication", ["standalone", "west"], 200, ...),
-        ("POST", NAMESPACE + "/allowedClusters", ["standalone"], 400, "do not contain the replication cluster"),
+        ("POST", NAMESPACE + "/allowedClusters", ["standalone"], 400, "do not contain the replication cluster west."),
+    )
+
+
+async def test_a_migration_without_an_address_is_refused_and_leaves_the_one_under_way(admin: Admin) -> None:
+    path = CLUSTERS + "/standalone/migrate"
+    urls = {"serviceUrl": "http://west:8080", "brokerServiceUrl": "pulsar://west:6650"}
+    told = {"migrated": True, "migratedClusterUrl": {**urls, "empty": False}}
+    await admin.check(
+        ("POST", path + "?migrated=true", urls, 200, ...),
+        ("POST", path + "?migrated=true", {"empty": True}, 400, "Cluster url must not be empty"),
+        ("GET", path, None, 200, told),
+        ("POST", path + "?migrated=false", {"empty": True}, 200, ...),
     )
 
 

@@ -21,6 +21,7 @@ from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.message import OutgoingMessage
 from magnetar.core.clock import SystemClock
+from magnetar.core.errors import PeerError
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.managed.compaction import COMPACTION_CURSOR
@@ -299,13 +300,16 @@ async def test_the_other_cluster_gets_what_its_clients_need_before_they_are_sent
         await resources.documents.create(
             "/admin/policies/acme/orders", {"replication_clusters": ["east"], "message_ttl_in_seconds": 77}
         )
-        await name_cluster(green, "east", url_of(blue))
         await blue.service.partitioned.create(TopicName.parse("persistent://acme/orders/t"), 2)
         client = await attach(blue, topic_name)
         await client.producer(topic_name, producer_name="p")
         await client.consumer(topic_name, "billing")
         await client.publish(1)
         await move(blue, green)
+        # The tenant would be in a cluster that is not known there: the log says who refuses what.
+        with pytest.raises(PeerError, match=rf"t-partition-1 waits: {green.admin_url}.*Clusters do not exist"):
+            await check(blue)
+        await name_cluster(green, "east", url_of(blue))
         await check(blue)
         assert await Resources(green.store).partitions(TopicName.parse("persistent://acme/orders/t")) == 2
         policies = await Resources(green.store).policies(NamespaceName("acme", "orders"))

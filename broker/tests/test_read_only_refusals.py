@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import ClientSession
+from magnetar.broker.testing.clusters import until
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-from broker.tests.test_broker_read_only import TOPIC, Stage
+from broker.tests.test_broker_read_only import TOPIC, Stage, readers_known_to
 
 NAMES_THAT_MISLEAD = ("drain", "compatibility", "examinemessage", "messageid")
 
@@ -55,6 +57,27 @@ async def test_questions_by_post_and_what_concerns_only_this_broker_are_served(s
             assert answer.status == 412, await answer.text()  # There is no other one.
         async with http.delete(f"/admin/v2/brokers/{broker_id}/drain") as answer:
             assert answer.status == 200, await answer.text()
+
+
+async def test_brokers_that_only_read_are_listed_and_drained_from_each_other(stage: Stage) -> None:
+    await stage.producer()
+    first, second = await stage.reader(), await stage.reader()
+    ids = [one.running.settings.broker_id for one in (stage.writer, first, second)]
+    drain = f"{second.admin_url}/admin/v2/brokers/{ids[1]}/drain"
+
+    async def states(broker: MemoryBroker) -> dict[str, str]:
+        async with http.get(broker.admin_url + "/admin/v2/brokers/load-reports") as answer:
+            return {one["broker"]: one["state"] for one in await answer.json()}
+
+    async with ClientSession() as http:
+        assert await states(second) == {ids[0]: "serving", ids[1]: "read-only", ids[2]: "read-only"}
+        assert await states(stage.writer) == {ids[0]: "serving"}
+        async with http.post(drain) as answer:
+            assert answer.status == 200, await answer.text()
+        await until(lambda: ids[1] not in readers_known_to(second))
+        assert (await states(second))[ids[1]] == "draining"
+        async with http.delete(drain) as answer:
+            assert (answer.status, (await answer.json())["step"]) == (200, "none")
 
 
 async def test_a_subscription_that_is_there_is_served_where_none_may_be_made(stage: Stage) -> None:

@@ -46,6 +46,23 @@ def test_tokens_by_secret_keys(tmp_path: Path) -> None:
     assert json.loads(said("validate", "-sk", str(key), "-f", str(file)))["sub"] == "a"
 
 
+def test_a_key_that_is_there_is_not_lost_by_a_second_one(tmp_path: Path) -> None:
+    key, empty, public = tmp_path / "secret.key", tmp_path / "empty", tmp_path / "public"
+    empty.touch()
+    said("create-secret-key", "-o", str(empty))
+    said("create-secret-key", "-o", str(key))
+    before = key.read_bytes()
+    for arguments in (
+        ("create-secret-key", "-o", str(key)),
+        ("create-key-pair", "--output-private-key", str(key), "--output-public-key", str(public)),
+        ("create-key-pair", "--output-private-key", str(public), "--output-public-key", str(key)),
+    ):
+        refused = tokens(*arguments)
+        assert (refused.exit_code, "is there already" in refused.output) == (2, True), refused.output
+    assert key.read_bytes() == before
+    assert not public.exists()
+
+
 def test_secret_keys_as_text() -> None:
     key = said("create-secret-key", "-b", "-a", "HS512").strip()
     token = said("create", "-sk", f"data:;base64,{key}", "-s", "a").strip()

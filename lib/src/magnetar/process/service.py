@@ -16,6 +16,7 @@ from magnetar.core.crashes import CRASHES
 from magnetar.core.errors import MagnetarError, SettingError, SettingErrors
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from magnetar.core.settings_file import GivenSettings
+from magnetar.metadata.store import StoreUnavailable
 from magnetar.net.descriptors import raise_limit
 from magnetar.process.console import show_error, write_lines
 from magnetar.process.missing_features import MissingFeature, tell_missing
@@ -34,6 +35,7 @@ S = TypeVar("S", bound=Closable)
 T = TypeVar("T")
 
 TRY_AGAIN = "Run again with --log-level debug for more."
+CHECK_THE_STORE = "Check the URL of the metadata store in the settings, and that its servers run."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,7 @@ def run_service(service: Service[T, S], sources: SettingSources, *, check_only: 
         return EXIT_USAGE
     except MagnetarError as error:
         logger.debug("%s cannot run", service.name, exc_info=error)
-        show_error(f"{type(error).__name__}: {error}", service.hint(error))
+        show_error(*explain_error(error, service.hint(error)))
         return service.exit_code(error)
     return EXIT_STOPPED
 
@@ -168,6 +170,13 @@ def tell_about(given: GivenSettings, missing: Mapping[str, MissingFeature]) -> N
 def say(line: str) -> None:
     """One line on standard output, for people and for programs that wait for it."""
     write_lines(sys.stdout, line)
+
+
+def explain_error(error: MagnetarError, hint: str) -> tuple[str, str]:
+    """What ended a process, in words, and what to do about it."""
+    if isinstance(error, StoreUnavailable):
+        return f"The metadata store does not answer: {error}", CHECK_THE_STORE
+    return f"{type(error).__name__}: {error}", hint
 
 
 def explain_os_error(error: OSError) -> tuple[str, str]:

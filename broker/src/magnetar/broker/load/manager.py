@@ -145,6 +145,11 @@ class ModularLoadManager:
         """Whom this broker asks about what it does not own, and for the topics of brokers. None: itself."""
         return None
 
+    async def readers_now(self) -> dict[str, BrokerReport]:
+        """The brokers that only read, with their last reports, by id; those that write do not look for them.
+        `StoreUnavailable`."""
+        return {}
+
     async def brokers_now(self) -> list[BrokerAddresses]:
         """Those that are alive or drain, read at once. `StoreUnavailable`."""
         await self.directory.refresh()

@@ -141,11 +141,11 @@ class Registration:
             self._on_change(self._told)
 
 
-async def draining_brokers(store: MetadataStore) -> dict[str, BrokerReport]:
+async def draining_brokers(store: MetadataStore, folder: str = DRAINING_PATH) -> dict[str, BrokerReport]:
     """The last reports of the brokers that drain, by id. `StoreUnavailable`."""
     found: dict[str, BrokerReport] = {}
-    for broker_id in await store.children(DRAINING_PATH):
-        node = await store.get(f"{DRAINING_PATH}/{broker_id}")
+    for broker_id in await store.children(folder):
+        node = await store.get(f"{folder}/{broker_id}")
         if node is not None:
             try:
                 found[broker_id] = BrokerReport.decode(broker_id, node.value)

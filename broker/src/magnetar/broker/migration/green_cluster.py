@@ -71,6 +71,11 @@ class GreenCluster:
         client = self._make_client(limits, *shown, _within_cluster)
         try:
             await self._make(client, base.rstrip("/") + "/admin/v2", topic, subscriptions)
+        except AdminRefused as error:
+            raise PeerError(
+                f"{topic} waits: {base}, where its cluster has moved, refuses what its clients need: {error} "
+                "(each of the two clusters needs the record of the other)"
+            ) from error
         finally:
             await client.close()
         logger.info("%s has all it needs at %s", topic, base)

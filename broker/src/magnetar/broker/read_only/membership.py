@@ -10,7 +10,7 @@ from typing import Final
 from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import BrokerReport
 from magnetar.broker.load.manager import LoadParts, ModularLoadManager
-from magnetar.broker.load.registration import Registration
+from magnetar.broker.load.registration import Registration, draining_brokers
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.read_only.followed_topic import FollowedTopic
 from magnetar.broker.read_only.paths import BROKERS_PATH, LEAVING_PATH
@@ -50,6 +50,11 @@ class ReadOnlyMembership(ModularLoadManager):
         """For how long the worst topic has been known to have entries that cannot be shown; 0: none has."""
         topics = [topic for bundle in self.parts.owned().values() for topic in bundle.topics.values()]
         return max((one.lag_seconds for one in topics if isinstance(one, FollowedTopic)), default=0.0)
+
+    async def readers_now(self) -> dict[str, BrokerReport]:
+        """Those that serve and those that drain, read at once. `StoreUnavailable`."""
+        draining = await draining_brokers(self.parts.store, LEAVING_PATH)
+        return {**draining, **self.readers}
 
     def owner_to_ask(self) -> BrokerAddresses:
         """One of the brokers that write, another one each time: it knows who owns what. `NoOwner`."""

@@ -25,12 +25,14 @@ def create_secret_key(
     base64: Annotated[bool, typer.Option("--base64", "-b", help="As text.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="To a file, which only you may read.")] = None,
 ) -> None:
-    """Make a secret key: who has it can make tokens, and check them."""
+    """Make a secret key: who has it can make tokens, and check them. A file that is there is left alone."""
     from magnetar.auth.token_making import new_secret_key
     from magnetar.cli.commands.running import guarded
-    from magnetar.cli.tools.tokens import as_base64, write_key, write_out
+    from magnetar.cli.tools.tokens import as_base64, require_no_key, write_key, write_out
 
     with guarded():
+        if output is not None:
+            require_no_key(output)
         key = new_secret_key(algorithm)
         content = as_base64(key) if base64 else key
         if output is None:
@@ -45,12 +47,15 @@ def create_key_pair(
     public_key: Annotated[Path, typer.Option("--output-public-key", help="File for the public key.")],
     algorithm: AlgorithmOption = "RS256",
 ) -> None:
-    """Make a private key, which makes tokens, and a public one, which checks them. Both as DER."""
+    """Make a private key, which makes tokens, and a public one, which checks them. Both as DER.
+
+    Files that are there are left alone."""
     from magnetar.auth.token_making import new_key_pair
     from magnetar.cli.commands.running import guarded
-    from magnetar.cli.tools.tokens import write_key
+    from magnetar.cli.tools.tokens import require_no_key, write_key
 
     with guarded():
+        require_no_key(private_key, public_key)
         pair = new_key_pair(algorithm)
         write_key(private_key, pair.private, secret=True)
         write_key(public_key, pair.public, secret=False)

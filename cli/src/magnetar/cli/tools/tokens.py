@@ -31,6 +31,15 @@ def write_out(content: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def require_no_key(*paths: Path) -> None:
+    """Raises `SettingError` where a file has something already: every token of a lost key is worth nothing.
+
+    Empty files, such as those of mktemp, and devices are written to."""
+    for path in paths:
+        if path.is_file() and path.stat().st_size:
+            raise SettingError(f"{path} is there already, and a key that is lost makes all its tokens worthless")
+
+
 def write_key(path: Path, content: bytes, *, secret: bool) -> None:
     """Write a key, one that is secret for its owner alone. OSError."""
     mode = _OWNER_ALONE if secret else _ALL_READ

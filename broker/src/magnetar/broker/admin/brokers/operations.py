@@ -39,12 +39,16 @@ class OperationHandlers:
 
     @takes("bundles")
     async def reports(self, request: web.Request) -> web.Response:
-        """What every broker that is alive, or drains, reported last; with `bundles=true` also the bundles' names."""
+        """What every broker that is alive, or drains, reported last; with `bundles=true` also the bundles' names.
+
+        A broker that only reads tells of those that only read as well."""
         leader = self._context.load.leader()
         leader_id = leader.broker_id if leader is not None else None
         names = flag(request, "bundles")
-        reports = await self._operations.brokers()
-        return json([report_document(report, leader_id, names=names) for report in reports])
+        reports = [(report, "serving") for report in await self._operations.brokers()]
+        readers = await self._context.load.readers_now()
+        reports += [(readers[broker_id], "read-only") for broker_id in sorted(readers)]
+        return json([report_document(report, leader_id, state, names=names) for report, state in reports])
 
     async def drain(self, request: web.Request) -> web.Response:
         """Have a broker give all its bundles to others and take none any more; asked again it goes on.
@@ -72,19 +76,20 @@ class OperationHandlers:
         broker = request.match_info["broker"]
         if broker == self._operations.broker_id:
             return
-        there = next((one.addresses for one in await self._operations.brokers() if one.broker_id == broker), None)
+        reports = [*await self._operations.brokers(), *(await self._context.load.readers_now()).values()]
+        there = next((one.addresses for one in reports if one.broker_id == broker), None)
         if there is None:
             raise AdminError(NOT_FOUND, f"Broker id '{broker}' not found in available brokers.")
         url = url_for(request, there.web_service_url, there.web_service_url_tls)
         raise redirect(request, url, authoritative=False)
 
 
-def report_document(report: BrokerReport, leader_id: str | None, *, names: bool) -> dict[str, Any]:
-    """One broker. Usages in percent, rates per second, throughputs in bytes per second."""
+def report_document(report: BrokerReport, leader_id: str | None, state: str, *, names: bool) -> dict[str, Any]:
+    """One broker, and what it does unless it drains. Usages in percent, rates a second, throughputs in bytes."""
     bundles = [name for name in report.bundles if not is_named(name)]
     document: dict[str, Any] = {
         "broker": report.broker_id,
-        "state": "draining" if report.draining else "serving",
+        "state": "draining" if report.draining else state,
         "leader": report.broker_id == leader_id,
         "magnetar": report.ours,
         "version": report.version,

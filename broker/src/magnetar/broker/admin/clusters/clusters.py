@@ -186,10 +186,13 @@ class ClusterHandlers(Handlers):
         """Say where a cluster goes to, and with `migrated` whether it has gone."""
         cluster = node_name(request, "cluster")
         urls = await required_body(request, MIGRATED_URL)
+        migrated = request.query.get("migrated", "false").lower() == "true"
+        if migrated and not any(urls.values()):
+            # Else the address of a migration under way would be lost, and its clients wait.
+            raise AdminError(BAD_REQUEST, "Cluster url must not be empty")
         check_urls(urls)
         await require_writable(self._context)
         await cluster_data(self._context, cluster)
-        migrated = request.query.get("migrated", "false").lower() == "true"
         await self._documents.put(
             Resources.cluster_policies_path(cluster), {"migrated": migrated, "migratedClusterUrl": urls}
         )

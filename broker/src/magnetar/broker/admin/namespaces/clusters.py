@@ -83,11 +83,11 @@ class NamespaceClusterHandlers(Handlers):
             raise AdminError(BAD_REQUEST, "ClusterIds should not be null")
         await require_clusters_of_tenant(self._context, namespace.tenant, sorted(wanted))
         policies = await policies_of(self._context, namespace)
-        replicated = policies.get("replication_clusters") or []
-        if not set(replicated) <= set(wanted):
+        missing = sorted(set(policies.get("replication_clusters") or []) - set(wanted))
+        if missing:
             raise AdminError(
                 BAD_REQUEST,
-                f"Allowed clusters do not contain the replication cluster [{', '.join(replicated)}]. "
+                f"Allowed clusters do not contain the replication cluster {', '.join(missing)}. "
                 "Please remove the replication cluster if the cluster is not allowed for this namespace",
             )
         await require_known_clusters(self._context, sorted(wanted))
