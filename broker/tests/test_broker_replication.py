@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.admin.brokers.replication_metrics import REPLICATION_METRICS, replication_values
+from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.schema.wire import version_bytes
 from magnetar.broker.testing.clusters import until
@@ -212,6 +213,34 @@ async def test_a_removed_cluster_has_no_cursor_and_a_returned_one_begins_anew() 
         await publish(east[0], 10, 5)
         await caught_up(east[0])
         assert numbers(await stored(west[0])) == [*range(5), *range(10, 15)]
+
+
+async def test_a_cluster_that_returns_while_its_replicator_ends_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait_until_idle, ending, may_go_on = Replicator.wait_until_idle, asyncio.Event(), asyncio.Event()
+
+    async def wait_slowly(self: Replicator) -> None:
+        ending.set()
+        await may_go_on.wait()
+        await wait_until_idle(self)
+
+    async with two_clusters("latest") as (east, west):
+        await name_cluster(east[0], "west", west[0].running.settings.service_url)
+        topic = await topic_of(east[0])
+        await replicate(east[0], "east", "west")
+        await publish(east[0], 0, 5)
+        await caught_up(east[0])
+        monkeypatch.setattr(Replicator, "wait_until_idle", wait_slowly)
+        await replicate(east[0], "east")
+        await ending.wait()
+        await publish(east[0], 5, 5)
+        await replicate(east[0], "east", "west")
+        await until(lambda: topic.policies.remote_clusters)
+        may_go_on.set()
+        await publish(east[0], 10, 5)
+        await caught_up(east[0])
+        assert numbers(await stored(west[0])) == list(range(15))
 
 
 async def test_what_is_published_as_soon_as_a_topic_is_there_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:

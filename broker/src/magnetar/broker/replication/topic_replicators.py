@@ -178,8 +178,8 @@ class TopicReplicators(RunningReplicators):
         replicator = self._end(cluster)
         if replicator is not None:
             await replicator.wait_until_idle()
-        if self._closed:
-            return
+        if self._closed or cluster in self._wanted():
+            return  # Whoever took the cluster out of the list has put it back: its place stays.
         await self._ledger.delete_cursor(cursor)
         logger.info("%s is not replicated to %s any more: its cursor is deleted", self._name, cluster)
 
