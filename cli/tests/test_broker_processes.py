@@ -15,6 +15,7 @@ from typing import Any
 import pulsar
 import pytest
 from magnetar.control.client import ControlChannel
+from magnetar.control.errors import ControlUnavailable
 from magnetar.net.free_ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
@@ -86,11 +87,15 @@ def topics_of(broker: Any) -> list[int]:
 async def healthy(broker: Any) -> bool:
     port = re.search(r"control port (\d+)", broker.output)
     assert port is not None, broker.output
-    channel = ControlChannel(f"127.0.0.1:{port[1]}")
-    try:
-        return await channel.healthy()
-    finally:
-        await channel.close()
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        channel = ControlChannel(f"127.0.0.1:{port[1]}")
+        try:
+            return await channel.healthy()
+        except ControlUnavailable:  # No answer is none: on a busy machine a call may fail.
+            assert time.monotonic() < deadline, broker.errors
+        finally:
+            await channel.close()
 
 
 @pytest.mark.clients

@@ -19,7 +19,7 @@ from magnetar.net.refused_connections import LimitKind
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import ServerTls, TlsSettings
 
-PATIENCE_SECONDS: Final = 60
+PATIENCE_SECONDS: Final = 300
 LARGE: Final = bytes(range(256)) * (160 * 1024)
 """40 MiB: more than the kernels' buffers of both sides hold."""
 

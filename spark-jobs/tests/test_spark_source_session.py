@@ -26,9 +26,9 @@ WORKER_SECONDS_MAX: Final = 600
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(EARLY), *([before] if before else [])])
+    os.environ |= {"PYSPARK_PYTHON": str(EARLY / "python"), "EARLY_WORKER_PYTHON": sys.executable}
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -43,7 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
-    # The JVM, which starts the workers, has it now.
+    # The JVM, which starts the workers, has them now.
+    os.environ["PYSPARK_PYTHON"] = os.environ.pop("EARLY_WORKER_PYTHON")
     if before is None:
         del os.environ["PYTHONPATH"]
     else:

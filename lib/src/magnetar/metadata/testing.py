@@ -23,7 +23,7 @@ from magnetar.net.free_ports import free_port
 JARS: Final = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "commons-io", "netty-")
 """How the names of the jars begin that a ZooKeeper server needs; PySpark's other 250 only slow Java down."""
 
-START_SECONDS_MAX: Final = 30.0
+START_SECONDS_MAX: Final = 120.0
 """A start takes about a second; a busy machine may need some more."""
 
 
