@@ -56,7 +56,7 @@ def test_every_setting_with_an_effect_is_on_the_page() -> None:
 def test_every_test_on_the_page_exists() -> None:
     defined = {
         name
-        for folder in ("broker", "lib", "operator", "e2e")
+        for folder in ("broker", "lib", "cli", "operator", "e2e")
         for path in (ROOT / folder).rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
     }

@@ -124,7 +124,7 @@ def test_policies_are_followed_by_one_at_a_time() -> None:
 
 def test_versions_of_schemas_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCHEMAS_MAX", 2)
-    anything: Any = SimpleNamespace(call_later=None, clock=None, spawn=None)
+    anything: Any = SimpleNamespace(call_later=None, clock=None, spawn=None, turns=None)
     replicator = module.Replicator("r", anything, anything, anything, anything, lambda: None, lambda: 1)
     for number in (b"1", b"2", b"3"):
         replicator._remember_schema(number, b"there " + number)

@@ -15,6 +15,7 @@ from magnetar.broker.read_only.kept_position import KeptPosition
 from magnetar.broker.read_only.paths import binding_path
 from magnetar.broker.read_only.position_difference import Kept
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
@@ -179,10 +180,10 @@ def bindings_are_taken_by_force() -> list[Patch]:
 def end_is_not_asked_for() -> list[Patch]:
     """A client that asks for the last message hears of the last one that is shown here."""
 
-    async def learn_end(self: FollowedTopic) -> None:
+    async def learn_end(self: FollowingTopic) -> None:
         """Nothing."""
 
-    return [(FollowedTopic, "learn_end", learn_end)]
+    return [(FollowingTopic, "learn_end", learn_end)]
 
 
 def owner_is_not_asked() -> list[Patch]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.broker.replication import outgoing
 from magnetar.broker.replication.outgoing import EntryLook, EntryToSend, Skipped
+from magnetar.broker.replication.remote_link import RemoteLink
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.source_position import SourcePositions
@@ -20,14 +21,14 @@ from e2e.simulation.planting import Mistake, Patch, original
 
 def unconfirmed_is_passed_over() -> list[Patch]:
     """After a connection was lost a replicator goes on with what it has not sent yet."""
-    right = original(Replicator, "_disconnected")
+    right = original(RemoteLink, "_disconnected")
 
     def disconnected(self: Replicator, error: MagnetarError) -> None:
         position = self.cursor.read_position
         right(self, error)
         self.cursor.skip_to(position)
 
-    return [(Replicator, "_disconnected", disconnected)]
+    return [(RemoteLink, "_disconnected", disconnected)]
 
 
 def receipts_are_for_all_of_a_sequence_id() -> list[Patch]:
@@ -81,14 +82,14 @@ def replicated_is_sent_on() -> list[Patch]:
 
 def nobody_connects_again() -> list[Patch]:
     """A replicator whose connection was lost waits for ever."""
-    right = original(Replicator, "relay_ended")
+    right = original(RemoteLink, "relay_ended")
 
-    def relay_ended(self: Replicator, error: MagnetarError) -> None:
+    def relay_ended(self: RemoteLink, error: MagnetarError) -> None:
         right(self, error)
         if self._retry_timer is not None:
             self._retry_timer.cancel()
 
-    return [(Replicator, "relay_ended", relay_ended)]
+    return [(RemoteLink, "relay_ended", relay_ended)]
 
 
 def positions_without_their_ledgers() -> list[Patch]:
