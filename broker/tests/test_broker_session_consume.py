@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, batch_message, command_frame
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError
@@ -430,6 +431,25 @@ async def test_last_message_id_steps_over_markers(memory_broker: MemoryBroker) -
 
 
 # --- UNSUBSCRIBE, CLOSE_CONSUMER
+
+
+async def test_a_refused_unsubscribe_has_the_consumer_subscribe_again(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients go on with their consumer after the refusal, and would wait for messages for ever."""
+
+    async def fail(self: PersistentTopic, name: str, *, force: bool = False) -> None:
+        raise StoreUnavailable("the metadata store is out of reach")
+
+    monkeypatch.setattr(PersistentTopic, "delete_subscription", fail)
+    client = await memory_broker.connect()
+    await client.consumer(TOPIC)
+    client.send(Command.UNSUBSCRIBE, consumer_id=1, request_id=77)
+    refusal = await client.expect(Command.ERROR)
+    assert refusal.body.request_id == 77
+    closed = await client.expect(Command.CLOSE_CONSUMER)
+    assert closed.body.consumer_id == 1
+    await client.consumer(TOPIC)
 
 
 async def test_unsubscribe_removes_the_subscription(memory_broker: MemoryBroker) -> None:

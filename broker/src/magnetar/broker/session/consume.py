@@ -23,6 +23,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.limits import RESERVED_SUBSCRIPTIONS
 from magnetar.broker.topics.seek import last_message_id, position_of_seek, position_of_time, reader_start
 from magnetar.broker.topics.topic import PersistentTopic, Topic
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar import messages
@@ -347,7 +348,12 @@ class ConsumerCommands:
         if self._consumers.get(request.consumer_id) is attachment:
             self._detach(request.consumer_id)
         subscription.remove_consumer(attachment.consumer)
-        await attachment.topic.delete_subscription(subscription.name, force=request.force)
+        try:
+            await attachment.topic.delete_subscription(subscription.name, force=request.force)
+        except MagnetarError:
+            # Behind the refusal, at which the client goes on with a consumer that has no subscription any more.
+            asyncio.get_running_loop().call_soon(self.consumer_disconnected, attachment.consumer)
+            raise
         self._session.write(messages.success(request.request_id))
 
     def _seek(self, request: CommandSeek) -> Coroutine[Any, Any, None] | None:
