@@ -1,7 +1,7 @@
 """Topics that nobody uses are deleted. (Pulsar: `PersistentTopic.checkGC`, `NonPersistentTopic.checkGC`)
 
 What other clusters replicate to a topic does not make it used: two of them would else keep each other's topic for ever.
-So each lets its own ways to the others rest first, and the topic goes once none of theirs leads to it.
+So the replicators of each cluster rest first. The topic is deleted once no replicator of another cluster is connected.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def is_active(topic: Topic) -> bool:
 
 
 def is_idle(topic: Topic, now_seconds: float) -> bool:
-    """Whether nobody used it for long enough and nothing in it is to be kept: its ways to other clusters may rest, and
-    without any from there it may be deleted. Remembers when somebody does use it."""
+    """Whether nobody used it for long enough and nothing in it is to be kept: its replicators may rest, and without any
+    of another cluster it may be deleted. Remembers when somebody does use it."""
     policy = topic.policies.inactive_topics
     if not policy.delete or topic.of_broker or topic.closing:
         return False
@@ -43,8 +43,8 @@ def is_idle(topic: Topic, now_seconds: float) -> bool:
 
 
 def may_rest(topic: Topic) -> bool:
-    """Whether the ways of an idle topic may rest: each message that comes has them open again, and others may come as
-    often as somewhere else somebody publishes."""
+    """Whether the replicators of an idle topic may rest. Each message connects them again, and messages of another
+    cluster may still come, as often as somebody publishes there."""
     silent_ms = topic.clock.now_ms() - topic.last_publish_ms
     return not topic.producers.by_name or silent_ms > topic.policies.inactive_topics.after_seconds * 1000
 

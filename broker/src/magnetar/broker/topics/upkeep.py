@@ -269,7 +269,7 @@ class Upkeep:
         return inactivity.is_idle(topic, self._service.clock.monotonic_seconds())
 
     async def _let_idle_go(self, topic: Topic) -> None:
-        """Have its ways to other clusters rest, and delete it once none comes from there."""
+        """Have its replicators rest, and delete it once no replicator of another cluster is connected."""
         service, name = self._service, topic.name
         if service.topics.get(str(name)) is not topic or not self._is_idle(topic):
             return
