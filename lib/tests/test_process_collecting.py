@@ -14,10 +14,14 @@ from magnetar.process.collecting import (
     ALL_GENERATIONS,
     GROWTH_BYTES,
     LOOK_SECONDS,
+    MANY_SECONDS,
     SELDOM_GROWTH_BYTES,
     SELDOM_SECONDS,
+    YOUNG_LOOK_SECONDS_MAX,
+    YOUNG_LOOK_SECONDS_MIN,
     CycleCollection,
     due,
+    next_young_look_seconds,
 )
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -85,6 +89,39 @@ async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_proces
     assert len(kept) == OBJECTS
     assert len(looked_at) >= OBJECTS // LOOKED_AT_MAX
     assert max(looked_at) < LOOKED_AT_MAX
+
+
+async def test_young_objects_do_not_gather_while_as_many_old_ones_end(collecting: CycleCollection) -> None:
+    in_a_round, rounds = 2_000, 50
+    kept = [[number] for number in range(in_a_round * rounds)]
+    gc.collect()  # Sets them aside.
+    looked_at: list[int] = []
+
+    def count(phase: str, told: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(sum(len(gc.get_objects(generation=young)) for young in range(told["generation"] + 1)))
+
+    gc.callbacks.append(count)
+    try:
+        for first in range(0, len(kept), in_a_round):
+            for number in range(first, first + in_a_round):
+                kept[number] = [number]
+            await asyncio.sleep(YOUNG_LOOK_SECONDS_MAX)
+    finally:
+        gc.callbacks.remove(count)
+    assert len(looked_at) >= rounds - 1
+    assert max(looked_at) < in_a_round * rounds / 5
+
+
+def test_looks_at_young_objects_come_as_often_as_there_are_many() -> None:
+    pause_seconds = YOUNG_LOOK_SECONDS_MAX
+    for _ in range(10):
+        pause_seconds = next_young_look_seconds(pause_seconds, 2 * MANY_SECONDS)
+    assert pause_seconds == YOUNG_LOOK_SECONDS_MIN
+    assert next_young_look_seconds(pause_seconds, MANY_SECONDS / 2) == pause_seconds
+    for _ in range(10):
+        pause_seconds = next_young_look_seconds(pause_seconds, 0.0)
+    assert pause_seconds == YOUNG_LOOK_SECONDS_MAX
 
 
 async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(

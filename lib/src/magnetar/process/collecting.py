@@ -5,6 +5,10 @@ there are a quarter more of them. Here what has outlived such a look is set asid
 through what has come since only: tens of thousands of objects, milliseconds. What is set aside becomes free as soon as
 nobody refers to it, as ever. Only cycles among it stay; the code breaks those that peers could make by thousands. For
 all others, everything is looked at when the process has grown by so much that they matter, and seldom.
+
+CPython looks at young objects when 700 more were made than ended. Where old ones end as fast as new ones are made, such
+as sessions of clients that come and go, that is never: a hundred thousand young objects were looked at in one turn of
+40 ms. So young objects are looked at by time as well, as often as there are many.
 """
 
 from __future__ import annotations
@@ -38,6 +42,18 @@ SECOND_GENERATIONS: Final = 1
 """After more looks at the second generation than that, all that is not set aside is looked at: 15 000 objects. It is
 more when as many end meanwhile, as CPython counts what begins less what ends."""
 
+YOUNG_LOOK_SECONDS_MIN: Final = 0.01
+"""Between two looks at young objects by time, while many are made: a look takes a millisecond then."""
+
+YOUNG_LOOK_SECONDS_MAX: Final = 0.32
+"""While few are made: three short looks a second cost an idle process nothing that can be measured."""
+
+MANY_SECONDS: Final = 0.001
+"""A look at young objects that takes longer has the next one come sooner; one of a third of it, later."""
+
+LOOKS_TO_SET_ASIDE: Final = 4
+"""Of so many looks by time one goes through all that is not set aside, and sets that aside."""
+
 LOOK_SECONDS: Final = 5.0
 """Between two questions how large the process is."""
 
@@ -45,6 +61,15 @@ LOOK_SECONDS: Final = 5.0
 def due(grown_bytes: int, seconds: float) -> bool:
     """Whether everything is to be looked at, when the process has grown by so much since the last time."""
     return grown_bytes > (SELDOM_GROWTH_BYTES if seconds >= SELDOM_SECONDS else GROWTH_BYTES)
+
+
+def next_young_look_seconds(before_seconds: float, taken_seconds: float) -> float:
+    """When to look at young objects again, when the last pause was so long and the last look took so long."""
+    if taken_seconds > MANY_SECONDS:
+        return max(YOUNG_LOOK_SECONDS_MIN, before_seconds / 2)
+    if taken_seconds < MANY_SECONDS / 3:
+        return min(YOUNG_LOOK_SECONDS_MAX, before_seconds * 2)
+    return before_seconds
 
 
 class CycleCollection:
@@ -57,6 +82,9 @@ class CycleCollection:
         self._then_bytes = 0
         self._then_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._young_timer: asyncio.TimerHandle | None = None
+        self._young_look_seconds = YOUNG_LOOK_SECONDS_MIN
+        self._young_looks = 0
         self._threshold = gc.get_threshold()
         self.complete = 0
         """How often everything was looked at."""
@@ -71,9 +99,13 @@ class CycleCollection:
             gc.set_threshold(*self._threshold[:ALL_GENERATIONS], SECOND_GENERATIONS)
             gc.callbacks.append(self._collected)
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+            self._young_timer = self._loop.call_later(self._young_look_seconds, self._look_at_young)
 
     def stop(self) -> None:
         """Leave the collector to itself. Twice is no error."""
+        if self._young_timer is not None:
+            self._young_timer.cancel()
+            self._young_timer = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -87,6 +119,14 @@ class CycleCollection:
     def _collected(self, phase: str, told: dict[str, int]) -> None:
         if phase == "stop" and told["generation"] == ALL_GENERATIONS:
             gc.freeze()
+
+    def _look_at_young(self) -> None:
+        begun_seconds = time.perf_counter()
+        self._young_looks += 1
+        gc.collect(ALL_GENERATIONS if self._young_looks % LOOKS_TO_SET_ASIDE == 0 else ALL_GENERATIONS - 1)
+        taken_seconds = time.perf_counter() - begun_seconds
+        self._young_look_seconds = next_young_look_seconds(self._young_look_seconds, taken_seconds)
+        self._young_timer = self._loop.call_later(self._young_look_seconds, self._look_at_young)
 
     def _look(self) -> None:
         now_bytes = self._resident_bytes_now()
