@@ -65,14 +65,6 @@ SAME_FRAMES = {
         messages.ack_response(7, 3, ServerError.PERSISTENCE_ERROR, "no"),
         "000000130000000f0826b2020a080720022a026e6f3003",
     ),
-    "topics_of_namespace": (
-        messages.topics_of_namespace_response(7, ["a", "b"], "h", filtered=True, changed=True),
-        "000000180000001408218a020f080712016112016218012201682801",
-    ),
-    "topics_of_namespace, same": (
-        messages.topics_of_namespace_response(7, [], "h", filtered=True, changed=False),
-        "000000120000000e08218a0209080718012201682800",
-    ),
     "get_schema": (
         messages.get_schema_response(7, SCHEMA, VERSION_ONE),
         "000000280000002408239a021f080722110a016e1a027b7d20022a060a016b1201762a080000000000000001",

@@ -18,6 +18,8 @@ from magnetar.broker.session.subscription_ends import SubscriptionEndCommands
 from magnetar.broker.session.topic_lists import TopicListCommands
 from magnetar.broker.session.transaction_ends import TransactionEndCommands
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand
+from magnetar.wire.pulsar.topic_lists import TYPE_TOPICS_OF_NAMESPACE
+from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_METADATA
 
 
 class GroupedSession(Session, Protocol):
@@ -59,3 +61,10 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(TransactionEndCommands, TransactionEndCommands.COMMANDS),
     **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }
+
+READ_BY_HAND: Final[dict[int, Callable[[GroupedSession, bytes, int, int], None]]] = {
+    TYPE_LOOKUP: lambda session, buffer, start, end: session.lookups.look_up(buffer, start, end),
+    TYPE_PARTITIONED_METADATA: lambda session, buffer, start, end: session.lookups.count_partitions(buffer, start, end),
+    TYPE_TOPICS_OF_NAMESPACE: lambda session, buffer, start, end: session.topic_lists.list_topics(buffer, start, end),
+}
+"""What clients ask by the thousand when a broker is gone: these take the buffer and the bounds of the frame."""

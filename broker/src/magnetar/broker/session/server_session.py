@@ -19,7 +19,7 @@ from magnetar.broker.client_memory import ConnectionMemory
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, FRAME_OVERHEAD_BYTES, refusal_of_size
-from magnetar.broker.session.commands import COMMANDS
+from magnetar.broker.session.commands import COMMANDS, READ_BY_HAND
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.session.frames import MessageFrames
 from magnetar.broker.session.liveness import Liveness
@@ -45,7 +45,6 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
-from magnetar.wire.pulsar.topic_requests import TYPE_LOOKUP, TYPE_PARTITIONED_METADATA
 
 if TYPE_CHECKING:
     from magnetar.broker.session.access import SessionAccess
@@ -264,10 +263,9 @@ class ServerSession:
     def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:
         self._frame_bytes = end - start
         if self.state is SessionState.CONNECTED:
-            if kind == TYPE_LOOKUP and self._frame_bytes <= COMMAND_BYTES_MAX:
-                self.lookups.look_up(buffer, start, end)
-            elif kind == TYPE_PARTITIONED_METADATA and self._frame_bytes <= COMMAND_BYTES_MAX:
-                self.lookups.count_partitions(buffer, start, end)
+            serve = READ_BY_HAND.get(kind)
+            if serve is not None and self._frame_bytes <= COMMAND_BYTES_MAX:
+                serve(self, buffer, start, end)
             else:
                 self._request(buffer, start, end)
             return

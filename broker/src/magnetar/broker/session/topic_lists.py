@@ -19,11 +19,12 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandWatchTopicList,
     CommandWatchTopicListClose,
 )
+from magnetar.wire.pulsar.topic_lists import TopicListRequest, read_topic_list_request, topic_list_response
 
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
 
-MODES = {
+MODES: Final[dict[int, str]] = {
     CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
     CommandGetTopicsOfNamespace.NON_PERSISTENT: "non-persistent",
     CommandGetTopicsOfNamespace.ALL: "all",
@@ -38,7 +39,9 @@ class TopicListCommands:
     """The topic lists that one session asked for or watches."""
 
     COMMANDS: ClassVar[dict[int, ControlCommand[TopicListCommands]]] = {
-        BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda self, command: self._get(command.getTopicsOfNamespace),
+        BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda self, command: self._get(
+            TopicListRequest.of_command(command.getTopicsOfNamespace)
+        ),
         BaseCommand.WATCH_TOPIC_LIST: lambda self, command: self._watch(command.watchTopicList),
         BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda self, command: self._unwatch(command.watchTopicListClose),
     }
@@ -55,26 +58,33 @@ class TopicListCommands:
         self._wanted: dict[int, set[int]] = {}
         """By watcher: the requests for it that are not answered yet, and that its client has not taken back."""
 
-    def _get(self, request: CommandGetTopicsOfNamespace) -> None:
+    def list_topics(self, buffer: bytes, start: int, end: int) -> None:
+        """Answer a GET_TOPICS_OF_NAMESPACE. `PeerError` for one that cannot be read."""
+        request = read_topic_list_request(buffer, start, end)
+        if request is None:
+            command = messages.decode_command(buffer, start, end)
+            request = TopicListRequest.of_command(command.getTopicsOfNamespace)
+        self._get(request)
+
+    def _get(self, request: TopicListRequest) -> None:
         ticket = self._lists.ticket()
         self._session.answering_large(request.request_id, lambda place: self._answer_list(request, ticket, place))
 
-    async def _answer_list(self, request: CommandGetTopicsOfNamespace, ticket: int, place: Place) -> None:
+    async def _answer_list(self, request: TopicListRequest, ticket: int, place: Place) -> None:
         namespace = parse_namespace(request.namespace)
         await self._session.require_topic_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
         await place.take()
         # It does not count itself: the lists that wait for a store would keep lookups from what they have in memory.
         self._session.context.lookup.check_room()
-        pattern = request.topics_pattern if request.HasField("topics_pattern") else None
-        filtered = pattern is not None and await self._pattern_allowed(pattern)
-        wanted = pattern if filtered else None
+        filtered = request.pattern is not None and await self._pattern_allowed(request.pattern)
+        wanted = request.pattern if filtered else None
         found = await self._lists.topics(namespace, MODES[request.mode], wanted, ticket, place)
-        changed = not request.HasField("topics_hash") or request.topics_hash != found.names_hash
-        self._session.write(
-            messages.topics_of_namespace_response(
-                request.request_id, found.names if changed else [], found.names_hash, filtered=filtered, changed=changed
-            )
-        )
+        changed = request.topics_hash != found.names_hash
+        topics = found.encoded if changed else b""
+        for part in topic_list_response(
+            request.request_id, topics, found.names_hash, filtered=filtered, changed=changed
+        ):
+            self._session.write(part)
 
     async def _pattern_allowed(self, pattern: str) -> bool:
         longest = self._session.context.settings.subscription_pattern_length_max

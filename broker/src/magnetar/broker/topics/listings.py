@@ -12,12 +12,13 @@ from magnetar.core.hashing import topics_hash
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName
 from magnetar.net.requests import Place, Readings
+from magnetar.wire.pulsar.topic_lists import encode_topics
 
 KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
 NAME_BYTES: Final = 64
-"""Bytes that a name in a list costs beside its letters."""
+"""Bytes that a name in a list costs beside its letters, which are there twice: as a name, and in the encoded list."""
 
 Key: TypeAlias = tuple[NamespaceName, str]
 """A namespace, and the domain of its topics."""
@@ -26,11 +27,19 @@ Key: TypeAlias = tuple[NamespaceName, str]
 class Listing:
     """Names, shared by all who asked for them: nobody changes the list."""
 
-    __slots__ = ("names", "names_hash")
+    __slots__ = ("_encoded", "names", "names_hash")
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
         self.names_hash = topics_hash(names)
+        self._encoded: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """The names as answers carry them: encoded once, and in memory once, however many clients take their time."""
+        if self._encoded is None:
+            self._encoded = encode_topics(self.names)
+        return self._encoded
 
 
 class _Kept:
@@ -45,7 +54,7 @@ class _Kept:
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}
         """The part of the list that each pattern has found."""
-        self.size_bytes = sum(map(len, listed)) + NAME_BYTES * (1 + len(listed))
+        self.size_bytes = 2 * sum(map(len, listed)) + NAME_BYTES * (1 + len(listed))
 
 
 class Listings:
@@ -122,7 +131,7 @@ class Listings:
     def _keep_found(self, key: Key, kept: _Kept, pattern: str, found: Listing) -> None:
         if self._kept.get(key) is not kept:
             return  # Another list is in its place.
-        size_bytes = 8 * len(found.names) + len(pattern) + NAME_BYTES
+        size_bytes = sum(map(len, found.names)) + 11 * len(found.names) + len(pattern) + NAME_BYTES
         kept.found[pattern] = found
         kept.size_bytes += size_bytes
         self.kept_bytes += size_bytes

@@ -392,17 +392,6 @@ def consumer_stats_error(request_id: int, code: ServerError, message: str) -> by
 # --- topics of a namespace
 
 
-def topics_of_namespace_response(
-    request_id: int, topics: list[str], topics_hash: str, *, filtered: bool, changed: bool
-) -> bytes:
-    """The topics; none when the client's hash says that it has them."""
-    return frame_of(
-        pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
-        )
-    )
-
-
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: list[str], topics_hash: str) -> bytes:
     """The watch stands; this is the list to start from."""
     return frame_of(
