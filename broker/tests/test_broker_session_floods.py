@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.broker.session.command_limits import FRAME_OVERHEAD_BYTES
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.session.produce import ProducerCommands
-from magnetar.broker.session.server_session import TURN_COMMANDS_MAX, ServerSession
+from magnetar.broker.session.server_session import TURN_COMMANDS_CROWDED, TURN_COMMANDS_MAX, ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame, message
 from magnetar.broker.topics.producer import Producer
@@ -21,6 +22,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.requests import REQUESTS_BYTES_MAX, REQUESTS_MAX
 from magnetar.net.testing import LIVING_PAUSE_SECONDS, SilentClient, living, until
 from magnetar.wire.framing import FrameSplitter
+from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -129,6 +131,47 @@ async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) 
     hold.set()
     for request_id in asked:
         assert (await client.answer(request_id)).name == "GET_TOPICS_OF_NAMESPACE_RESPONSE"
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+async def test_requests_that_waited_are_served_by_few_while_others_wait_for_their_turn(
+    memory_broker: MemoryBroker, silent: SilentClient, crowded: bool
+) -> None:
+    (session,) = sessions(memory_broker)
+    command = command_frame(Command.LOOKUP, topic=TOPIC, request_id=1)[4:]
+    session._waiting.extend(command for _ in range(2 * TURN_COMMANDS_MAX))
+    session._waiting_bytes = 2 * TURN_COMMANDS_MAX * (len(command) + FRAME_OVERHEAD_BYTES)
+    if crowded:
+        session._in_all.in_turn(lambda: None)
+    session._serve_waiting()
+    served = 2 * TURN_COMMANDS_MAX - len(session._waiting)
+    assert served == (TURN_COMMANDS_CROWDED if crowded else TURN_COMMANDS_MAX)
+
+
+async def test_clients_that_ask_for_one_list_cost_no_protobuf_message_and_no_copy_each(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """protobuf gives memory back to the system at each ten thousandth message that it forgets: tens of milliseconds."""
+    await many_topics(memory_broker, 500)
+    clients = [await memory_broker.connect() for _ in range(3)]
+    written: list[bytes] = []
+
+    def write(session: ServerSession, data: bytes) -> None:
+        written.append(data)
+        session.connection.write(data)
+
+    def read_command(*_: object) -> None:
+        raise AssertionError("read by protobuf")
+
+    monkeypatch.setattr(ServerSession, "write", write)
+    monkeypatch.setattr(messages, "read_command", read_command)
+    for client in clients:
+        asked = client.start(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", mode=0, topics_hash="old")
+        answer = await client.answer(asked)
+        assert len(answer.body.topics) == 500
+    large = [part for part in written if len(part) > 500 * 160]
+    assert len(large) == 3
+    assert len({id(part) for part in large}) == 1
 
 
 async def test_a_mistake_of_ours_ends_one_connection_and_holds_up_no_other(

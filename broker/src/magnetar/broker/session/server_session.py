@@ -246,7 +246,8 @@ class ServerSession:
 
     def _serve_waiting(self) -> None:
         controls = 0
-        while self._waiting and not self.requests.full and not self.ended and controls < TURN_COMMANDS_MAX:
+        controls_max = TURN_COMMANDS_CROWDED if self._in_all.crowded else TURN_COMMANDS_MAX
+        while self._waiting and not self.requests.full and not self.ended and controls < controls_max:
             command = self._waiting.popleft()
             self._waiting_bytes -= len(command) + FRAME_OVERHEAD_BYTES
             self._control(command_type(command, 0), command, 0, len(command))
