@@ -7,7 +7,7 @@ the time.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -182,7 +182,7 @@ INIT_STATUSES = st.sampled_from([{}, {"succeeded": 1}])
 CONFIG_MAPS = st.integers(0, 8)
 DELETING = st.sampled_from([False, False, False, True])
 FINALIZERS = st.sampled_from([[], [FINALIZER]])
-MODES = st.sampled_from(["leader", "follower"])
+MODES: st.SearchStrategy[Literal["leader", "follower"]] = st.sampled_from(["leader", "follower"])
 DRIVERS = st.sampled_from(["", "leader", "control"])
 
 
