@@ -28,7 +28,7 @@ FOUND_BY: Final = {
     "fall-back-without-bookies": (55, 250),
     "forgotten-creation": (2, 60),
     "last-unsure-write-only": (0, 60),
-    "ledger-in-doubt-deleted": (27, 120),
+    "ledger-in-doubt-deleted": (32, 120),
     "ledgers-in-doubt-kept": (9, 60),
     "no-compare-and-set": (9, 30),
     "no-replay": (9, 200),
@@ -38,7 +38,7 @@ FOUND_BY: Final = {
     "snapshot-of-what-was-taken": (4, 60),
     "takeover-without-fence": (0, 30),
     "the-lag-is-ignored": (12, 60),
-    "trim-of-the-fastest": (6, 60),
+    "trim-of-the-fastest": (26, 60),
     "what-was-begun-is-not-owed": (12, 60),
     "what-was-trimmed-is-not-owed": (29, 60),
 }
