@@ -86,7 +86,7 @@ class CycleCollection:
     ) -> None:
         """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are.
 
-        `processor_seconds`: what the thread that asks has used; looks are no longer for other processes' work."""
+        `processor_seconds`: what the asking thread has used. What other processes do has no part in it."""
         self._loop = loop
         self._resident_bytes_now = resident_bytes_now
         self._processor_seconds = processor_seconds
@@ -95,6 +95,8 @@ class CycleCollection:
         self._timer: asyncio.TimerHandle | None = None
         self._young_timer: asyncio.TimerHandle | None = None
         self._young_look_seconds = YOUNG_LOOK_SECONDS_MIN
+        self._looks = 0
+        """At all generations, automatic ones as well."""
         self._begun_seconds = 0.0
         self._new_seconds = 0.0
         """What the last look took for what came since the one before."""
@@ -138,6 +140,7 @@ class CycleCollection:
         if phase == "start":
             self._begun_seconds = self._processor_seconds()
             return
+        self._looks += 1
         taken_seconds = self._processor_seconds() - self._begun_seconds
         self._new_seconds = taken_seconds - self._kept_seconds
         self._kept_seconds = taken_seconds
@@ -162,9 +165,12 @@ class CycleCollection:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look_at_everything(self, before_bytes: int) -> None:
-        begun_seconds = time.perf_counter()
+        begun_seconds, looks = time.perf_counter(), self._looks
         gc.unfreeze()
         found = gc.collect()
+        if self._looks == looks:  # Another thread looks, and one of its finalizers waits: CPython did nothing.
+            gc.freeze()
+            return  # To be asked again.
         gc.collect()  # Of what has come since, which is nothing: CPython waits until it is a quarter more than that.
         self._note()
         self.complete += 1
