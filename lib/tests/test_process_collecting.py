@@ -14,6 +14,7 @@ from magnetar.core.limits import MIB
 from magnetar.process.collecting import (
     ALL_GENERATIONS,
     GROWTH_BYTES,
+    LATER,
     LOOK_SECONDS,
     NEW_SECONDS,
     SELDOM_GROWTH_BYTES,
@@ -145,7 +146,7 @@ def test_looks_come_as_often_as_there_is_much_new() -> None:
     pause_seconds = next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, 4 * NEW_SECONDS)
     assert pause_seconds == YOUNG_LOOK_SECONDS_MAX / 4, "at once what fits"
     assert next_young_look_seconds(pause_seconds, NEW_SECONDS) == pause_seconds
-    assert next_young_look_seconds(pause_seconds, NEW_SECONDS / 4) == 2 * pause_seconds, "later by and by"
+    assert next_young_look_seconds(pause_seconds, NEW_SECONDS / 4) == pytest.approx(LATER * pause_seconds), "by and by"
     assert next_young_look_seconds(pause_seconds, 1.0) == YOUNG_LOOK_SECONDS_MIN
     assert next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, 0.0) == YOUNG_LOOK_SECONDS_MAX
     assert next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, -NEW_SECONDS) == YOUNG_LOOK_SECONDS_MAX

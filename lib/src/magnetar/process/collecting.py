@@ -55,6 +55,10 @@ YOUNG_LOOK_SECONDS_MAX: Final = 0.32
 NEW_SECONDS: Final = 0.001
 """What a look should take for what came since the one before: the pause is made for that."""
 
+LATER: Final = 1.25
+"""The next pause is longer by this factor at most. What is new is a difference of two looks, each of which may take
+half as long again as it should: with doubled pauses two to three times as many looks took over 5 ms."""
+
 SET_ASIDE_SECONDS: Final = 0.0015
 """What outlived a look is set aside when the next one would take so long for it. The later that is, the more cycles are
 found before: whatever is set aside alive may be one later on."""
@@ -71,7 +75,7 @@ def due(grown_bytes: int, seconds: float) -> bool:
 def next_young_look_seconds(before_seconds: float, new_seconds: float) -> float:
     """When to look again, when the last pause was so long and what came in it took so long to look at."""
     # Sooner at once, later by and by.
-    fitting_seconds = before_seconds * NEW_SECONDS / max(new_seconds, NEW_SECONDS / 2)
+    fitting_seconds = before_seconds * NEW_SECONDS / max(new_seconds, NEW_SECONDS / LATER)
     return min(YOUNG_LOOK_SECONDS_MAX, max(YOUNG_LOOK_SECONDS_MIN, fitting_seconds))
 
 
