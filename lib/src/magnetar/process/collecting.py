@@ -57,7 +57,7 @@ NEW_SECONDS: Final = 0.001
 
 LATER: Final = 1.25
 """The next pause is longer by this factor at most. What is new is a difference of two looks, each of which may take
-half as long again as it should: with doubled pauses two to three times as many looks took over 5 ms."""
+half as long again as it should: with doubled pauses four times as many looks took over 5 ms."""
 
 SET_ASIDE_SECONDS: Final = 0.0015
 """What outlived a look is set aside when the next one would take so long for it. The later that is, the more cycles are
