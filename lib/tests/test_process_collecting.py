@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import weakref
 from collections.abc import AsyncIterator
 
@@ -13,10 +14,12 @@ from magnetar.core.limits import MIB
 from magnetar.process.collecting import (
     ALL_GENERATIONS,
     GROWTH_BYTES,
+    LATER,
     LOOK_SECONDS,
-    MANY_SECONDS,
+    NEW_SECONDS,
     SELDOM_GROWTH_BYTES,
     SELDOM_SECONDS,
+    SET_ASIDE_SECONDS,
     YOUNG_LOOK_SECONDS_MAX,
     YOUNG_LOOK_SECONDS_MIN,
     CycleCollection,
@@ -28,8 +31,17 @@ from magnetar.sim.virtual_time import VirtualTimeLoop
 new_event_loop = VirtualTimeLoop
 
 OBJECTS = 600_000
-LOOKED_AT_MAX = 30_000
-"""Two looks at the second generation, of eleven at the first, of seven hundred objects each, are 15 000."""
+LOOKED_AT_MAX = 20_000
+"""Two looks at the second generation, of seven at the first, of seven hundred each, are 10 000; and what stays."""
+
+OBJECT_SECONDS = 0.2e-6
+"""What it takes to look at one, in these tests."""
+
+MANY = 2 * int(SET_ASIDE_SECONDS / OBJECT_SECONDS)
+"""Are set aside, once they were looked at."""
+
+WAIT_SECONDS = 30.0
+"""For another thread."""
 
 
 class Cycle:
@@ -49,6 +61,23 @@ class Memory:
         return self.size_bytes
 
 
+class Processor:
+    """Whose time passes while objects are looked at: the same for each."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._looked_at: int | None = None
+
+    def seconds(self) -> float:
+        """Is asked when a look begins and when it ends, by turns."""
+        if self._looked_at is None:
+            self._looked_at = sum(len(gc.get_objects(generation=each)) for each in range(ALL_GENERATIONS + 1))
+        else:
+            self._seconds += self._looked_at * OBJECT_SECONDS
+            self._looked_at = None
+        return self._seconds
+
+
 @pytest.fixture
 async def memory() -> Memory:
     return Memory()
@@ -57,7 +86,7 @@ async def memory() -> Memory:
 @pytest.fixture
 async def collecting(memory: Memory) -> AsyncIterator[CycleCollection]:
     before = gc.get_threshold()
-    collecting = CycleCollection(asyncio.get_running_loop(), memory.now)
+    collecting = CycleCollection(asyncio.get_running_loop(), memory.now, Processor().seconds)
     collecting.start()
     yield collecting
     collecting.stop()
@@ -113,26 +142,63 @@ async def test_young_objects_do_not_gather_while_as_many_old_ones_end(collecting
     assert max(looked_at) < in_a_round * rounds / 5
 
 
-def test_looks_at_young_objects_come_as_often_as_there_are_many() -> None:
-    pause_seconds = YOUNG_LOOK_SECONDS_MAX
-    for _ in range(10):
-        pause_seconds = next_young_look_seconds(pause_seconds, 2 * MANY_SECONDS)
-    assert pause_seconds == YOUNG_LOOK_SECONDS_MIN
-    assert next_young_look_seconds(pause_seconds, MANY_SECONDS / 2) == pause_seconds
-    for _ in range(10):
-        pause_seconds = next_young_look_seconds(pause_seconds, 0.0)
-    assert pause_seconds == YOUNG_LOOK_SECONDS_MAX
+def test_looks_come_as_often_as_there_is_much_new() -> None:
+    pause_seconds = next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, 4 * NEW_SECONDS)
+    assert pause_seconds == YOUNG_LOOK_SECONDS_MAX / 4, "at once what fits"
+    assert next_young_look_seconds(pause_seconds, NEW_SECONDS) == pause_seconds
+    assert next_young_look_seconds(pause_seconds, NEW_SECONDS / 4) == pytest.approx(LATER * pause_seconds), "by and by"
+    assert next_young_look_seconds(pause_seconds, 1.0) == YOUNG_LOOK_SECONDS_MIN
+    assert next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, 0.0) == YOUNG_LOOK_SECONDS_MAX
+    assert next_young_look_seconds(YOUNG_LOOK_SECONDS_MAX, -NEW_SECONDS) == YOUNG_LOOK_SECONDS_MAX
+
+
+async def test_what_was_looked_at_before_is_not_new(collecting: CycleCollection) -> None:
+    kept = [[number] for number in range(int(1.2 * NEW_SECONDS / OBJECT_SECONDS))]
+    looks_before, looks = gc.get_stats()[ALL_GENERATIONS]["collections"], 100
+    await asyncio.sleep(looks * YOUNG_LOOK_SECONDS_MAX)
+    assert gc.get_stats()[ALL_GENERATIONS]["collections"] - looks_before < 1.2 * looks
+    assert len(gc.get_objects(generation=ALL_GENERATIONS)) > len(kept), "none is set aside"
+
+
+async def test_cycles_are_found_soon_however_long_they_were_in_use_while_little_is_made(
+    collecting: CycleCollection,
+) -> None:
+    cycle, others = Cycle(), []
+    seen = weakref.ref(cycle)
+    for _ in range(3):
+        await asyncio.sleep(SELDOM_SECONDS / 3)
+        others.append([[number] for number in range(1_000)])  # CPython looks, too.
+    del cycle
+    await asyncio.sleep(2 * YOUNG_LOOK_SECONDS_MAX)
+    assert seen() is None
+    assert collecting.complete == 0
+
+
+async def test_what_is_freed_is_not_counted_when_what_is_left_is_set_aside(collecting: CycleCollection) -> None:
+    cycle = Cycle()
+    seen = weakref.ref(cycle)
+    gc.disable()
+    try:
+        for _ in range(MANY):
+            Cycle()
+    finally:
+        gc.enable()
+    gc.collect()
+    del cycle
+    gc.collect()
+    assert seen() is None
 
 
 async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(
     collecting: CycleCollection, memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cycle = Cycle()
+    cycle, kept = Cycle(), [[number] for number in range(MANY)]
     seen = weakref.ref(cycle)
     gc.collect()
     del cycle
     gc.collect()
     assert seen() is not None, "it was set aside"
+    assert len(kept) == MANY
     await asyncio.sleep(3 * LOOK_SECONDS)
     assert seen() is not None
     memory.size_bytes = 101 * MIB + GROWTH_BYTES
@@ -144,6 +210,33 @@ async def test_cycles_that_were_set_aside_are_found_when_the_process_has_grown(
     memory.size_bytes += GROWTH_BYTES + 1
     await asyncio.sleep(2 * LOOK_SECONDS)
     assert collecting.complete == 2
+
+
+async def test_a_look_that_another_thread_stood_in_the_way_of_comes_later(
+    collecting: CycleCollection, memory: Memory
+) -> None:
+    class Slow(Cycle):
+        def __del__(self) -> None:
+            begun.set()
+            over.wait(WAIT_SECONDS)
+
+    begun, over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=gc.collect)
+    gc.disable()
+    try:
+        Slow()
+        thread.start()
+        assert begun.wait(WAIT_SECONDS)
+        memory.size_bytes += GROWTH_BYTES + 1
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        assert collecting.complete == 0
+        assert gc.get_freeze_count(), "what was set aside is so still"
+    finally:
+        over.set()
+        thread.join(WAIT_SECONDS)
+        gc.enable()
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert collecting.complete == 1
 
 
 async def test_where_the_size_is_not_known_nothing_is_set_aside() -> None:

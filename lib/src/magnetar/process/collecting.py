@@ -1,14 +1,15 @@
 """When the collector of cycles looks at what: seldom at everything, as that is one long turn of the event loop.
 
 A look at all objects of a broker with eight thousand connections takes half a second, and CPython takes one whenever
-there are a quarter more of them. Here what has outlived such a look is set aside (`gc.freeze`), and the next one goes
-through what has come since only: tens of thousands of objects, milliseconds. What is set aside becomes free as soon as
-nobody refers to it, as ever. Only cycles among it stay; the code breaks those that peers could make by thousands. For
-all others, everything is looked at when the process has grown by so much that they matter, and seldom.
+there are a quarter more of them. Here what has outlived a look is set aside (`gc.freeze`) as soon as it is so much that
+the next look would take long. That one goes through what has come since only: thousands of objects, milliseconds. What
+is set aside becomes free as soon as nobody refers to it, as ever. Only cycles among it stay; the code breaks those that
+peers could make by thousands. For all others, everything is looked at when the process has grown by so much that they
+matter, and seldom.
 
 CPython looks at young objects when 700 more were made than ended. Where old ones end as fast as new ones are made, such
 as sessions of clients that come and go, that is never: a hundred thousand young objects were looked at in one turn of
-40 ms. So young objects are looked at by time as well, as often as there are many.
+40 ms. So looks come by time as well, as often as there is much new. Those of CPython remain for long turns.
 """
 
 from __future__ import annotations
@@ -38,21 +39,29 @@ GROWTH_BYTES: Final = 1024 * MIB
 """Sooner only after that: half of the memory that pods have by default. What peers may have a broker hold is less, so
 that they cannot ask for long turns."""
 
+FIRST_GENERATIONS: Final = 5
+"""After more looks at the first generation than that, CPython looks at the second: 5 000 objects."""
+
 SECOND_GENERATIONS: Final = 1
-"""After more looks at the second generation than that, all that is not set aside is looked at: 15 000 objects. It is
-more when as many end meanwhile, as CPython counts what begins less what ends."""
+"""After more looks at the second generation than that, it looks at all that is not set aside: 10 000 objects and what a
+look kept before. It is more when as many end meanwhile, as CPython counts what begins less what ends."""
 
 YOUNG_LOOK_SECONDS_MIN: Final = 0.01
-"""Between two looks at young objects by time, while many are made: a look takes a millisecond then."""
+"""Between two looks by time, while much is new: a look takes a millisecond or two then."""
 
 YOUNG_LOOK_SECONDS_MAX: Final = 0.32
-"""While few are made: three short looks a second cost an idle process nothing that can be measured."""
+"""While little is new: three looks a second at what is not set aside are at most a hundredth of a processor."""
 
-MANY_SECONDS: Final = 0.001
-"""A look at young objects that takes longer has the next one come sooner; one of a third of it, later."""
+NEW_SECONDS: Final = 0.001
+"""What a look should take for what came since the one before: the pause is made for that."""
 
-LOOKS_TO_SET_ASIDE: Final = 4
-"""Of so many looks by time one goes through all that is not set aside, and sets that aside."""
+LATER: Final = 1.25
+"""The next pause is longer by this factor at most. What is new is a difference of two looks, each of which may take
+half as long again as it should: with doubled pauses four times as many looks took over 5 ms."""
+
+SET_ASIDE_SECONDS: Final = 0.0015
+"""What outlived a look is set aside when the next one would take so long for it. The later that is, the more cycles are
+found before: whatever is set aside alive may be one later on."""
 
 LOOK_SECONDS: Final = 5.0
 """Between two questions how large the process is."""
@@ -63,28 +72,40 @@ def due(grown_bytes: int, seconds: float) -> bool:
     return grown_bytes > (SELDOM_GROWTH_BYTES if seconds >= SELDOM_SECONDS else GROWTH_BYTES)
 
 
-def next_young_look_seconds(before_seconds: float, taken_seconds: float) -> float:
-    """When to look at young objects again, when the last pause was so long and the last look took so long."""
-    if taken_seconds > MANY_SECONDS:
-        return max(YOUNG_LOOK_SECONDS_MIN, before_seconds / 2)
-    if taken_seconds < MANY_SECONDS / 3:
-        return min(YOUNG_LOOK_SECONDS_MAX, before_seconds * 2)
-    return before_seconds
+def next_young_look_seconds(before_seconds: float, new_seconds: float) -> float:
+    """When to look again, when the last pause was so long and what came in it took so long to look at."""
+    # Sooner at once, later by and by.
+    fitting_seconds = before_seconds * NEW_SECONDS / max(new_seconds, NEW_SECONDS / LATER)
+    return min(YOUNG_LOOK_SECONDS_MAX, max(YOUNG_LOOK_SECONDS_MIN, fitting_seconds))
 
 
 class CycleCollection:
     """The collection of cycles in one process, once it serves: while one runs, it is the only one who freezes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, resident_bytes_now: Callable[[], int] = resident_bytes) -> None:
-        """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        resident_bytes_now: Callable[[], int] = resident_bytes,
+        processor_seconds: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are.
+
+        `processor_seconds`: what the asking thread has used. What other processes do has no part in it."""
         self._loop = loop
         self._resident_bytes_now = resident_bytes_now
+        self._processor_seconds = processor_seconds
         self._then_bytes = 0
         self._then_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._young_timer: asyncio.TimerHandle | None = None
         self._young_look_seconds = YOUNG_LOOK_SECONDS_MIN
-        self._young_looks = 0
+        self._looks = 0
+        """At all generations, automatic ones as well."""
+        self._begun_seconds = 0.0
+        self._new_seconds = 0.0
+        """What the last look took for what came since the one before."""
+        self._kept_seconds = 0.0
+        """What the next look will take for what the last one left."""
         self._threshold = gc.get_threshold()
         self.complete = 0
         """How often everything was looked at."""
@@ -96,7 +117,7 @@ class CycleCollection:
         gc.enable()
         self._note()
         if self._then_bytes:
-            gc.set_threshold(*self._threshold[:ALL_GENERATIONS], SECOND_GENERATIONS)
+            gc.set_threshold(self._threshold[0], FIRST_GENERATIONS, SECOND_GENERATIONS)
             gc.callbacks.append(self._collected)
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
             self._young_timer = self._loop.call_later(self._young_look_seconds, self._look_at_young)
@@ -117,15 +138,26 @@ class CycleCollection:
         self._then_seconds = self._loop.time()
 
     def _collected(self, phase: str, told: dict[str, int]) -> None:
-        if phase == "stop" and told["generation"] == ALL_GENERATIONS:
+        """Set aside what outlived a look at all generations, if that is much; in the thread that looks."""
+        if told["generation"] != ALL_GENERATIONS:
+            return
+        if phase == "start":
+            self._begun_seconds = self._processor_seconds()
+            return
+        self._looks += 1
+        taken_seconds = self._processor_seconds() - self._begun_seconds
+        self._new_seconds = taken_seconds - self._kept_seconds
+        self._kept_seconds = taken_seconds
+        if taken_seconds > SET_ASIDE_SECONDS and told["collected"]:
+            left = len(gc.get_objects(generation=ALL_GENERATIONS))
+            self._kept_seconds *= left / (left + told["collected"])
+        if self._kept_seconds > SET_ASIDE_SECONDS:
             gc.freeze()
+            self._kept_seconds = 0.0
 
     def _look_at_young(self) -> None:
-        begun_seconds = time.perf_counter()
-        self._young_looks += 1
-        gc.collect(ALL_GENERATIONS if self._young_looks % LOOKS_TO_SET_ASIDE == 0 else ALL_GENERATIONS - 1)
-        taken_seconds = time.perf_counter() - begun_seconds
-        self._young_look_seconds = next_young_look_seconds(self._young_look_seconds, taken_seconds)
+        gc.collect()
+        self._young_look_seconds = next_young_look_seconds(self._young_look_seconds, self._new_seconds)
         self._young_timer = self._loop.call_later(self._young_look_seconds, self._look_at_young)
 
     def _look(self) -> None:
@@ -137,9 +169,12 @@ class CycleCollection:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look_at_everything(self, before_bytes: int) -> None:
-        begun_seconds = time.perf_counter()
+        begun_seconds, looks = time.perf_counter(), self._looks
         gc.unfreeze()
         found = gc.collect()
+        if self._looks == looks:  # Another thread looks, and one of its finalizers waits: CPython did nothing.
+            gc.freeze()
+            return  # To be asked again.
         gc.collect()  # Of what has come since, which is nothing: CPython waits until it is a quarter more than that.
         self._note()
         self.complete += 1
