@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import COORDINATORS, MemoryBroker
 from magnetar.broker.transactions.api import Asker
 from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
-from magnetar.broker.transactions.names import TransactionId, coordinator_topic
+from magnetar.broker.transactions.names import TransactionId, coordinator_topic, log_name
+from magnetar.managed.factory import ManagedLedgerFactory
 
 from broker.tests.conftest import Admin
 
@@ -188,3 +190,29 @@ async def test_without_transactions() -> None:
             ("POST", BASE + "/abortTransaction/0/0", None, 503, refusal),
             ("POST", BASE + "/transactionCoordinator/replicas", 20, 503, refusal),
         )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "coordinatorStats?coordinatorId=3",
+        "coordinatorInternalStats/3",
+        "transactionMetadata/3/0",
+        "slowTransactions/1?coordinatorId=3",
+    ],
+)
+async def test_a_broker_that_was_paused_shows_nothing_of_what_it_remembers(
+    memory_broker: MemoryBroker, admin: Any, path: str
+) -> None:
+    coordinators = coordinators_of(memory_broker)
+    await coordinators.connect(3)
+    await coordinators.new_transaction(3, 60_000, NOBODY)
+    assert (await admin("GET", f"{BASE}/{path}"))[0] == 200
+    assert memory_broker.ledgers is not None
+    clock, loop = memory_broker.service.clock, asyncio.get_running_loop()
+    other = ManagedLedgerFactory(memory_broker.store, memory_broker.ledgers, clock, loop)
+    log = await other.open(log_name(3))
+    try:
+        assert (await admin("GET", f"{BASE}/{path}"))[0] == 404
+    finally:
+        await log.close()

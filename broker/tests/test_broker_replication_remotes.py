@@ -79,6 +79,16 @@ async def test_a_cluster_has_one_client_until_its_record_changes() -> None:
         await remotes.client("west")
 
 
+@pytest.mark.parametrize("seconds", [0.0, 7.0])
+async def test_connections_to_a_cluster_are_kept_alive_as_those_of_clients_are(seconds: float) -> None:
+    resources = Resources(MemoryMetadataStore())
+    await resources.documents.create(resources.cluster_path("west"), {"brokerServiceUrl": "pulsar://west:6650"})
+    settings = BrokerSettings(keep_alive_seconds=seconds)
+    remotes = RemoteClusters(resources, lambda: settings, SystemClock(), Random(0))
+    assert (await remotes.client("west"))._parts.settings.keep_alive_seconds == seconds
+    await remotes.close()
+
+
 async def test_an_address_with_tls_needs_tls() -> None:
     resources = Resources(MemoryMetadataStore())
     remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))

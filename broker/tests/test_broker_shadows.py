@@ -12,6 +12,7 @@ import pytest
 from magnetar.auth.testing import token_of
 from magnetar.broker.replication.states import Reason
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, shadow_producer_name
+from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.settings.transactions import TransactionSettings
@@ -335,6 +336,20 @@ async def test_without_its_source_a_shadow_is_not_served_and_can_be_deleted(admi
     assert (answer.body.error, "which does not exist" in answer.body.message) == (pb.TopicNotFound, True)
     await admin.check(("DELETE", f"{BASE}/shadow", None, 204, None))
     assert await broker.store.get(ledger_path(TopicName.parse(SHADOW).persistence_name)) is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_namespace_with_source_and_shadow_is_deleted_by_force_at_once(told: bool) -> None:
+    """The shadow is let go of as its source goes, while the same request deletes both."""
+    settings = BrokerSettings(cluster_name="memory", admin=AdminSettings(force_delete_namespace_allowed=True))
+    async with MemoryBroker(settings) as broker, aiohttp.ClientSession() as session:
+        admin = Admin(broker, session)
+        await make_source(broker, 2)
+        await make_shadow(broker, told=told)
+        client = await consumer_of(broker)
+        await client.messages(2)
+        await admin.check(("DELETE", "/admin/v2/namespaces/public/default?force=true", None, 204, None))
+        assert not await broker.service.exists(TopicName.parse(SHADOW))
 
 
 @pytest.mark.parametrize("source", ["no topic://", "", SHADOW, f"{SOURCE}-of-a-shadow", f"{SOURCE}-missing"])

@@ -94,7 +94,7 @@ async def test_what_is_over_is_forgotten_and_the_rest_goes_on_after_a_crash(agai
         await coordinator.abandon()
         after = await stage.open(**again)
         assert [one.id.sequence for one in after.table] == [1, 3, 4]
-        assert list(after.transaction(4).partitions) == [TOPIC]
+        assert list(after.table.get(4).partitions) == [TOPIC]
         assert (await after.new_transaction(MINUTE_MS, NOBODY)).sequence == 6
         for sequence in (1, 3, 4, 6):
             await after.end(sequence, NOBODY, commit=False)

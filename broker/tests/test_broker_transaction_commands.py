@@ -194,7 +194,7 @@ async def test_nobody_ends_it(broker: MemoryBroker, told: Told) -> None:
     await begin(client, timeout_ms=300)
     await add(client, 0, 0, A)
     await until(lambda: told.told == [(0, 0, False, A, "")])
-    await until(lambda: coordinators_of(broker).stats(0).open_transactions == 0)
+    await until(lambda: len(coordinators_of(broker).get(0).table) == 0)
 
 
 def coordinators_of(broker: MemoryBroker) -> Any:
@@ -216,7 +216,7 @@ async def test_after_a_restart_all_is_there(broker: MemoryBroker, told: Told) ->
     await end(client, 0, 1, ABORT)
     told.ready.clear()
     client.start(command_type("END_TXN"), txnid_most_bits=0, txnid_least_bits=2, txn_action=COMMIT)
-    await until(lambda: coordinators_of(broker).get(0).transaction(2).state.name == "COMMITTING")
+    await until(lambda: coordinators_of(broker).get(0).table.get(2).state.name == "COMMITTING")
     stopping = asyncio.create_task(broker.stop())
     await until(lambda: coordinators_of(broker)._open == {})
     told.ready.set()
@@ -239,14 +239,14 @@ async def test_who_waits_for_an_end_hears_that_the_bundle_goes(broker: MemoryBro
     await add(client, 0, 0, A)
     told.ready.clear()
     committing = asyncio.create_task(end(client, 0, 0, COMMIT))
-    await until(lambda: coordinators_of(broker).get(0).transaction(0).state.name == "COMMITTING")
+    await until(lambda: coordinators_of(broker).get(0).table.get(0).state.name == "COMMITTING")
     bundle = broker.running.context.ownership.serving(coordinator_topic(0))
     assert bundle is not None
     await broker.running.context.moves.unload(bundle.name)
     assert error_of(await committing) is ServerError.TRANSACTION_COORDINATOR_NOT_FOUND
     told.ready.set()
     assert error_of(await connect(client, 0)) is None
-    await until(lambda: coordinators_of(broker).stats(0).open_transactions == 0)
+    await until(lambda: len(coordinators_of(broker).get(0).table) == 0)
     assert set(told.told) == {(0, 0, True, A, "")}
 
 
@@ -371,7 +371,7 @@ async def test_roles_own_their_transactions(told: Told) -> None:
             assert refused.body.message == (
                 f"Client (bob) is neither the owner of the transaction (0,{sequence}) nor a super user"
             )
-        assert coordinators_of(broker).details(TransactionId(0, 0)).owner == "alice"
+        assert (await coordinators_of(broker).details(TransactionId(0, 0))).owner == "alice"
         assert error_of(await end(admin, 0, 0, COMMIT)) is None
         assert error_of(await end(bob, 0, 1, ABORT)) is None
 
@@ -385,5 +385,5 @@ async def test_a_proxys_client_owns_what_it_begins(told: Told) -> None:
         ]
         await connect(through, 0)
         await begin(through)
-        assert coordinators_of(broker).details(TransactionId(0, 0)).owner == "alice"
+        assert (await coordinators_of(broker).details(TransactionId(0, 0))).owner == "alice"
         assert error_of(await add(direct, 0, 0, A)) is None

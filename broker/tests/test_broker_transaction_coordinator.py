@@ -61,7 +61,7 @@ async def test_a_commit_is_told_to_all_before_it_is_over() -> None:
         stage.participants.held = asyncio.Event()
         end = asyncio.create_task(coordinator.end(0, NOBODY, commit=True))
         await stage.until(lambda: stage.participants.attempts == 4)
-        assert coordinator.transaction(0).state is TransactionState.COMMITTING
+        assert coordinator.table.get(0).state is TransactionState.COMMITTING
         assert not end.done()
         stage.participants.held.set()
         await end
@@ -154,7 +154,7 @@ async def test_the_owner_and_super_users_alone_change_a_transaction() -> None:
         await coordinator.add_partitions(0, ALICE, [A])
         # Also after a restart.
         coordinator = await stage.open()
-        assert coordinator.transaction(0).owner == "alice"
+        assert coordinator.table.get(0).owner == "alice"
         await refused(coordinator.end(0, BOB, commit=True), ServerError.TRANSACTION_NOT_FOUND)
         await coordinator.end(0, ROOT, commit=True)
         # What nobody owns, anybody may change.
@@ -308,7 +308,7 @@ async def test_a_refusal_for_good_is_told_and_tried_again_in_a_while() -> None:
         # Whoever asks again has it tried at once.
         await refused(coordinator.end(0, NOBODY, commit=True), ServerError.NOT_ALLOWED_ERROR)
         assert stage.participants.attempts == 2
-        assert coordinator.transaction(0).state is TransactionState.COMMITTING
+        assert coordinator.table.get(0).state is TransactionState.COMMITTING
         del stage.participants.refusals[A]
         await asyncio.sleep(59)
         assert stage.participants.told == []
@@ -479,7 +479,7 @@ async def test_entries_of_several_records_are_read_and_given_up_record_by_record
         # What was acknowledged is not seen again, the rest goes with its transactions.
         coordinator = await stage.open()
         assert [one.id.sequence for one in coordinator.table] == [1, 2]
-        assert list(coordinator.transaction(1).partitions) == [B]
+        assert list(coordinator.table.get(1).partitions) == [B]
         await coordinator.end(2, NOBODY, commit=True)
         await coordinator.close()
         # The records of its end are gone as a whole: that of its beginning may not make it anew.
@@ -538,3 +538,28 @@ async def test_a_transaction_of_a_broker_whose_clock_was_ahead_has_no_more_than_
         await stage.open()
         await asyncio.sleep(3)
         assert stage.participants.outcomes() == {(A, ""): [(0, False)]}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda one: one.end(7, NOBODY, commit=True),
+        lambda one: one.end(0, NOBODY, commit=False),
+        lambda one: one.add_partitions(0, NOBODY, [B]),
+        lambda one: one.add_partitions(1, NOBODY, [A]),
+        lambda one: one.add_subscriptions(1, NOBODY, []),
+    ],
+)
+async def test_a_broker_that_was_paused_answers_nothing_from_its_memory(ask: Any) -> None:
+    """Somebody else runs the coordinator by now, who may know better: each of these asks no bookie."""
+    async with coordinator_stage() as stage:
+        stage.participants.held = asyncio.Event()
+        paused = await stage.open()
+        await begin(paused, A)
+        await begin(paused, A)
+        ending = asyncio.ensure_future(paused.end(0, NOBODY, commit=True))
+        await stage.until(lambda: stage.participants.at_once == 1)
+        await stage.open()
+        await refused(ask(paused), ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)
+        assert len(stage.failures) == 1
+        await refused(ending, ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)

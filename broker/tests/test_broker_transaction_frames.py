@@ -300,7 +300,7 @@ async def test_participants_of_every_kind_keep_no_transaction_from_its_end(broke
     assert not answer.body.HasField("error"), answer
     coordinators = broker.running.context.coordinators
     assert coordinators is not None
-    assert coordinators.stats(0).open_transactions == 0
+    assert (await coordinators.stats(0)).open_transactions == 0
     assert not any(topic in broker.service.topics for topic in many)
 
 

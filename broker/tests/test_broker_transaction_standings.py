@@ -63,13 +63,13 @@ class Cluster:
 
     # --- the coordinators of this broker
 
-    def newest(self, coordinator: int) -> int:
+    async def newest(self, coordinator: int) -> int:
         if not self.here or not self.runs:
             raise coordinator_not_found(coordinator)
         self.asked.append("newest")
         return self.newest_id
 
-    def details(self, transaction: TransactionId) -> Details:
+    async def details(self, transaction: TransactionId) -> Details:
         if not self.here or not self.runs:
             raise coordinator_not_found(transaction.coordinator)
         if transaction.sequence not in self.states:

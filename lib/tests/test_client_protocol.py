@@ -369,6 +369,13 @@ async def test_a_silent_broker_is_given_up(broker: FakeBroker, clients: Clients)
     await until(lambda: producer._connection is not None)
 
 
+async def test_without_a_keep_alive_no_broker_is_asked(broker: FakeBroker, clients: Clients) -> None:
+    producer = await clients(broker, ClientSettings(keep_alive_seconds=0)).producer(TOPIC)
+    for _ in range(10):
+        await producer.send(OutgoingMessage(b"x"))
+    assert (broker.count(pb.BaseCommand.CONNECT), broker.count(pb.BaseCommand.PING)) == (1, 0)
+
+
 async def test_pings_are_answered(broker: FakeBroker, clients: Clients) -> None:
     await clients(broker).producer(TOPIC)
     broker.writers[0].write(messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing())))

@@ -328,6 +328,8 @@ class BrokerConnection:
     # --- keep-alive and end
 
     def _schedule_keep_alive(self) -> None:
+        if self._settings.keep_alive_seconds <= 0:
+            return
         self._keep_alive = self._loop.call_later(self._settings.keep_alive_seconds, self._look_after)
 
     def _look_after(self) -> None:

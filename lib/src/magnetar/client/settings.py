@@ -20,7 +20,8 @@ class ClientSettings:
     send_timeout_seconds: float = 30.0
     """After this long without a receipt a message fails, and with it those that were sent after it."""
     keep_alive_seconds: float = 30.0
-    """How often the other side is asked whether it lives; it is given up when nothing came since the last time."""
+    """How often the other side is asked whether it lives; it is given up when nothing came since the last time. 0:
+    it is never asked."""
     backoff_seconds_min: float = 0.1
     """Pause after a first failed attempt; doubled with each further one."""
     backoff_seconds_max: float = 10.0

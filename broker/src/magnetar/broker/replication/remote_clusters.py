@@ -127,15 +127,16 @@ class RemoteClusters:
             raise NoRemote(f"cluster {cluster} is reached by {url}, and brokerClientTlsEnabled is off")
         shown = (None, None) if access is None else (access.credentials, access.tls)
         remote = RemoteAdmin(cluster, url, *shown)
+        settings = replace(CLIENT_SETTINGS, keep_alive_seconds=self._settings().keep_alive_seconds)
         by_tls = bool(record.get("brokerClientTlsEnabled"))
         return PulsarClient(
             lambda: url,
             self._clock,
-            CLIENT_SETTINGS,
+            settings,
             authentication=None if access is None else access.credentials.shown,
             connect_tls=None if access is None else access.connect_tls,
             rng=self._rng,
-            make_lookup=(lambda pool: HttpLookup(remote, pool, CLIENT_SETTINGS, tls=by_tls)) if over_http else None,
+            make_lookup=(lambda pool: HttpLookup(remote, pool, settings, tls=by_tls)) if over_http else None,
         )
 
     async def close(self) -> None:

@@ -125,7 +125,7 @@ class CoordinatorService(Coordinators, BundleGuests, Protocol):
     """All that a broker knows of its coordinators. What is asked of one that it does not run: TRANSACTION_COORDINATOR_
     NOT_FOUND; of a transaction that is not there: TRANSACTION_NOT_FOUND."""
 
-    def stats(self, coordinator: int) -> CoordinatorStats:
+    async def stats(self, coordinator: int) -> CoordinatorStats:
         """How it stands."""
         ...
 
@@ -133,15 +133,15 @@ class CoordinatorService(Coordinators, BundleGuests, Protocol):
         """The counters of each coordinator that this broker runs."""
         ...
 
-    def log_of(self, coordinator: int) -> ManagedLedger:
+    async def log_of(self, coordinator: int) -> ManagedLedger:
         """Where its log is."""
         ...
 
-    def newest(self, coordinator: int) -> int:
+    async def newest(self, coordinator: int) -> int:
         """The newest id that it ever gave, -1 for none."""
         ...
 
-    def details(self, transaction: TransactionId) -> TransactionDetails:
+    async def details(self, transaction: TransactionId) -> TransactionDetails:
         """One transaction."""
         ...
 

@@ -40,6 +40,7 @@ from magnetar.broker.transactions.records import (
 )
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.managed.errors import ManagedLedgerClosed, ManagedLedgerFenced
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.transaction_log import Record
 
@@ -167,28 +168,32 @@ class TransactionCoordinator:
 
     async def add_partitions(self, sequence: int, asker: Asker, partitions: Collection[str]) -> None:
         """Topics that have to hear how it ends, durably."""
-        transaction = self._open_one(sequence, asker)
+        transaction = await self._open_one(sequence, asker)
         new = [partition for partition in dict.fromkeys(partitions) if partition not in transaction.partitions]
         if new:
             record = partitions_added(transaction.id, new, self._stamp())
             await self._add_names(transaction, sum(map(len, new)), record)
+        else:
+            await self.check_owner()
 
     async def add_subscriptions(self, sequence: int, asker: Asker, subscriptions: Collection[tuple[str, str]]) -> None:
         """(topic, subscription) that have to hear how it ends, durably."""
-        transaction = self._open_one(sequence, asker)
+        transaction = await self._open_one(sequence, asker)
         new = [one for one in dict.fromkeys(subscriptions) if one not in transaction.subscriptions]
         if new:
             record = subscriptions_added(transaction.id, new, self._stamp())
             await self._add_names(transaction, sum(len(topic) + len(name) for topic, name in new), record)
+        else:
+            await self.check_owner()
 
     async def end(self, sequence: int, asker: Asker, *, commit: bool) -> None:
         """Returns when all that take part have heard, and that it is over is durable."""
-        transaction = self._owned(sequence, asker)
+        transaction = await self._owned(sequence, asker)
         ending = self._endings.get(sequence)
         if transaction.state not in (TransactionState.OPEN, _GOING[commit]) or (
             ending is not None and ending.commit is not commit
         ):
-            raise _bad_state(transaction, f"cannot be {_WORDS[commit]}")
+            raise await self._surely(_bad_state(transaction, f"cannot be {_WORDS[commit]}"))
         if ending is None:
             ending = self._endings.begin(sequence, commit=commit)
         else:
@@ -201,18 +206,26 @@ class TransactionCoordinator:
                 ServerError.SERVICE_NOT_READY, f"The transaction {transaction.id} is still being {_WORDS[commit]}"
             ) from None
 
-    def transaction(self, sequence: int) -> Transaction:
-        """One that is not over. `PulsarError`"""
-        self._require_ready()
-        return self.table.get(sequence)
+    async def check_owner(self) -> None:
+        """Before what memory alone answers: a broker that stood still may have lost the coordinator unawares.
 
-    def newest(self) -> int:
-        """The newest id that was ever given, -1 for none. `PulsarError`"""
+        An append asks bookies, which tell; what is not appended has to ask for itself. `PulsarError` when another
+        broker has taken the log over, and `Unavailable`."""
         self._require_ready()
-        return self.table.last_sequence
+        try:
+            await self.log.check_owner()
+        except ManagedLedgerFenced as error:
+            self._give_up(error)
+            raise coordinator_not_found(self.id, f"another broker runs it: {error}") from error
+        except ManagedLedgerClosed as error:
+            raise coordinator_not_found(self.id, "it is let go of") from error
+        self._require_ready()
 
-    def _owned(self, sequence: int, asker: Asker) -> Transaction:
-        transaction = self.transaction(sequence)
+    async def _owned(self, sequence: int, asker: Asker) -> Transaction:
+        self._require_ready()
+        transaction = self.table.peek(sequence)
+        if transaction is None:
+            raise await self._surely(transaction_not_found(TransactionId(self.id, sequence)))
         if transaction.owner and transaction.owner != asker.role and not asker.super_user:
             raise PulsarError(
                 ServerError.TRANSACTION_NOT_FOUND,
@@ -220,11 +233,16 @@ class TransactionCoordinator:
             )
         return transaction
 
-    def _open_one(self, sequence: int, asker: Asker) -> Transaction:
-        transaction = self._owned(sequence, asker)
+    async def _open_one(self, sequence: int, asker: Asker) -> Transaction:
+        transaction = await self._owned(sequence, asker)
         if transaction.state is not TransactionState.OPEN:
-            raise _bad_state(transaction, "takes nothing more")
+            raise await self._surely(_bad_state(transaction, "takes nothing more"))
         return transaction
+
+    async def _surely(self, refusal: PulsarError) -> PulsarError:
+        """A refusal by what memory says of a transaction, once it is known to be so."""
+        await self.check_owner()
+        return refusal
 
     def _require_ready(self) -> None:
         if self.state is not CoordinatorState.READY:

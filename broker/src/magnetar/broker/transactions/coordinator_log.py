@@ -125,6 +125,10 @@ class CoordinatorLog:
         """Statistics of the log for administrators."""
         return self._ledger.internal_stats()
 
+    async def check_owner(self) -> None:
+        """`ManagedLedgerFenced` when another broker has taken the log over, and what managed ledgers raise."""
+        await self._ledger.check_owner()
+
     @property
     def ledger(self) -> ManagedLedger:
         """The managed ledger."""

@@ -16,6 +16,7 @@ from magnetar.broker.bundles.owned_bundles import OwnedBundle
 from magnetar.broker.bundles.ownership import BundleOwnership
 from magnetar.broker.resources import Resources
 from magnetar.broker.slices import TimeSlice
+from magnetar.broker.states import CoordinatorState
 from magnetar.broker.transactions.api import (
     Asker,
     CoordinatorCounts,
@@ -100,12 +101,14 @@ class TransactionCoordinators:
 
     # --- what administrators ask for
 
-    def stats(self, coordinator: int) -> CoordinatorStats:
+    async def stats(self, coordinator: int) -> CoordinatorStats:
         """How it stands, also while it is opened. `PulsarError`"""
         found = self._open.get(coordinator)
         if found is None:
             raise coordinator_not_found(coordinator)
         one = found[0]
+        if one.state is CoordinatorState.READY:
+            await one.check_owner()
         return CoordinatorStats(
             state=one.state.value,
             last_sequence=one.table.last_sequence,
@@ -132,27 +135,33 @@ class TransactionCoordinators:
             for one, _ in self._open.values()
         ]
 
-    def log_of(self, coordinator: int) -> ManagedLedger:
+    async def log_of(self, coordinator: int) -> ManagedLedger:
         """Where its log is. `PulsarError`"""
-        return self.get(coordinator).log.ledger
+        return (await self._checked(coordinator)).log.ledger
 
-    def newest(self, coordinator: int) -> int:
+    async def newest(self, coordinator: int) -> int:
         """The newest id that it ever gave, -1 for none. `PulsarError`"""
-        return self.get(coordinator).newest()
+        return (await self._checked(coordinator)).table.last_sequence
 
-    def details(self, transaction: TransactionId) -> TransactionDetails:
+    async def details(self, transaction: TransactionId) -> TransactionDetails:
         """One transaction. `PulsarError`"""
-        return _details(self.get(transaction.coordinator).transaction(transaction.sequence))
+        return _details((await self._checked(transaction.coordinator)).table.get(transaction.sequence))
 
     async def slow(self, coordinator: int, timeout_ms: int) -> list[TransactionDetails]:
         """Its transactions that were given a longer time than this, whatever of it is over. `PulsarError`"""
         turn = TimeSlice()
         found: list[TransactionDetails] = []
-        for transaction in self.get(coordinator).table:
+        for transaction in (await self._checked(coordinator)).table:
             if turn.over:
                 await turn.pause()
             if transaction.timeout_ms > timeout_ms:
                 found.append(_details(transaction))
+        return found
+
+    async def _checked(self, coordinator: int) -> TransactionCoordinator:
+        """One that this broker still runs, by the word of the store: what its memory says holds."""
+        found = self.get(coordinator)
+        await found.check_owner()
         return found
 
     # --- bundles

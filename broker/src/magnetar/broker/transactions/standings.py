@@ -112,11 +112,11 @@ class CoordinatorStandings:
         return known[1]
 
     async def _ask(
-        self, coordinator: int, here: Callable[[], Answer], there: Callable[[], Awaitable[Answer]]
+        self, coordinator: int, here: Callable[[], Awaitable[Answer]], there: Callable[[], Awaitable[Answer]]
     ) -> Answer:
         for last in (False, True):
             try:
-                return here()
+                return await here()
             except PulsarError as error:
                 if error.code != ServerError.TRANSACTION_COORDINATOR_NOT_FOUND:
                     raise
@@ -131,9 +131,9 @@ class CoordinatorStandings:
             )
         raise AssertionError("the last attempt returns or raises")
 
-    def _is_open_here(self, transaction: TransactionId) -> bool:
+    async def _is_open_here(self, transaction: TransactionId) -> bool:
         try:
-            return self._here.details(transaction).state == TransactionState.OPEN.name
+            return (await self._here.details(transaction)).state == TransactionState.OPEN.name
         except PulsarError as error:
             if error.code != ServerError.TRANSACTION_NOT_FOUND:
                 raise

@@ -85,7 +85,7 @@ class TransactionHandlers(Handlers):
         coordinator = _integer(one)
         await self._require_owner(request, coordinator)
         try:
-            stats = coordinators.stats(coordinator)
+            stats = await coordinators.stats(coordinator)
         except PulsarError:
             raise _no_coordinator(coordinator) from None
         return json(
@@ -106,7 +106,7 @@ class TransactionHandlers(Handlers):
         coordinator = _integer(request.match_info[COORDINATOR])
         await self._require_owner(request, coordinator)
         try:
-            ledger = coordinators.log_of(coordinator)
+            ledger = await coordinators.log_of(coordinator)
         except PulsarError:
             raise _no_coordinator(coordinator) from None
         document = await ledger_stats(ledger, {})
@@ -121,7 +121,7 @@ class TransactionHandlers(Handlers):
         transaction = _transaction(request)
         await self._require_owner(request, transaction.coordinator)
         try:
-            details = coordinators.details(transaction)
+            details = await coordinators.details(transaction)
         except PulsarError as error:
             raise AdminError(NOT_FOUND, error.message) from None
         return json(await self._document(details))

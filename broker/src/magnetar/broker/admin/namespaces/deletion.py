@@ -74,7 +74,7 @@ class NamespaceDeletion(Handlers):
         if not policies.get("deleted"):
             path = Resources.namespace_path(namespace)
             await self._resources.documents.update(path, with_value("deleted", value=True))
-        # What reads topic policies comes last: deleting a topic writes there.
+        # What has topic policies comes last: a topic that is loaded to be deleted reads them.
         for system in (False, True):
             await self._delete([name for name in names if is_system_topic(name) is system])
         for name in partitioned:
