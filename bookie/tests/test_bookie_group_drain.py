@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from magnetar.bookie.admin.control import serve_bookie
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
+from magnetar.bookie.process import group_drain
 from magnetar.bookie.process.group_drain import drain_services
 from magnetar.control.client import BookieControl, ControlChannel
 from magnetar.control.errors import ControlRefused, ControlUnavailable
@@ -86,6 +88,32 @@ async def test_watching_tells_each_change(machine: Machine, control: BookieContr
         steps.append(found.step)
         machine.go_to(*[BookieDrainStep.VERIFY if len(steps) == 1 else BookieDrainStep.DONE] * 2)
     assert steps == [messages.DRAIN_STEP_READ_ONLY, messages.DRAIN_STEP_VERIFY, messages.DRAIN_STEP_DONE]
+
+
+async def test_who_is_away_is_named_and_a_watch_bears_that_it_is_started_again(
+    machine: Machine, control: BookieControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await control.start_drain()
+    watched = control.watch_drain(100)
+    assert (await anext(watched)).step == messages.DRAIN_STEP_READ_ONLY
+    away = StoreUnavailable("gone")
+
+    def drain() -> BookieDrainState:
+        raise away
+
+    machine.go_to(BookieDrainStep.DONE, BookieDrainStep.VERIFY)
+    monkeypatch.setattr(machine.bookies[1], "drain", drain)
+    with pytest.raises(ControlUnavailable, match=r"bookie process 2 of 2 is away: .*gone"):
+        await control.drain()
+    next_step = asyncio.ensure_future(anext(watched))
+    await asyncio.sleep(0.3)
+    assert not next_step.done()
+    monkeypatch.undo()
+    assert (await next_step).step == messages.DRAIN_STEP_VERIFY
+    monkeypatch.setattr(group_drain, "AWAY_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(machine.bookies[0], "drain", drain)
+    with pytest.raises(ControlUnavailable, match="bookie process 1 of 2 is away"):
+        await anext(watched)
 
 
 async def test_none_begins_when_one_is_refused_and_who_drained_before_goes_on(

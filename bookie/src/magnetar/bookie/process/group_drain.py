@@ -10,12 +10,17 @@ from typing import Final
 
 from magnetar.bookie.admin.control import BLOCKERS_MAX, DRAIN_INTERVAL_MS, SERVICE, watch_seconds
 from magnetar.control.client import BookieControl, ControlChannel
+from magnetar.control.errors import ControlUnavailable
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlService
 from magnetar.control.some_methods import ControlMethod, service_of
 from magnetar.core.errors import MagnetarError, Unavailable
 
 logger: Final = logging.getLogger(__name__)
+
+AWAY_SECONDS_MAX: Final = 60.0
+"""So long a watch waits for a bookie that cannot be asked. The supervisor starts one that has ended again, after half a
+minute at most."""
 
 
 def drain_services(channels: Sequence[ControlChannel], stopping: asyncio.Event) -> list[ControlService]:
@@ -79,17 +84,26 @@ class GroupDrains:
         return await self._drain()
 
     async def watch_drain(self, request: messages.WatchDrainRequest, context: object) -> AsyncIterator[messages.Drain]:
-        """The state now and after each change, until all are done or one has none."""
+        """The state now and after each change, until all are done or one has none. A bookie that is started again
+        meanwhile does not end the watch: nothing is told until it is back."""
         del context
+        loop = asyncio.get_running_loop()
+        heard_seconds = loop.time()
         pause_seconds = watch_seconds(request.interval_ms, DRAIN_INTERVAL_MS)
         told: messages.Drain | None = None
         while True:
-            found = await self._drain()
-            if found != told:
-                yield found
-                told = found
-            if found.step in (messages.DRAIN_STEP_DONE, messages.DRAIN_STEP_NONE):
-                return
+            try:
+                found = await self._drain()
+            except ControlUnavailable:
+                if loop.time() - heard_seconds > AWAY_SECONDS_MAX:
+                    raise
+            else:
+                heard_seconds = loop.time()
+                if found != told:
+                    yield found
+                    told = found
+                if found.step in (messages.DRAIN_STEP_DONE, messages.DRAIN_STEP_NONE):
+                    return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
                     await self._stopping.wait()
@@ -107,7 +121,15 @@ class GroupDrains:
         return merged(found)
 
     async def _drain(self) -> messages.Drain:
-        return merged(await asyncio.gather(*(bookie.drain() for bookie in self._bookies)))
+        answers = await asyncio.gather(*(bookie.drain() for bookie in self._bookies), return_exceptions=True)
+        found: list[messages.Drain] = []
+        for number, answer in enumerate(answers, 1):
+            if isinstance(answer, ControlUnavailable):
+                raise ControlUnavailable(f"bookie process {number} of {len(answers)} is away: {answer}") from None
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return merged(found)
 
     async def _take_back(self, begun: Sequence[BookieControl]) -> None:
         for bookie in begun:
