@@ -86,7 +86,7 @@ async def memory() -> Memory:
 @pytest.fixture
 async def collecting(memory: Memory) -> AsyncIterator[CycleCollection]:
     before = gc.get_threshold()
-    collecting = CycleCollection(asyncio.get_running_loop(), memory.now, Processor().seconds)
+    collecting = CycleCollection(asyncio.get_running_loop(), memory.now, Processor().seconds, limit_bytes=0)
     collecting.start()
     yield collecting
     collecting.stop()
@@ -101,6 +101,29 @@ def test_everything_is_looked_at_after_much_growth_or_seldom(grown_bytes: int, s
     assert not due(grown_bytes, seconds)
     assert due(max(grown_bytes, SELDOM_GROWTH_BYTES) + 1, SELDOM_SECONDS)
     assert not due(GROWTH_BYTES, SELDOM_SECONDS - 1)
+
+
+def test_a_small_container_is_looked_through_before_it_is_full() -> None:
+    limit_bytes = 512 * MIB
+    assert not due(limit_bytes // 2, 0.0, limit_bytes)
+    assert due(limit_bytes // 2 + 1, 0.0, limit_bytes)
+    assert not due(SELDOM_GROWTH_BYTES, SELDOM_SECONDS, limit_bytes)
+    assert due(65 * MIB, SELDOM_SECONDS, 128 * MIB)
+    assert not due(GROWTH_BYTES, 0.0, 64 * GROWTH_BYTES)
+
+
+@pytest.mark.parametrize(("limit_bytes", "complete"), [(100 * MIB, 1), (0, 0)])
+async def test_a_process_heeds_the_limit_of_its_container(memory: Memory, limit_bytes: int, complete: int) -> None:
+    limited = CycleCollection(asyncio.get_running_loop(), memory.now, Processor().seconds, limit_bytes=limit_bytes)
+    limited.start()
+    try:
+        memory.size_bytes += 51 * MIB
+        assert limited._timer is not None
+        limited._timer.cancel()
+        limited._look()
+        assert limited.complete == complete
+    finally:
+        limited.stop()
 
 
 async def test_what_an_automatic_look_goes_through_does_not_grow_with_the_process(collecting: CycleCollection) -> None:

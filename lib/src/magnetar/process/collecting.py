@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.limits import MIB
-from magnetar.core.process_memory import resident_bytes
+from magnetar.core.process_memory import container_limit_bytes, resident_bytes
 
 logger: Final = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ may be cycles that nobody refers to."""
 GROWTH_BYTES: Final = 1024 * MIB
 """Sooner only after that: half of the memory that pods have by default. What peers may have a broker hold is less, so
 that they cannot ask for long turns."""
+
+GROWTH_SHARE: Final = 0.5
+"""Of what the container may have, if that is less: it would be killed before the process has grown by so much."""
 
 FIRST_GENERATIONS: Final = 5
 """After more looks at the first generation than that, CPython looks at the second: 5 000 objects."""
@@ -67,9 +70,11 @@ LOOK_SECONDS: Final = 5.0
 """Between two questions how large the process is."""
 
 
-def due(grown_bytes: int, seconds: float) -> bool:
-    """Whether everything is to be looked at, when the process has grown by so much since the last time."""
-    return grown_bytes > (SELDOM_GROWTH_BYTES if seconds >= SELDOM_SECONDS else GROWTH_BYTES)
+def due(grown_bytes: int, seconds: float, limit_bytes: int = 0) -> bool:
+    """Whether everything is to be looked at, when the process has grown by so much since the last time; `limit_bytes`
+    is what its container may have, 0 for no limit."""
+    bytes_max = min(GROWTH_BYTES, int(GROWTH_SHARE * limit_bytes) or GROWTH_BYTES)
+    return grown_bytes > (min(SELDOM_GROWTH_BYTES, bytes_max) if seconds >= SELDOM_SECONDS else bytes_max)
 
 
 def next_young_look_seconds(before_seconds: float, new_seconds: float) -> float:
@@ -87,13 +92,16 @@ class CycleCollection:
         loop: asyncio.AbstractEventLoop,
         resident_bytes_now: Callable[[], int] = resident_bytes,
         processor_seconds: Callable[[], float] = time.thread_time,
+        limit_bytes: int | None = None,
     ) -> None:
-        """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are.
+        """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are. `limit_bytes`
+        is what its container may have, which is asked for when it is not given.
 
         `processor_seconds`: what the asking thread has used. What other processes do has no part in it."""
         self._loop = loop
         self._resident_bytes_now = resident_bytes_now
         self._processor_seconds = processor_seconds
+        self._limit_bytes = container_limit_bytes() if limit_bytes is None else limit_bytes
         self._then_bytes = 0
         self._then_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -164,7 +172,7 @@ class CycleCollection:
         now_bytes = self._resident_bytes_now()
         # After a flood has passed, the process would else grow by so much again, and beyond what its pod has.
         self._then_bytes = min(self._then_bytes, now_bytes or self._then_bytes)
-        if due(now_bytes - self._then_bytes, self._loop.time() - self._then_seconds):
+        if due(now_bytes - self._then_bytes, self._loop.time() - self._then_seconds, self._limit_bytes):
             self._look_at_everything(now_bytes)
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 

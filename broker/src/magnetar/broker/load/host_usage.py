@@ -17,6 +17,7 @@ from typing import Final
 
 from magnetar.core.clock import Clock
 from magnetar.core.limits import MIB
+from magnetar.core.process_memory import CONTAINER_MEMORY_FILES, UNLIMITED_BYTES_MIN
 
 CGROUP: Final = "sys/fs/cgroup"
 ETHERNET: Final = "1"
@@ -26,8 +27,6 @@ USABLE_STATES: Final = ("up", "unknown", "dormant")
 KBIT_BYTES: Final = 1024 / 8
 CORE_PERCENT: Final = 100.0
 """Of one core: all that a single thread can use."""
-UNLIMITED_BYTES_MIN: Final = 1 << 60
-"""Version 1 writes "no limit" as a number of pages close to 2^63."""
 
 
 class Usage:
@@ -195,13 +194,10 @@ class HostUsageMeter:
         """Without what the kernel would give back at once (inactive pages of files), as Kubernetes counts it."""
         host = self._keyed("proc", "meminfo")
         total_bytes = host.get("MemTotal", 0.0) * 1024
-        for used_name, limit_name in (
-            (("memory.current",), ("memory.max",)),
-            (("memory", "memory.usage_in_bytes"), ("memory", "memory.limit_in_bytes")),
-        ):
-            used, limit = self._number(CGROUP, *used_name), self._number(CGROUP, *limit_name)
+        for used_name, limit_name in CONTAINER_MEMORY_FILES:
+            used, limit = self._number(used_name), self._number(limit_name)
             if used is not None and limit is not None and limit < UNLIMITED_BYTES_MIN:
-                pages = self._keyed(CGROUP, *used_name[:-1], "memory.stat")
+                pages = self._keyed(f"{used_name.rpartition('/')[0]}/memory.stat")
                 used -= pages.get("total_inactive_file", pages.get("inactive_file", 0.0))
                 return Usage(max(0.0, used) / MIB, (min(limit, total_bytes) or limit) / MIB)
         return Usage((total_bytes - host.get("MemAvailable", 0.0) * 1024) / MIB, total_bytes / MIB)
