@@ -81,7 +81,7 @@ def commit_before_its_record() -> list[Patch]:
         if not commit:
             await right(self, sequence, asker, commit=False)
             return
-        self._owned(sequence, asker)
+        await self._owned(sequence, asker)
         self._parts.spawn(_regardless(right(self, sequence, asker, commit=True)))
 
     return [(TransactionCoordinator, "end", end)]
