@@ -36,7 +36,7 @@ def broker_arguments(metadata_url: str, *more: object) -> tuple[object, ...]:
     return (
         *("broker", "run", "-m", metadata_url, "--cluster", "here", "--advertised-address", "127.0.0.1"),
         *("--address", "127.0.0.1", "--port", 0, "--http-port", 0, *ONE_COPY, "--processes", 2),
-        *("--processes-metrics-port", 0, "--set", "controlPort=0", "--set", "metadataStoreSessionTimeoutMillis=4000"),
+        *("--processes-metrics-port", 0, "--set", "controlPort=0", "--set", "metadataStoreSessionTimeoutMillis=8000"),
         *more,
     )
 
@@ -124,7 +124,9 @@ async def test_two_brokers_serve_at_one_address_and_one_that_is_killed_comes_bac
     for consumer in consumers:
         got = {consumer.receive(60_000).data() for _ in range(2)}
         assert got == {b"before", b"after"}
-    wait_until(lambda: 'magnetar_process_restarts_total{process="2"} 1' in metrics_of(broker), "it was not restarted")
+    # Once, or again: on a busy machine the next one may lose its session.
+    restarted = re.compile(r'^magnetar_process_restarts_total\{process="2"\} [1-9]', re.MULTILINE)
+    wait_until(lambda: restarted.search(metrics_of(broker)) is not None, "it was not restarted")
     wait_until(lambda: 'magnetar_process_up{process="2"} 1' in metrics_of(broker), "it does not serve again")
     assert alive(first)
     client.close()
