@@ -122,8 +122,10 @@ async def test_two_brokers_serve_at_one_address_and_one_that_is_killed_comes_bac
     for producer in producers:
         producer.send(b"after")
     for consumer in consumers:
-        got = {consumer.receive(60_000).data() for _ in range(2)}
-        assert got == {b"before", b"after"}
+        # Whoever connects again gets again what it has not acknowledged.
+        missing = {b"before", b"after"}
+        while missing:
+            missing.discard(consumer.receive(60_000).data())
     # Once, or again: on a busy machine the next one may lose its session.
     restarted = re.compile(r'^magnetar_process_restarts_total\{process="2"\} [1-9]', re.MULTILINE)
     wait_until(lambda: restarted.search(metrics_of(broker)) is not None, "it was not restarted")
