@@ -15,13 +15,12 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandGetTopicsOfNamespace,
     CommandGetTopicsOfNamespaceResponse,
 )
+from magnetar.wire.pulsar.topic_requests import body_start
 from magnetar.wire.pulsar.varint import read_length, read_varint, varint
 
 TYPE_TOPICS_OF_NAMESPACE: Final = 32
 
-_BODY_TAG: Final = b"\x82\x02"
 _MODES: Final = 3
-_U32: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 
 
@@ -56,15 +55,9 @@ class TopicListRequest:
 def read_topic_list_request(buffer: bytes, start: int, end: int) -> TopicListRequest | None:
     """Read the command in the frame at these bounds (see `command`), whose type is known; None where `messages` has
     to."""
-    body = start + 8
-    if end <= body or buffer[start + 6 : body] != _BODY_TAG:
-        return None
-    size: int = _U32.unpack_from(buffer, start)[0]
-    if size != end - start - 4:
-        return None
     try:
-        at, stop = read_length(buffer, body, end)
-        return _read_fields(buffer, at, stop) if stop == end else None
+        at = body_start(buffer, start, end, TYPE_TOPICS_OF_NAMESPACE)
+        return _read_fields(buffer, at, end) if at else None
     except (BadProtobuf, UnicodeDecodeError):
         return None
 

@@ -44,18 +44,25 @@ class TopicRequest:
 
 def read_topic_request(buffer: bytes, start: int, end: int, kind: int) -> TopicRequest | None:
     """Read the command of type `kind` in the frame at these bounds (see `command`); None where `messages` has to."""
+    try:
+        at = body_start(buffer, start, end, kind)
+        return _read_fields(buffer, at, end, kind) if at else None
+    except (BadProtobuf, UnicodeDecodeError):
+        return None
+
+
+def body_start(buffer: bytes, start: int, end: int, kind: int) -> int:
+    """Where the body of the command of type `kind` begins in the frame at these bounds, which it fills to the end; 0
+    for a frame of another form. Raises `BadProtobuf`. A type has two bytes of tag: from 16 to 2047."""
     body = start + 8
     tag = kind << 3 | 2
     if end - body < 1 or buffer[start + 6] != tag & 0x7F | 0x80 or buffer[start + 7] != tag >> 7:
-        return None
+        return 0
     size: int = _U32.unpack_from(buffer, start)[0]
     if size != end - start - 4:
-        return None
-    try:
-        at, stop = read_length(buffer, body, end)
-        return _read_fields(buffer, at, stop, kind) if stop == end else None
-    except (BadProtobuf, UnicodeDecodeError):
-        return None
+        return 0
+    at, stop = read_length(buffer, body, end)
+    return at if stop == end else 0
 
 
 def _read_fields(buffer: bytes, at: int, end: int, kind: int) -> TopicRequest | None:
