@@ -202,6 +202,18 @@ async def test_one_listener_that_fails_leaves_the_others_theirs(tmp_path: Path) 
     await harness.journal.close()
 
 
+async def test_who_wants_to_know_hears_once_all_of_a_group_are_told(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    heard: list[tuple[int, bool]] = []
+    harness.journal.when_told(lambda: heard.append((len(harness.told), harness.progress.is_set())))
+    for number in range(3):
+        harness.append(number, b"a" * 16)
+    await harness.settle(3)
+    await harness.journal.close()
+    assert len(heard) == harness.journal.groups
+    assert heard[-1] == (3, True)
+
+
 async def test_without_sync_it_writes_the_same(tmp_path: Path) -> None:
     harness = Harness(tmp_path, dataclasses.replace(SETTINGS, sync_data=False))
     harness.append(1, b"a" * 16)

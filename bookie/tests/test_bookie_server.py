@@ -84,6 +84,18 @@ async def test_version_2_add_and_read(start: StartBookie) -> None:
         assert await client.frame() == struct.pack(">Iiqq", 2 << 24 | 2 << 16, 1, 77, 0)
 
 
+async def test_an_add_is_answered_without_another_turn(start: StartBookie) -> None:
+    running = await start(serve_tcp=True)
+    assert running.server is not None
+    outboxes = running.server.outboxes
+    waiting: list[int] = []
+    running.parts.journals.when_told(lambda: waiting.append(len(outboxes)))
+    async with connect(running) as client:
+        client.writer.write(add_frame(ENTRIES[0]))
+        assert await client.frame() == struct.pack(">Iiqq", 2 << 24 | 1 << 16, 0, 1, 0)
+    assert waiting == [0], "the journal has told of the add, and its answer was sent"
+
+
 async def test_version_2_fencing_and_batch_read(start: StartBookie) -> None:
     running = await start(serve_tcp=True)
     async with connect(running) as client:

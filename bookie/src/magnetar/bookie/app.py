@@ -115,6 +115,7 @@ class RunningBookie:
 
             protection = read_protection(settings)
             self.server = BookieServer(self.bookie, self.parts.directories.usage, clock, protection)
+            self.parts.journals.when_told(self.server.outboxes.send)
             await self.server.start(settings.listen_host, settings.port)
         properties = {MACHINE_PROPERTY: settings.machine} if settings.machine else None
         info = encode_service_info(settings.advertised_host, self.port or settings.port, properties)

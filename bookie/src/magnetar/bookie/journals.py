@@ -22,6 +22,11 @@ class Journals:
         for journal in self.all:
             journal.start(on_progress, on_failure)
 
+    def when_told(self, call: Callable[[], None]) -> None:
+        """Call this whenever a group of appends was answered to all who wait for it."""
+        for journal in self.all:
+            journal.when_told(call)
+
     def marks(self) -> Marks:
         """Up to where each journal is durable now; everything before it is in the write caches or further."""
         return tuple(journal.mark for journal in self.all)

@@ -46,6 +46,8 @@ class RunningBroker:
         self.settings = context.settings
         self._managed = managed
         self._ports = ports
+        self.outboxes = ports.outboxes
+        """Of the connections with clients: what makes entries durable in this process sends them early."""
         self._admin = admin
         self._usage = usage
 

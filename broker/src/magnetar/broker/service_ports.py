@@ -10,6 +10,7 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.net.connection import Connection, Handler, HandlerFactory
 from magnetar.net.endpoints import LeftOf, Listener, listen
 from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.outboxes import Outboxes
 from magnetar.net.preamble import after_preamble
 from magnetar.net.refused_connections import RefusedConnections
 from magnetar.net.tls import ServerTls
@@ -19,10 +20,12 @@ from magnetar.wire.haproxy import ProxyHeaderDecoder
 class ServicePorts:
     """Has the ports until closed, and listens once it is told to."""
 
-    def __init__(self, listeners: Sequence[Listener], held: HeldBytes) -> None:
+    def __init__(self, listeners: Sequence[Listener], held: HeldBytes, outboxes: Outboxes) -> None:
         self._listeners = listeners
         self.held = held
         """What the connections of all ports hold in memory."""
+        self.outboxes = outboxes
+        """The connections that have something to send."""
 
     @property
     def connections(self) -> list[Connection]:
@@ -57,36 +60,36 @@ async def open_service_ports(
         make_handler, left_of = _behind_proxy_header(make_handler), None
     tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
     held = HeldBytes(asyncio.get_running_loop())
-    address = settings.bind_address
-    listeners = [await listen(address, settings.broker_service_port, make_handler, accepting=False, held=held)]
+    outboxes = Outboxes()
+
+    async def take(
+        port: int, *, tls: ServerTls | None = None, left_of: LeftOf | None = None, shared: bool = False
+    ) -> Listener:
+        return await listen(
+            *(settings.bind_address, port, make_handler),
+            tls=tls,
+            accepting=False,
+            held=held,
+            left_of=left_of,
+            shared=shared,
+            outboxes=outboxes,
+        )
+
+    listeners = [await take(settings.broker_service_port)]
     settings = replace(settings, broker_service_port=listeners[0].port)
     try:
         if settings.broker_service_port_tls is not None:
-            listener = await listen(
-                *(address, settings.broker_service_port_tls, make_handler),
-                tls=tls,
-                accepting=False,
-                held=held,
-                left_of=left_of,
-            )
+            listener = await take(settings.broker_service_port_tls, tls=tls, left_of=left_of)
             listeners.append(listener)
             settings = replace(settings, broker_service_port_tls=listener.port)
         for port, with_tls in _shared(settings, tls):
             limited = None if with_tls is None else left_of
-            listener = await listen(
-                *(address, port, make_handler),
-                tls=with_tls,
-                accepting=False,
-                held=held,
-                left_of=limited,
-                shared=True,
-            )
-            listeners.append(listener)
+            listeners.append(await take(port, tls=with_tls, left_of=limited, shared=True))
     except BaseException:
         for listener in listeners:
             await asyncio.shield(listener.close())
         raise
-    return ServicePorts(listeners, held), settings
+    return ServicePorts(listeners, held, outboxes), settings
 
 
 def _shared(settings: BrokerSettings, tls: ServerTls | None) -> list[tuple[int, ServerTls | None]]:

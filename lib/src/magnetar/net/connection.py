@@ -23,6 +23,7 @@ from magnetar.core.errors import Misuse
 from magnetar.core.limits import KIB, MIB
 from magnetar.core.transitions import Transitions
 from magnetar.net.held_bytes import NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
+from magnetar.net.outboxes import Outboxes
 
 JOIN_PARTS_BYTES_MAX: Final = 64 * 1024
 """Below this a copy into one buffer is cheaper than a vector of parts (measured: parts of up to 8 KiB)."""
@@ -138,8 +139,10 @@ class Connection(asyncio.Protocol):
         make_handler: AnyHandlerFactory,
         on_lost: Callable[[Connection], None] | None = None,
         held: HeldBytes | None = None,
+        outboxes: Outboxes | None = None,
     ) -> None:
-        """`held` counts what a server's connections hold; without it, nothing is bounded but `writable`."""
+        """`held` counts what a server's connections hold; without it, nothing is bounded but `writable`. `outboxes` are
+        those of the server's connections."""
         self._loop = loop
         self._on_lost = on_lost
         self._make_handler = make_handler
@@ -152,6 +155,7 @@ class Connection(asyncio.Protocol):
         self._pause_reasons: set[str] = set()
         self._state: ConnectionState = ConnectionState.CONNECTING
         self._held = held
+        self._outboxes = outboxes
         self._behind = False
         self._narrow = False
         self._answers_behind_bytes = 0
@@ -172,8 +176,7 @@ class Connection(asyncio.Protocol):
         if self._behind:
             self._answer_while_behind(len(data))
         if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._flush_soon()
 
     def write_parts(self, parts: list[bytes]) -> None:
         """Send many parts at once, in their order."""
@@ -181,8 +184,7 @@ class Connection(asyncio.Protocol):
             return
         self._outbox.extend(parts)
         if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._flush_soon()
 
     @property
     def reading_paused(self) -> bool:
@@ -222,7 +224,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             raise Misuse("a connection that is closed cannot be handed over")
-        self._flush()
+        self.flush()
         self._over()
         transport.set_protocol(protocol)
         if self._pause_reasons:
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._state is not ConnectionState.OPEN:
             raise Misuse(f"the connection with {self.peer_address} is not open and cannot be upgraded")
-        self._flush()
+        self.flush()
         self._become(ConnectionState.UPGRADING)
         self._transport, self._bare = None, transport
         return transport
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
         secured.set_protocol(_BufferedSide(self, self._handler) if _receives(self._handler) else self)
         if self._pause_reasons:
             secured.pause_reading()
-        self._flush()
+        self.flush()
 
     @property
     def socket_addresses(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
@@ -313,7 +315,7 @@ class Connection(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """What the peer has not taken of all that was written; 0 after the end."""
         if self._outbox:
-            self._flush()
+            self.flush()
         if self._transport is None:
             return sum(map(len, self._outbox))
         return self._transport.get_write_buffer_size()
@@ -359,10 +361,17 @@ class Connection(asyncio.Protocol):
         self._answers_behind_bytes = 0
         self.resume_reading(PAUSED_FOR_ANSWERS)
 
-    # --- asyncio's side
+    def _flush_soon(self) -> None:
+        self._flush_scheduled = True
+        self._loop.call_soon(self.flush)
+        if self._outboxes is not None:
+            self._outboxes.wait(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is in the outbox now, not in the next turn."""
         self._flush_scheduled = False
+        if self._outboxes is not None:
+            self._outboxes.forget(self)
         parts = self._outbox
         transport = self._transport
         if not parts or transport is None:
@@ -406,6 +415,8 @@ class Connection(asyncio.Protocol):
         self._handler = None
         if self._on_lost is not None:
             self._on_lost(self)
+
+    # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection stands."""

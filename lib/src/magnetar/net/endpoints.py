@@ -10,6 +10,7 @@ from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host, sharing
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
 from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.outboxes import Outboxes
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
 from magnetar.net.tls import ClientTls, ServerTls
 
@@ -28,11 +29,19 @@ LeftOf: TypeAlias = Callable[[str], int]
 class Listener:
     """A listening socket and the connections that came in through it."""
 
-    def __init__(self, make_handler: HandlerFactory, held: HeldBytes | None, left_of: LeftOf | None) -> None:
+    def __init__(
+        self,
+        make_handler: HandlerFactory,
+        held: HeldBytes | None,
+        left_of: LeftOf | None,
+        outboxes: Outboxes | None = None,
+    ) -> None:
         """Makes a listener that has no socket yet; `listen` makes it and opens it."""
         self._loop = asyncio.get_running_loop()
         self.held = held if held is not None else HeldBytes(self._loop)
         """The bytes that this listener's connections hold."""
+        self.outboxes = outboxes if outboxes is not None else Outboxes()
+        """Of this listener's connections."""
         self._make_handler = make_handler
         self._left_of = left_of
         self._connections: dict[Connection, None] = {}
@@ -113,7 +122,7 @@ class Listener:
         self.refused_connections.refused(host, limit)
 
     def _make_connection(self) -> Connection:
-        return Connection(self._loop, self._stands, self._lost, self.held)
+        return Connection(self._loop, self._stands, self._lost, self.held, self.outboxes)
 
     def _stands(self, connection: Connection) -> Handler:
         if self._closed:
@@ -157,14 +166,16 @@ async def listen(
     held: HeldBytes | None = None,
     left_of: LeftOf | None = None,
     shared: bool = False,
+    outboxes: Outboxes | None = None,
 ) -> Listener:
     """Listen on a TCP address, with TLS if given. Raises OSError when the address is taken or not ours.
 
     Without `accepting` the address is taken, and connections are refused until `Listener.start_accepting`. What its
     connections hold in memory is bounded by `held`, which several listeners of a server share.
     TLS handshakes that are not finished are bounded for each port, and for each address by what is `left_of` it.
-    With `shared` other processes of the same user may listen at the address too."""
-    listener = Listener(make_handler, held, left_of)
+    With `shared` other processes of the same user may listen at the address too. `outboxes` are those of its
+    connections, which several listeners of a server share."""
+    listener = Listener(make_handler, held, left_of, outboxes)
     await listener.open(host, port, tls, accepting=accepting, shared=shared)
     return listener
 

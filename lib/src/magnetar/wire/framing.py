@@ -71,7 +71,7 @@ class FrameSplitter:
             self._parts = []
             self._pending_bytes = 0
         filled_bytes = len(buffer)
-        bounds, self._wanted_bytes = _whole_frames(buffer, filled_bytes, self._frame_bytes_max, self._frame_bytes_min)
+        bounds, self._wanted_bytes = _whole_frames(buffer, self._frame_bytes_max, self._frame_bytes_min)
         at = bounds[-1] if bounds else 0
         if at < filled_bytes:
             # A copy of the tail only: keeping the whole buffer alive for it would hold all its frames in memory.
@@ -87,6 +87,7 @@ class FrameBuffer:
         self._frame_bytes_max: int = frame_bytes_max
         self._memory: memoryview = memoryview(bytearray(MEMORY_BYTES))
         self._filled_bytes: int = 0
+        self._wanted_bytes: int = LENGTH_BYTES
 
     def room(self) -> memoryview:
         """Where the next bytes go: there is room for more than the frame that is coming, or else for that."""
@@ -96,30 +97,34 @@ class FrameBuffer:
         """So many bytes were put into the room. The frames that are complete now, as `FrameSplitter.feed` gives them.
         Raises `FrameTooLarge`, after which this is of no more use."""
         filled = self._filled_bytes + size_bytes
+        if filled < self._wanted_bytes:
+            self._filled_bytes = filled
+            return b"", []
         memory = self._memory
-        bounds, needed_bytes = _whole_frames(memory, filled, self._frame_bytes_max, 0)
+        buffer = bytes(memory[:filled])
+        bounds, wanted_bytes = _whole_frames(buffer, self._frame_bytes_max, 0)
         end = bounds[-1] if bounds else 0
-        frames = bytes(memory[:end])
         rest = filled - end
-        if needed_bytes > len(memory) or (not rest and len(memory) > MEMORY_KEPT_BYTES_MAX):
-            self._memory = memoryview(bytearray(max(MEMORY_BYTES, 1 << (needed_bytes - 1).bit_length())))
+        if wanted_bytes > len(memory) or (not rest and len(memory) > MEMORY_KEPT_BYTES_MAX):
+            self._memory = memoryview(bytearray(max(MEMORY_BYTES, 1 << (wanted_bytes - 1).bit_length())))
         if end or memory is not self._memory:
             self._memory[:rest] = memory[end:filled]
         self._filled_bytes = rest
-        return frames, bounds
+        self._wanted_bytes = wanted_bytes
+        return buffer, bounds
 
 
-def _whole_frames(
-    buffer: bytes | memoryview, filled_bytes: int, frame_bytes_max: int, frame_bytes_min: int
-) -> tuple[list[int], int]:
+def _whole_frames(buffer: bytes, frame_bytes_max: int, frame_bytes_min: int) -> tuple[list[int], int]:
     """Bounds of the frames that are complete, and how many bytes the next one has as far as that is known, its length
     with them."""
     bounds: list[int] = []
+    filled_bytes = len(buffer)
     at = 0
     while filled_bytes - at >= LENGTH_BYTES:
-        size: int = _LENGTH.unpack_from(buffer, at)[0]
+        # Compiled, byte by byte is four times as fast as `struct`, and a read may bring thousands of small frames.
+        size = buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
         if size > frame_bytes_max:
-            seems = _OTHER_PROTOCOLS.get(bytes(buffer[at : at + 2]), "")
+            seems = _OTHER_PROTOCOLS.get(buffer[at : at + 2], "")
             raise FrameTooLarge(f"a frame of {size} bytes; the limit is {frame_bytes_max}{seems}")
         if size < frame_bytes_min:
             raise BadFrame(f"a frame of {size} bytes; the least is {frame_bytes_min}")

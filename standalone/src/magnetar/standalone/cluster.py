@@ -48,7 +48,7 @@ class RunningCluster:
         broker: RunningBroker,
     ) -> None:
         self._store = store
-        self._bookie = bookie
+        self.bookie = bookie
         self._collectors = collectors
         self._ledgers = ledgers
         self.broker = broker
@@ -68,7 +68,7 @@ class RunningCluster:
         await self.broker.close()
         await self._ledgers.close()
         await self._collectors.close()
-        await self._bookie.close()
+        await self.bookie.close()
         await self._store.close()
 
 
@@ -100,6 +100,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         await check_cluster_name(store, configured.cluster_name)
         await initialize(store, configured)
         broker = await start_broker(configured, broker_parts(settings, store, ledgers, clock))
+        bookie.parts.journals.when_told(broker.outboxes.send)
         if broker.settings != configured:
             await initialize(store, broker.settings)
     except BaseException:

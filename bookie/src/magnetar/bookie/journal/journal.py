@@ -120,6 +120,7 @@ class Journal:
         self._wakes = worker.needs_waking
         self._on_progress: Callable[[float], None] = _nothing
         self._on_failure: Callable[[OSError], None] = _nobody
+        self._when_told: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         # Without syncs nothing is known to be durable.
@@ -159,6 +160,10 @@ class Journal:
         """Count here from now on; before `start`."""
         self.counters = counters
         self._clock = clock
+
+    def when_told(self, call: Callable[[], None]) -> None:
+        """Call this after each group, once everybody has been told of it."""
+        self._when_told.append(call)
 
     @property
     def full(self) -> bool:
@@ -307,6 +312,8 @@ class Journal:
             except Exception:  # One listener's mistake must not leave the others, and what is held back, unanswered.
                 logger.exception("telling of an append to the journal failed")
         self._on_progress(waited)
+        for call in self._when_told:
+            call()
 
 
 def _nothing(waited_seconds: float) -> None:

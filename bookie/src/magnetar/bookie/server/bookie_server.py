@@ -13,6 +13,7 @@ from magnetar.bookie.server.session import BookieSession
 from magnetar.core.clock import Clock
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import Listener, listen
+from magnetar.net.outboxes import Outboxes
 
 _NO_PROTECTION: Final = Protection()
 
@@ -33,6 +34,8 @@ class BookieServer:
         self._answerer = V3Answerer(bookie, disk_usage)
         self._long_polls = LongPolls(bookie, clock.now_ms)
         self._listener: Listener | None = None
+        self.outboxes = Outboxes()
+        """Of the connections with clients."""
 
     @property
     def port(self) -> int:
@@ -42,7 +45,7 @@ class BookieServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. OSError when the address is taken."""
         tell_protection(self._protection)
-        self._listener = await listen(host, port, self._make_session)
+        self._listener = await listen(host, port, self._make_session, outboxes=self.outboxes)
         self._listener.refused_connections = self._bookie.counters.refused_connections
 
     async def close(self) -> None:
