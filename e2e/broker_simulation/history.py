@@ -329,6 +329,9 @@ class History:
     """What did not happen in time although nothing was wrong any more."""
     wrong: list[str] = field(default_factory=list)
     """Answers that the protocol does not allow."""
+    ends_at_first: bool = False
+    """Whether the run is over once something is stuck or wrong: what is planted is found then, and each further wait
+    would only last as long as patience does."""
     transactions: list[TransactionHistory] = field(default_factory=list)
     shown: list[tuple[str, Entry]] = field(default_factory=list)
     """(topic, entry) that transactors were sent."""

@@ -46,8 +46,8 @@ RESTART_SECONDS: Final = 1.0
 class BrokerRun:
     """Of one seed."""
 
-    def __init__(self, loop: SimulatedLoop, parameters: Parameters) -> None:
-        self.history = History()
+    def __init__(self, loop: SimulatedLoop, parameters: Parameters, *, ends_at_first: bool) -> None:
+        self.history = History(ends_at_first=ends_at_first)
         self.parameters = parameters
         self.world: World | None = None
         self._loop = loop
@@ -299,8 +299,10 @@ class BrokerRun:
         await self._until_done(hosts, "does not come to an end: nothing comes, and there is a backlog")
 
 
-def _run_of(loop: SimulatedLoop, parameters: Parameters) -> running.Run:
-    return BrokerRun(loop, parameters) if parameters.regions is None else RegionsRun(loop, parameters)
+def _run_of(loop: SimulatedLoop, parameters: Parameters, mistake: Mistake | None) -> running.Run:
+    if parameters.regions is not None:
+        return RegionsRun(loop, parameters)
+    return BrokerRun(loop, parameters, ends_at_first=mistake is not None)
 
 
 def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = False) -> Verdict:
@@ -308,7 +310,7 @@ def run_seed(seed: int, *, mistake: Mistake | None = None, keep_trace: bool = Fa
     try:
         return running.run_seed(
             seed,
-            lambda loop: _run_of(loop, draw_parameters(seed)),
+            lambda loop: _run_of(loop, draw_parameters(seed), mistake),
             BOUNDS,
             planted=planted(mistake),
             keep_trace=keep_trace,

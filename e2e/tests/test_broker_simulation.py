@@ -6,11 +6,13 @@ a fault happens that is rare.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
 import sys
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 from magnetar.sim.loop import SimulatedLoop
@@ -18,10 +20,13 @@ from magnetar.sim.loop import SimulatedLoop
 from e2e.broker_simulation.drawn.late import MOVES
 from e2e.broker_simulation.drawn.read_only import READ_ONLY_FAULTS
 from e2e.broker_simulation.drawn.regions import FORGETTING, LINK_FAULTS
+from e2e.broker_simulation.history import History
 from e2e.broker_simulation.mistakes import MISTAKES
 from e2e.broker_simulation.parameters import BROKER_FAULTS, PROXY_FAULTS, STORAGE_FAULTS
 from e2e.broker_simulation.run import run_seed
+from e2e.broker_simulation.waiting import until_done
 from e2e.simulation.planting import CodeIsCompiled, planted
+from e2e.simulation_runner.running import Stuck
 
 TRIED_HERE: Final = {
     "a-part-is-the-whole": 11,
@@ -181,6 +186,16 @@ def test_a_planted_mistake_is_found(name: str, seed: int) -> None:
     assert run_seed(seed, mistake=MISTAKES[name]).violations
     # It is the mistake: without it the seed is fine, as `test_every_promise_is_kept` shows.
     assert seed in SEEDS
+
+
+async def test_what_is_stuck_ends_a_run_with_a_mistake_and_no_other() -> None:
+    node: Any = SimpleNamespace(name="consumer0", kill=lambda: None)
+    waited_for: Any = SimpleNamespace(done=asyncio.Event(), node=node)
+    history = History()
+    await until_done(history, [waited_for], "does not come to an end", 0.01)
+    assert history.stuck == ["consumer0 does not come to an end"]
+    with pytest.raises(Stuck):
+        await until_done(History(ends_at_first=True), [waited_for], "does not come to an end", 0.01)
 
 
 def test_another_seed_is_another_run() -> None:
