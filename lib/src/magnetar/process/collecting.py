@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.limits import MIB
-from magnetar.core.process_memory import container_limit_bytes, resident_bytes
+from magnetar.core.process_memory import resident_bytes
 
 logger: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ GROWTH_BYTES: Final = 1024 * MIB
 that they cannot ask for long turns."""
 
 GROWTH_SHARE: Final = 0.5
-"""Of what the container may have, if that is less: it would be killed before the process has grown by so much."""
+"""Of what the process may have of its container, if that is less: it would be killed before it has grown by so
+much."""
 
 FIRST_GENERATIONS: Final = 5
 """After more looks at the first generation than that, CPython looks at the second: 5 000 objects."""
@@ -72,7 +73,7 @@ LOOK_SECONDS: Final = 5.0
 
 def due(grown_bytes: int, seconds: float, limit_bytes: int = 0) -> bool:
     """Whether everything is to be looked at, when the process has grown by so much since the last time; `limit_bytes`
-    is what its container may have, 0 for no limit."""
+    is what it may have of its container, 0 for no limit."""
     bytes_max = min(GROWTH_BYTES, int(GROWTH_SHARE * limit_bytes) or GROWTH_BYTES)
     return grown_bytes > (min(SELDOM_GROWTH_BYTES, bytes_max) if seconds >= SELDOM_SECONDS else bytes_max)
 
@@ -92,16 +93,16 @@ class CycleCollection:
         loop: asyncio.AbstractEventLoop,
         resident_bytes_now: Callable[[], int] = resident_bytes,
         processor_seconds: Callable[[], float] = time.thread_time,
-        limit_bytes: int | None = None,
+        limit_bytes: int = 0,
     ) -> None:
         """`resident_bytes_now` is 0 where it is not known: then the automatic looks stay what they are. `limit_bytes`
-        is what its container may have, which is asked for when it is not given.
+        is what the process may have of its container's memory; 0: there is no limit.
 
         `processor_seconds`: what the asking thread has used. What other processes do has no part in it."""
         self._loop = loop
         self._resident_bytes_now = resident_bytes_now
         self._processor_seconds = processor_seconds
-        self._limit_bytes = container_limit_bytes() if limit_bytes is None else limit_bytes
+        self._limit_bytes = limit_bytes
         self._then_bytes = 0
         self._then_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None

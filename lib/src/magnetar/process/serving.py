@@ -16,6 +16,7 @@ from magnetar.core.log_lines import LineFormatter
 from magnetar.core.log_rate import AlikeFilter
 from magnetar.process.collecting import CycleCollection
 from magnetar.process.console import write_lines
+from magnetar.process.supervision.group_size import memory_share_bytes
 from magnetar.process.turn_watch import TurnWatch
 
 THREAD_SWITCH_SECONDS: Final = 0.0005
@@ -101,7 +102,7 @@ async def serve_until_told(
         stop.cancel()
         raise
     started(service)
-    collecting = CycleCollection(loop)
+    collecting = CycleCollection(loop, limit_bytes=memory_share_bytes())
     collecting.start()  # `main` has held the collector back so far.
     watch = TurnWatch(loop)
     watch.start()

@@ -18,6 +18,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.exit_codes import EXIT_FAILED
 from magnetar.core.transitions import Transitions
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE
+from magnetar.process.supervision.group_size import group_size_environment
 from magnetar.process.supervision.restarts import Restarts
 from magnetar.process.supervision.told_settings import settings_environment
 
@@ -86,9 +87,11 @@ class ProcessFailed(MagnetarError):
 class Child:
     """Keeps one process running until it is told to stop it."""
 
-    def __init__(self, plan: ProcessPlan, *, must_start: bool = True) -> None:
-        """With `must_start` one that ends before it served is not started again."""
+    def __init__(self, plan: ProcessPlan, *, must_start: bool = True, group_size: int = 1) -> None:
+        """With `must_start` one that ends before it served is not started again. `group_size`: how many processes there
+        are."""
         self.plan = plan
+        self._group_size = group_size
         self._must_start = must_start
         self.restarts = Restarts()
         self.state = ChildState.DOWN
@@ -160,6 +163,7 @@ class Child:
             env={
                 **os.environ,
                 SUPERVISOR_VARIABLE: str(os.getpid()),
+                **group_size_environment(self._group_size),
                 **settings_environment(self.plan.start.settings),
             },
             # Ctrl-C reaches the supervisor alone: a second signal would end a process at once.

@@ -56,7 +56,9 @@ class Supervisor:
 
     def __init__(self, plan: GroupPlan) -> None:
         self._plan = plan
-        self.children = [Child(each, must_start=plan.all_must_start) for each in plan.processes]
+        self.children = [
+            Child(each, must_start=plan.all_must_start, group_size=len(plan.processes)) for each in plan.processes
+        ]
         self._reserved: list[socket] = []
         self._health: GroupHealth | None = None
         self._metrics: MetricsPort | None = None
