@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from magnetar.spark.errors import BadOption
 from magnetar.spark.jobs.load.aggregation import HISTORY_SCHEMA, NoLoadHistory, aggregate
 from magnetar.spark.jobs.load.capacity import PlanOptions
 from magnetar.spark.jobs.load.plan import make_plan
+from spark_fakes.early_workers import early_workers
 from spark_fakes.loads import EXAMPLE, lived, messages
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ MADE = replace(EXAMPLE, days=2)
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     pyspark_sql = pytest.importorskip("pyspark.sql")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = pyspark_sql.SparkSession.builder.master("local[1]").appName("load-aggregation")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -43,7 +41,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
     }.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with early_workers():
+        session = builder.getOrCreate()
     yield session
     session.stop()
 

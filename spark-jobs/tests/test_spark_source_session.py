@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +11,10 @@ from pulsar.schema import JsonSchema, Record, String
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.query import StreamingQuery
+from spark_fakes.early_workers import check_early, early_workers
 from spark_fakes.topics import Topics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients, pytest.mark.timeout(900)]
-
-EARLY: Final = Path(__file__).parent / "support" / "early_workers"
-"""Has workers connect back in time on a busy machine."""
 
 WORKER_SECONDS_MAX: Final = 600
 """For a worker's imports, which it begins when it has connected."""
@@ -26,29 +22,22 @@ WORKER_SECONDS_MAX: Final = 600
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(EARLY), *([before] if before else [])])
-    os.environ |= {"PYSPARK_PYTHON": str(EARLY / "python"), "EARLY_WORKER_PYTHON": sys.executable}
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.python.authenticate.socketTimeout", f"{WORKER_SECONDS_MAX}s")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    # The JVM, which starts the workers, has them now.
-    os.environ["PYSPARK_PYTHON"] = os.environ.pop("EARLY_WORKER_PYTHON")
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
+    with early_workers():
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.python.authenticate.socketTimeout", f"{WORKER_SECONDS_MAX}s")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.python.filterPushdown.enabled", "true")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+    check_early(session)
     yield session
     session.stop()
 
