@@ -395,6 +395,20 @@ async def test_patterns_that_find_nothing_are_counted_as_what_they_take() -> Non
     assert taken * 0.8 < counted < taken * 2
 
 
+async def test_the_list_that_was_asked_for_longest_ago_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def list_topics(namespace: NamespaceName, domain: str) -> list[str]:
+        return [f"{domain}://{namespace}/{'x' * 1_000}"]
+
+    lists = Listings(list_topics)
+    first, second, third = [NamespaceName("public", name) for name in ("first", "second", "third")]
+    for namespace in (first, second):
+        await lists.find(namespace, "persistent", None, lists.ticket(), None)
+    await lists.find(first, "persistent", TopicPattern("public/.*"), 0, None)
+    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", lists.kept_bytes)
+    await lists.find(third, "persistent", None, lists.ticket(), None)
+    assert [namespace for namespace, _ in lists._kept] == [first, third]
+
+
 async def test_long_lists_are_encoded_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "TURN_SECONDS_MAX", 0.0)
     listing = Listing([f"{PREFIX}{index}" for index in range(5 * ENCODED_AT_ONCE + 1)])

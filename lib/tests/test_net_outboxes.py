@@ -67,7 +67,8 @@ async def test_a_connection_that_is_over_waits_no_longer() -> None:
 async def test_the_failure_of_one_leaves_the_others_for_the_next_turn() -> None:
     outboxes = Outboxes()
     transport = StuckTransport()
-    failing, other = connected(outboxes, FailingTransport()), connected(outboxes, transport)
+    broken = FailingTransport()
+    failing, other = connected(outboxes, broken), connected(outboxes, transport)
     failing.write(b"one")
     other.write(b"two")
     with pytest.raises(ValueError, match="a mistake"):
@@ -75,6 +76,7 @@ async def test_the_failure_of_one_leaves_the_others_for_the_next_turn() -> None:
     await asyncio.sleep(0)
     assert transport.unsent_bytes == 3
     assert len(outboxes) == 0
+    assert broken.aborted, "nothing is sent after a gap"
 
 
 class OtherTransport(StuckTransport):
