@@ -88,6 +88,17 @@ async def test_what_came_together_is_answered_in_order(memory_broker: MemoryBrok
     assert [received.body.request_id for received in client.inbox] == list(numbers[:-1])
 
 
+@pytest.mark.parametrize("first", [LOOKUP, PARTITIONS, pb.BaseCommand.GET_TOPICS_OF_NAMESPACE])
+async def test_a_command_is_of_the_type_that_it_names_last(
+    memory_broker: MemoryBroker, first: pb.BaseCommand.Type
+) -> None:
+    """As protobuf reads it. The one that it names first is read by hand, and has no body here."""
+    client = await memory_broker.connect()
+    command = bytes([8, first]) + command_frame(pb.BaseCommand.GET_SCHEMA, topic=TOPIC, request_id=7)[8:]
+    client.send_bytes((len(command) + 4).to_bytes(4, "big") + len(command).to_bytes(4, "big") + command)
+    assert (await client.answer(7)).name == "GET_SCHEMA_RESPONSE"
+
+
 async def test_unusual_forms_get_the_same_answers(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     usual, count = await look_up(client), await partitions(client, "p-partition-0")

@@ -9,6 +9,7 @@ import pytest
 from magnetar.broker.policies.broker_limits import ConnectionLimits
 from magnetar.broker.service_ports import open_service_ports
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.net.connection import Connection, Handler
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority, until
@@ -78,4 +79,20 @@ async def test_the_limit_of_an_address_counts_tls_handshakes(tmp_path: Path, *, 
 
 async def test_ports_that_never_served_can_be_closed() -> None:
     ports, _ = await open_service_ports(BrokerSettings(broker_service_port=0), lambda _: Silent())
+    await ports.close()
+
+
+async def test_the_connections_of_all_ports_share_what_they_hold_and_their_outboxes(tmp_path: Path) -> None:
+    """A journal in the same process sends them all early."""
+    own = TestAuthority(tmp_path).issue("broker")
+    settings = BrokerSettings(
+        broker_service_port=0,
+        broker_service_port_tls=0,
+        tls=TlsSettings(certificate_file=own.certificate_file, key_file=own.key_file),
+        shared_ports=SharedPortSettings(service_port=0, service_port_tls=0),
+    )
+    ports, _ = await open_service_ports(settings, lambda _: Silent())
+    assert len(ports._listeners) == 4
+    assert {listener.outboxes for listener in ports._listeners} == {ports.outboxes}
+    assert {listener.held for listener in ports._listeners} == {ports.held}
     await ports.close()

@@ -110,6 +110,27 @@ async def test_answers_that_nobody_reads_are_bounded(
     reading.cancel()
 
 
+async def test_requests_that_wait_share_what_is_read_after_they_came(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    hold = asyncio.Event()
+    readings = 0
+
+    async def topics(*_: object) -> list[str]:
+        nonlocal readings
+        readings += 1
+        await hold.wait()
+        return [TOPIC]
+
+    memory_broker.running.context.topic_lists._listings._list_topics = topics
+    asked = [client.start(Command.GET_TOPICS_OF_NAMESPACE, namespace="public/default", mode=0) for _ in range(50)]
+    await client.round_trip()
+    hold.set()
+    for request_id in asked:
+        assert list((await client.answer(request_id)).body.topics) == [TOPIC]
+    # The first one's was begun when the others may not have come yet.
+    assert readings <= 2
+
+
 async def test_messages_pass_by_requests_that_wait(memory_broker: MemoryBroker) -> None:
     """As they do while the metadata store cannot be reached."""
     client = await memory_broker.connect()

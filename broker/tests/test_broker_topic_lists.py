@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from magnetar.broker import slices
 from magnetar.broker.resources import Resources
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.topics import listings
 from magnetar.broker.topics import lists as topic_lists
-from magnetar.broker.topics.listings import Listing
+from magnetar.broker.topics.listings import ENCODED_AT_ONCE, Listing, Listings
 from magnetar.broker.topics.lists import TopicLists
 from magnetar.broker.topics.patterns import TopicPattern
 from magnetar.core.topic_name import NamespaceName
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.wire.pulsar.errors import PulsarError
+from magnetar.wire.pulsar.topic_lists import encode_topics
 
 NAMESPACE = NamespaceName("public", "default")
 PREFIX = f"persistent://{NAMESPACE}/"
@@ -201,14 +204,14 @@ async def test_who_asks_later_sees_what_came_meanwhile() -> None:
 
 
 async def test_lists_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", 1_000)
+    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", 3_000)
     watched = Counted()
     await watched.make("a" * 300)
     for index in range(20):
         assert (await watched.ask(f".*a{{{index}}}.*", watched.lists.ticket())).names
-        assert watched.lists.kept_bytes <= 1_000
-    await watched.make("b" * 300)
-    await watched.make("c" * 300)
+        assert watched.lists.kept_bytes <= 3_000
+    await watched.make("b" * 900)
+    await watched.make("c" * 900)
     assert len((await watched.ask(None, watched.lists.ticket())).names) == 3
     assert watched.lists.kept_bytes == 0
     await watched.close()
@@ -339,6 +342,86 @@ async def test_who_begins_to_watch_while_others_are_told_misses_nothing(monkeypa
     await watched.settle()
     assert watcher.known == [PREFIX + "a", PREFIX + "b"]
     await watched.close()
+
+
+async def found_in(names: list[str], questions: list[tuple[str, str | None]]) -> tuple[int, int]:
+    """What memory these questions take that are answered from a namespace's list, and what of it is counted."""
+
+    async def list_topics(*_: object) -> list[str]:
+        return [bytes(name, "utf-8").decode() for name in names]
+
+    lists = Listings(list_topics)
+    tracemalloc.start()
+    try:
+        for namespace, pattern in questions:
+            expression = None if pattern is None else cast(TopicPattern, FindsNothing(pattern))
+            await (
+                await lists.find(NamespaceName.parse(namespace), "all", expression, lists.ticket() - 1, None)
+            ).encode()
+        return tracemalloc.get_traced_memory()[0], lists.kept_bytes
+    finally:
+        tracemalloc.stop()
+
+
+class FindsNothing:
+    """A pattern that is kept nowhere else."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def filter(self, names: list[str], turn: TimeSlice | None = None) -> list[str]:
+        del names, turn
+        return []
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "語", "😀"])
+async def test_names_in_any_letters_are_counted_as_what_they_take(letter: str) -> None:
+    taken, counted = await found_in(
+        [f"{PREFIX}{letter * 40}{index}" for index in range(2_000)], [(str(NAMESPACE), None)]
+    )
+    assert taken * 0.8 < counted < taken * 1.5
+
+
+@pytest.mark.parametrize("length", [10, 50_000])
+async def test_namespaces_that_are_not_there_are_counted_as_what_they_take(length: int) -> None:
+    """Anybody may ask for as many as he likes."""
+    count = 1_000 if length < 100 else 50
+    taken, counted = await found_in([], [(f"public/{index:0{length}}", None) for index in range(count)])
+    assert taken * 0.8 < counted < taken * 2
+
+
+async def test_patterns_that_find_nothing_are_counted_as_what_they_take() -> None:
+    taken, counted = await found_in(["x"], [(str(NAMESPACE), f"{index}" * 20) for index in range(2_000)])
+    assert taken * 0.8 < counted < taken * 2
+
+
+async def test_the_list_that_was_asked_for_longest_ago_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def list_topics(namespace: NamespaceName, domain: str) -> list[str]:
+        return [f"{domain}://{namespace}/{'x' * 1_000}"]
+
+    lists = Listings(list_topics)
+    first, second, third = [NamespaceName("public", name) for name in ("first", "second", "third")]
+    for namespace in (first, second):
+        await lists.find(namespace, "persistent", None, lists.ticket(), None)
+    await lists.find(first, "persistent", TopicPattern("public/.*"), 0, None)
+    monkeypatch.setattr(listings, "KEPT_BYTES_MAX", lists.kept_bytes)
+    await lists.find(third, "persistent", None, lists.ticket(), None)
+    assert [namespace for namespace, _ in lists._kept] == [first, third]
+
+
+async def test_long_lists_are_encoded_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "TURN_SECONDS_MAX", 0.0)
+    listing = Listing([f"{PREFIX}{index}" for index in range(5 * ENCODED_AT_ONCE + 1)])
+    encoding = [asyncio.create_task(listing.encode()) for _ in range(2)]
+    turns = 0
+    while not encoding[0].done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 6
+    first, second = await asyncio.gather(*encoding)
+    assert first == encode_topics(listing.names)
+    assert second is first, "answers share it"
+    assert await listing.encode() is first
 
 
 async def test_what_was_found_in_a_list_that_was_replaced_meanwhile_is_not_kept(

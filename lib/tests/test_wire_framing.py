@@ -88,6 +88,15 @@ def test_a_buffer_grows_for_a_large_frame_and_gives_back_what_is_not_needed_ofte
     assert len(frames.room()) == MEMORY_BYTES
 
 
+def test_a_buffer_keeps_its_memory_between_large_frames_that_come_without_a_pause() -> None:
+    frames = FrameBuffer(BOOKKEEPER_FRAME_BYTES_MAX)
+    large = frame(bytes(MEMORY_KEPT_BYTES_MAX))
+    frames_received(frames, [large[:100]])
+    memory = frames.room().obj
+    assert len(frames_received(frames, [large[100:] + large[:2], large[2:] + large[:100]])) == 2
+    assert frames.room().obj is memory
+
+
 def test_a_buffer_refuses_what_is_too_large_before_its_body_comes() -> None:
     with pytest.raises(FrameTooLarge):
         frames_received(FrameBuffer(frame_bytes_max=10), [b"\x00\x00\x00\x0b"])

@@ -141,8 +141,7 @@ class Connection(asyncio.Protocol):
         held: HeldBytes | None = None,
         outboxes: Outboxes | None = None,
     ) -> None:
-        """`held` counts what a server's connections hold; without it, nothing is bounded but `writable`. `outboxes` are
-        those of the server's connections."""
+        """`held` and `outboxes` are those of a server's connections; without `held` only `writable` bounds anything."""
         self._loop = loop
         self._on_lost = on_lost
         self._make_handler = make_handler
@@ -214,8 +213,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def replace_handler(self, handler: Handler) -> None:
-        """From now on everything goes to this handler; the one before hears nothing more. `connection_made` is not
-        called."""
+        """From now on everything goes to this handler alone. Its `connection_made` is not called."""
         self._handler = handler
 
     def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
@@ -392,15 +390,17 @@ class Connection(asyncio.Protocol):
 
     def _send(self, parts: list[bytes], transport: asyncio.Transport) -> int:
         # Large parts go as they are: copying them costs more than the vector does.
-        if len(parts) == 1:
-            data = parts[0]
-        elif len(parts) < 64 and max(map(len, parts)) > JOIN_PARTS_BYTES_MAX:
-            transport.writelines(parts)
-            return sum(map(len, parts))
-        else:
-            data = b"".join(parts)
-        transport.write(data)
-        return len(data)
+        vector = 1 < len(parts) < 64 and max(map(len, parts)) > JOIN_PARTS_BYTES_MAX
+        data = b"" if vector else b"".join(parts)
+        try:
+            if vector:
+                transport.writelines(parts)
+            else:
+                transport.write(data)
+        except BaseException:
+            transport.abort()  # What is sent later would come after a gap.
+            raise
+        return sum(map(len, parts)) if vector else len(data)
 
     def _over(self) -> None:
         """No further bytes, either way. What refers to each other here would else wait for the collector of cycles."""

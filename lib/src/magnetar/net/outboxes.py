@@ -41,7 +41,7 @@ class Outboxes:
         self._waiting.pop(outbox, None)
 
     def send(self) -> None:
-        """Send all that waits, instead of in the next turn. A connection's failure is the loop's, later: it tries again
-        by itself."""
+        """Send all that waits, instead of in the next turn. A connection that fails is aborted, its error raised; those
+        behind it are sent in the next turn."""
         for outbox in list(self._waiting):
             outbox.flush()

@@ -77,7 +77,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
     check_metadata_there(settings)
     settings.data_directory.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    opened: list[MetadataStore | RunningBookie | Collectors | BookKeeperClient] = []
+    opened: list[MetadataStore | RunningBookie | Collectors | BookKeeperClient | RunningBroker] = []
     try:
         store = await open_store(settings.metadata_url)
         opened.append(store)
@@ -100,6 +100,7 @@ async def start_cluster(settings: StandaloneSettings) -> RunningCluster:
         await check_cluster_name(store, configured.cluster_name)
         await initialize(store, configured)
         broker = await start_broker(configured, broker_parts(settings, store, ledgers, clock))
+        opened.append(broker)
         bookie.parts.journals.when_told(broker.outboxes.send)
         if broker.settings != configured:
             await initialize(store, broker.settings)

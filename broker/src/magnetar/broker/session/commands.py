@@ -62,9 +62,10 @@ COMMANDS: Final[dict[int, ControlCommand[GroupedSession]]] = {
     **_of(SubscriptionEndCommands, SubscriptionEndCommands.COMMANDS),
 }
 
-READ_BY_HAND: Final[dict[int, Callable[[GroupedSession, bytes, int, int], None]]] = {
+READ_BY_HAND: Final[dict[int, Callable[[GroupedSession, bytes, int, int], bool]]] = {
     TYPE_LOOKUP: lambda session, buffer, start, end: session.lookups.look_up(buffer, start, end),
     TYPE_PARTITIONED_METADATA: lambda session, buffer, start, end: session.lookups.count_partitions(buffer, start, end),
     TYPE_TOPICS_OF_NAMESPACE: lambda session, buffer, start, end: session.topic_lists.list_topics(buffer, start, end),
 }
-"""What clients ask by the thousand when a broker is gone: these take the buffer and the bounds of the frame."""
+"""What clients ask by the thousand when a broker is gone: these take the buffer and the bounds of the frame. False:
+its form is not the usual one, and what it is only protobuf can tell."""

@@ -46,14 +46,15 @@ class LookupCommands:
 
     # --- LOOKUP
 
-    def look_up(self, buffer: bytes, start: int, end: int) -> None:
-        """Answer a LOOKUP, at once if it can be. `PeerError` for one that cannot be read."""
+    def look_up(self, buffer: bytes, start: int, end: int) -> bool:
+        """Answer a LOOKUP in the usual form, at once if it can be; False for one in another."""
         request = read_topic_request(buffer, start, end, TYPE_LOOKUP)
         if request is None:
-            request = _lookup_request(messages.decode_command(buffer, start, end))
+            return False
         work = self._look_up(request)
         if work is not None:
             self._session.spawn(work)
+        return True
 
     def _look_up(self, request: TopicRequest) -> Coroutine[Any, Any, None] | None:
         try:
@@ -69,14 +70,15 @@ class LookupCommands:
 
     # --- PARTITIONED_METADATA
 
-    def count_partitions(self, buffer: bytes, start: int, end: int) -> None:
-        """Answer a PARTITIONED_METADATA, at once if it can be. `PeerError` for one that cannot be read."""
+    def count_partitions(self, buffer: bytes, start: int, end: int) -> bool:
+        """Answer a PARTITIONED_METADATA in the usual form, at once if it can be; False for one in another."""
         request = read_topic_request(buffer, start, end, TYPE_PARTITIONED_METADATA)
         if request is None:
-            request = _partitions_request(messages.decode_command(buffer, start, end))
+            return False
         work = self._count_partitions(request)
         if work is not None:
             self._session.spawn(work)
+        return True
 
     def _count_partitions(self, request: TopicRequest) -> Coroutine[Any, Any, None] | None:
         if not self._context.lookup.full:

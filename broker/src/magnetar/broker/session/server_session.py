@@ -265,9 +265,7 @@ class ServerSession:
         self._frame_bytes = end - start
         if self.state is SessionState.CONNECTED:
             serve = READ_BY_HAND.get(kind)
-            if serve is not None and self._frame_bytes <= COMMAND_BYTES_MAX:
-                serve(self, buffer, start, end)
-            else:
+            if serve is None or self._frame_bytes > COMMAND_BYTES_MAX or not serve(self, buffer, start, end):
                 self._request(buffer, start, end)
             return
         command = messages.decode_command(buffer, start, end)

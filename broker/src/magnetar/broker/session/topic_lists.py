@@ -58,13 +58,13 @@ class TopicListCommands:
         self._wanted: dict[int, set[int]] = {}
         """By watcher: the requests for it that are not answered yet, and that its client has not taken back."""
 
-    def list_topics(self, buffer: bytes, start: int, end: int) -> None:
-        """Answer a GET_TOPICS_OF_NAMESPACE. `PeerError` for one that cannot be read."""
+    def list_topics(self, buffer: bytes, start: int, end: int) -> bool:
+        """Answer a GET_TOPICS_OF_NAMESPACE in the usual form; False for one in another."""
         request = read_topic_list_request(buffer, start, end)
         if request is None:
-            command = messages.decode_command(buffer, start, end)
-            request = TopicListRequest.of_command(command.getTopicsOfNamespace)
+            return False
         self._get(request)
+        return True
 
     def _get(self, request: TopicListRequest) -> None:
         ticket = self._lists.ticket()
@@ -80,7 +80,7 @@ class TopicListCommands:
         wanted = request.pattern if filtered else None
         found = await self._lists.topics(namespace, MODES[request.mode], wanted, ticket, place)
         changed = request.topics_hash != found.names_hash
-        topics = found.encoded if changed else b""
+        topics = await found.encode() if changed else b""
         for part in topic_list_response(
             request.request_id, topics, found.names_hash, filtered=filtered, changed=changed
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from sys import getsizeof
 from typing import Any, Final, TypeAlias
 
 from magnetar.broker.policies.system_topics import is_system_topic
@@ -17,8 +18,17 @@ from magnetar.wire.pulsar.topic_lists import encode_topics
 KEPT_BYTES_MAX: Final = 32 * MIB
 """Of one broker: lists as they were read last, with what patterns found in them."""
 
-NAME_BYTES: Final = 64
-"""Bytes that a name in a list costs beside its letters, which are there twice: as a name, and in the encoded list."""
+NAME_BYTES: Final = 24
+"""Bytes that a name costs beside itself and its encoded letters: its places in the lists, and its head in an answer."""
+
+LIST_BYTES: Final = 1024
+"""Bytes that a list costs beside its names and its namespace's: anybody may ask for namespaces that are not there."""
+
+FOUND_BYTES: Final = 256
+"""Bytes that what a pattern has found costs beside the pattern and the names."""
+
+ENCODED_AT_ONCE: Final = 1_000
+"""Names, between two looks at the time: half a millisecond."""
 
 Key: TypeAlias = tuple[NamespaceName, str]
 """A namespace, and the domain of its topics."""
@@ -34,11 +44,18 @@ class Listing:
         self.names_hash = topics_hash(names)
         self._encoded: bytes | None = None
 
-    @property
-    def encoded(self) -> bytes:
-        """The names as answers carry them: encoded once, and in memory once, however many clients take their time."""
+    async def encode(self) -> bytes:
+        """The names as answers carry them: encoded once, and in memory once, however many clients take their time. Of
+        long lists a part in each turn of the loop."""
         if self._encoded is None:
-            self._encoded = encode_topics(self.names)
+            turn = TimeSlice()
+            parts: list[bytes] = []
+            for first in range(0, len(self.names), ENCODED_AT_ONCE):
+                if turn.over:
+                    await turn.pause()
+                parts.append(encode_topics(self.names[first : first + ENCODED_AT_ONCE]))
+            if self._encoded is None:  # Still: two may be at it.
+                self._encoded = b"".join(parts)
         return self._encoded
 
 
@@ -47,14 +64,14 @@ class _Kept:
 
     __slots__ = ("found", "listed", "number", "size_bytes", "whole")
 
-    def __init__(self, number: int, listed: list[str], names: list[str]) -> None:
+    def __init__(self, number: int, listed: list[str], names: list[str], size_bytes: int) -> None:
         self.number = number
         """Which reading of the store it comes from; they are counted."""
         self.listed = listed
         self.whole = Listing(names)
         self.found: dict[str, Listing] = {}
         """The part of the list that each pattern has found."""
-        self.size_bytes = 2 * sum(map(len, listed)) + NAME_BYTES * (1 + len(listed))
+        self.size_bytes = size_bytes
 
 
 class Listings:
@@ -100,12 +117,16 @@ class Listings:
             kept.number = max(kept.number, number)
             return kept
         names: list[str] = []
+        size_bytes = LIST_BYTES + 2 * getsizeof(str(key[0]))  # The namespace has its name whole and in two parts.
         for name in listed:
             if turn.over:
                 await turn.pause()
+            size_bytes += getsizeof(name) + _encoded_bytes(name) + NAME_BYTES
+            if not name.isascii():
+                size_bytes += _encoded_bytes(name)  # Such a name keeps how it was encoded.
             if not is_system_topic(name):
                 names.append(name)
-        kept = _Kept(number, listed, names)
+        kept = _Kept(number, listed, names, size_bytes)
         self._keep(key, kept)
         return kept
 
@@ -131,7 +152,8 @@ class Listings:
     def _keep_found(self, key: Key, kept: _Kept, pattern: str, found: Listing) -> None:
         if self._kept.get(key) is not kept:
             return  # Another list is in its place.
-        size_bytes = sum(map(len, found.names)) + 11 * len(found.names) + len(pattern) + NAME_BYTES
+        size_bytes = FOUND_BYTES + getsizeof(pattern) + sum(map(_encoded_bytes, found.names))
+        size_bytes += NAME_BYTES * len(found.names)
         kept.found[pattern] = found
         kept.size_bytes += size_bytes
         self.kept_bytes += size_bytes
@@ -147,3 +169,7 @@ class Listings:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self.kept_bytes -= kept.size_bytes
+
+
+def _encoded_bytes(name: str) -> int:
+    return len(name) if name.isascii() else len(name.encode())
