@@ -23,6 +23,7 @@ from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ledger_paths import AVAILABLE_PATH, READ_ONLY_PATH, ledger_path
 from magnetar.ledger.testing import MemoryBookie, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
+from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import MetadataStore, Node, NodeChange, Notification, StoreUnavailable
 from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
@@ -706,6 +707,30 @@ async def test_the_service_goes_on_after_a_restart(cluster: MemoryBookieCluster)
     await service.close()
     await assert_gone(cluster)
     await others.close()
+    await second.end()
+
+
+async def test_a_drain_that_goes_on_after_a_restart_is_never_shown_as_none(cluster: MemoryBookieCluster) -> None:
+    """Also while the lock of the run before stands: watches would end, and a refused start would take it back."""
+    await ledgers_on_it(cluster, 1)
+    first = Process(cluster, own=True)
+    await first.boot()
+    others = ResourceLock(first.session, lock_path(LEAVING), b"the run before", lambda _: None)
+    await others.acquire()
+    service = DrainService(first.parts, LEAVING, first)
+    assert (await service.start_drain()).step is BookieDrainStep.READ_ONLY
+    await service.close()
+    second = Process(cluster, own=True)
+    await second.boot()
+    service = DrainService(second.parts, LEAVING, second)
+    await service.start()
+    assert service.drain().step is BookieDrainStep.READ_ONLY
+    await asyncio.sleep(3)
+    assert service.drain().step is BookieDrainStep.READ_ONLY
+    await others.release()
+    await until(lambda: service.drain().step is BookieDrainStep.DONE)
+    await service.close()
+    await first.end()
     await second.end()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -15,7 +15,7 @@ from magnetar.bookie.operations import BookieDrainState, BookieDrainStep
 from magnetar.bookie.process import group_drain
 from magnetar.bookie.process.group_drain import drain_services
 from magnetar.control.client import BookieControl, ControlChannel
-from magnetar.control.errors import ControlRefused, ControlUnavailable
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlServer
 from magnetar.control.settings import ControlSettings
@@ -147,3 +147,61 @@ async def test_one_that_cannot_be_asked_keeps_no_other_from_being_cancelled(
     with pytest.raises(ControlUnavailable):
         await control.cancel_drain()
     assert machine.steps() == [BookieDrainStep.READ_ONLY, BookieDrainStep.NONE]
+
+
+async def test_all_who_are_away_are_named_but_a_refusal_comes_first(
+    machine: Machine, control: BookieControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> BookieDrainState:
+        raise StoreUnavailable("gone")
+
+    def refusing() -> BookieDrainState:
+        raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "never")
+
+    monkeypatch.setattr(machine.bookies[0], "drain", away)
+    monkeypatch.setattr(machine.bookies[1], "drain", refusing)
+    with pytest.raises(ControlRefused, match="never"):
+        _ = [each async for each in control.watch_drain(100)]
+    monkeypatch.setattr(machine.bookies[1], "drain", away)
+    with pytest.raises(ControlUnavailable, match=r"process 1 of 2 is away: .*; bookie process 2 of 2 is away: "):
+        await control.drain()
+
+
+async def test_a_drain_that_is_cancelled_as_it_begins_goes_on_nowhere(
+    machine: Machine, control: BookieControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the bookie that had not begun when it was cancelled, and to whoever began it that is said."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    second = machine.bookies[1]
+    start_drain = second.start_drain
+
+    async def slowly() -> BookieDrainState:
+        asked.set()
+        await go_on.wait()
+        return await start_drain()
+
+    monkeypatch.setattr(second, "start_drain", slowly)
+    starting = asyncio.ensure_future(control.start_drain())
+    await asked.wait()
+    assert machine.steps() == [BookieDrainStep.READ_ONLY, BookieDrainStep.NONE]
+    assert (await control.cancel_drain()).step == messages.DRAIN_STEP_NONE
+    go_on.set()
+    with pytest.raises(ControlRefused, match="cancelled as it began"):
+        await starting
+    assert machine.steps() == [BookieDrainStep.NONE] * 2
+
+
+async def test_two_watches_hear_the_same_and_the_end_of_one_does_not_end_the_other(
+    machine: Machine, control: BookieControl
+) -> None:
+    await control.start_drain()
+    watches = [control.watch_drain(100), control.watch_drain(100)]
+    for watch in watches:
+        assert (await anext(watch)).step == messages.DRAIN_STEP_READ_ONLY
+    gone = watches.pop()
+    assert isinstance(gone, AsyncGenerator)
+    await gone.aclose()
+    machine.go_to(BookieDrainStep.VERIFY, BookieDrainStep.VERIFY)
+    assert (await anext(watches[0])).step == messages.DRAIN_STEP_VERIFY
+    await control.cancel_drain()
+    assert [each.step async for each in watches[0]] == [messages.DRAIN_STEP_NONE]

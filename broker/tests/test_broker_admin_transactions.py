@@ -17,6 +17,7 @@ from magnetar.broker.transactions.api import Asker
 from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
 from magnetar.broker.transactions.names import TransactionId, coordinator_topic, log_name
 from magnetar.managed.factory import ManagedLedgerFactory
+from magnetar.wire.pulsar.errors import PulsarError
 
 from broker.tests.conftest import Admin
 
@@ -214,5 +215,22 @@ async def test_a_broker_that_was_paused_shows_nothing_of_what_it_remembers(
     log = await other.open(log_name(3))
     try:
         assert (await admin("GET", f"{BASE}/{path}"))[0] == 404
+    finally:
+        await log.close()
+
+
+async def test_a_broker_that_was_paused_tells_nobody_of_its_newest_transaction(memory_broker: MemoryBroker) -> None:
+    """Whoever asks takes all that are newer for open."""
+    coordinators = coordinators_of(memory_broker)
+    await coordinators.connect(3)
+    await coordinators.new_transaction(3, 60_000, NOBODY)
+    assert await coordinators.newest(3) == 0
+    assert memory_broker.ledgers is not None
+    clock, loop = memory_broker.service.clock, asyncio.get_running_loop()
+    other = ManagedLedgerFactory(memory_broker.store, memory_broker.ledgers, clock, loop)
+    log = await other.open(log_name(3))
+    try:
+        with pytest.raises(PulsarError, match="another broker runs it"):
+            await coordinators.newest(3)
     finally:
         await log.close()

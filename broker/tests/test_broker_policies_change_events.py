@@ -24,7 +24,7 @@ from magnetar.broker.policies.change_events_namespace import ENTRY_BOUNDS
 from magnetar.broker.policies.change_events_parts import ChangeEventsParts
 from magnetar.broker.policies.change_events_settings import ChangeEventsSettings
 from magnetar.broker.policies.change_events_writer import LOCKS_PATH
-from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX
+from magnetar.broker.policies.change_state import CHANGE_BYTES, POLICIES_BYTES_MAX, ChangeState
 from magnetar.broker.policies.event_codec import (
     NEWER_PROPERTY,
     READ_PRIORITY,
@@ -396,6 +396,50 @@ async def test_the_system_topics_end_is_the_policies_end(stores: Stores, memory_
     assert told == [TOPIC]
     await store.update(TOPIC, put(maxMessageSize=2))
     assert await store.get(TOPIC) == {"maxMessageSize": 2}
+
+
+async def test_what_was_deleted_is_in_force_for_nobody_who_asks_then(
+    stores: Stores, memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace may be made again at once, with topics of the same names: they wait until it is known."""
+    store = stores.open()
+    await store.update(TOPIC, put(messageTTLInSeconds=5))
+    changes, _ = store._open[TOPIC.namespace_name]
+    existing, held, go_on = changes._existing_topics, asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> list[TopicName]:
+        held.set()
+        await go_on.wait()
+        return await existing()
+
+    monkeypatch.setattr(changes, "_existing_topics", slowly)
+    await memory_broker.service.delete(EVENTS, force=True)
+    await until(lambda: changes._times_gone)
+    asked = asyncio.create_task(store.get(TOPIC))
+    await held.wait()
+    # Of a look that began before it was deleted once more.
+    changes._gone = True
+    await changes._become(ChangeState())
+    await asyncio.sleep(0.05)
+    waits = not asked.done()
+    go_on.set()
+    assert waits
+    changes.look_again()
+    assert await asked is None
+
+
+async def test_who_waits_for_a_change_hears_that_the_system_topic_is_gone(stores: Stores) -> None:
+    store = stores.open()
+    await store.update(TOPIC, put(messageTTLInSeconds=5))
+    changes, _ = store._open[TOPIC.namespace_name]
+    waiting = asyncio.create_task(changes.found_by((0, 1 << 40, 0)))
+    await asyncio.sleep(0)
+    changes.look_again(gone=True)
+    done, _ = await asyncio.wait([waiting], timeout=30)
+    waiting.cancel()
+    assert done
+    with pytest.raises(PoliciesUnavailable, match="was deleted meanwhile"):
+        waiting.result()
 
 
 async def test_policies_outlive_an_unloaded_system_topic(stores: Stores, memory_broker: MemoryBroker) -> None:

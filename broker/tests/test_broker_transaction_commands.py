@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from magnetar.broker.bundles.ownership import ownership_path
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
@@ -15,10 +16,12 @@ from magnetar.broker.testing.auth import ADMIN, PROXY, broker_settings, connecte
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import COORDINATORS, MemoryBroker, ProtocolClient, Received, command_type
 from magnetar.broker.transactions.api import EndedTransaction
+from magnetar.broker.transactions.coordinator_log import CoordinatorLog
 from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
 from magnetar.broker.transactions.names import TransactionId, coordinator_topic, log_name
 from magnetar.ledger.testing import Health
-from magnetar.wire.pulsar.errors import ServerError
+from magnetar.managed.errors import ManagedLedgerFenced
+from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 ENABLED = BrokerSettings(cluster_name="memory", transactions=TransactionSettings(enabled=True))
@@ -255,6 +258,56 @@ async def test_clients_that_connect_at_once_share_one_reading(broker: MemoryBrok
     answers = await asyncio.gather(*(connect(client, 1) for client in clients))
     assert [error_of(answer) for answer in answers] == [None] * 10
     assert [await begin(client, 1) for client in clients] == list(range(10))
+
+
+async def test_a_client_that_connects_while_the_log_is_read_waits_for_it(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, replay, reading = asyncio.Event(), CoordinatorLog.replay, asyncio.Event()
+
+    async def slowly(self: CoordinatorLog, take: Any) -> None:
+        reading.set()
+        await go_on.wait()
+        await replay(self, take)
+
+    monkeypatch.setattr(CoordinatorLog, "replay", slowly)
+    clients = [await broker.connect() for _ in range(2)]
+    first = asyncio.create_task(connect(clients[0], 1))
+    await reading.wait()
+    second = asyncio.create_task(connect(clients[1], 1))
+    assert (await coordinators_of(broker).stats(1)).state == "Initializing"
+    done, _ = await asyncio.wait([first, second], timeout=0.3)
+    go_on.set()
+    assert not done
+    assert [error_of(answer) for answer in await asyncio.gather(first, second)] == [None, None]
+    assert await begin(clients[1], 1) == 0
+
+
+async def test_one_that_is_given_up_shows_nothing_even_before_it_is_let_go_of(broker: MemoryBroker) -> None:
+    coordinators = coordinators_of(broker)
+    await coordinators.connect(1)
+    coordinators.get(1)._give_up(ManagedLedgerFenced("somebody else has it"))
+    with pytest.raises(PulsarError, match="Transaction coordinator 1 not found"):
+        await coordinators.stats(1)
+    # It is read anew; so is the one that a client wants at that moment.
+    await coordinators.connect(1)
+    assert (await coordinators.stats(1)).state == "Ready"
+
+
+async def test_a_broker_that_does_not_know_yet_that_it_lost_a_coordinator_takes_it_from_nobody(told: Told) -> None:
+    async with MemoryCluster(2, ENABLED) as cluster:
+        bundle = await cluster.take(cluster[0], str(coordinator_topic(1)))
+        paused = cluster[0].running.context.ownership
+        # It hears of nothing: as one that stood still, and asks no store of its own accord.
+        paused._check_later = lambda bundles: None  # type: ignore[method-assign]
+        await cluster[0].store.delete(ownership_path(bundle))
+        await cluster.take(cluster[1], str(coordinator_topic(1)))
+        owner = await cluster[1].connect()
+        assert error_of(await connect(owner, 1)) is None
+        assert cluster.owned(cluster[0], bundle) is not None
+        assert error_of(await connect(await cluster[0].connect(), 1)) is ServerError.SERVICE_NOT_READY
+        # The log is as it was: nobody has fenced its owner.
+        assert await begin(owner, 1) == 0
 
 
 async def test_a_coordinator_moves_with_its_bundle(told: Told) -> None:

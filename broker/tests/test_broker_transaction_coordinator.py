@@ -14,8 +14,10 @@ from magnetar.broker.transactions.names import TransactionId, log_name
 from magnetar.broker.transactions.records import MAX_LOCAL_TXN_ID, Stamp, opened, partitions_added, state_changed
 from magnetar.client.errors import TimedOut
 from magnetar.core.ids import EARLIEST
+from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import append, read_all
+from magnetar.metadata.store import Node, StoreUnavailable
 from magnetar.sim.virtual_time import EPOCH_MS, VirtualTimeLoop
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.transaction_log import BadTransactionRecord, Record, decode, encode_batch
@@ -548,18 +550,135 @@ async def test_a_transaction_of_a_broker_whose_clock_was_ahead_has_no_more_than_
         lambda one: one.add_partitions(0, NOBODY, [B]),
         lambda one: one.add_partitions(1, NOBODY, [A]),
         lambda one: one.add_subscriptions(1, NOBODY, []),
+        lambda one: one.end(2, BOB, commit=True),
+        lambda one: one.add_partitions(1, NOBODY, ["x" * (NAMES_CHARACTERS_MAX + 1)]),
+        lambda one: one.new_transaction(MINUTE_MS, NOBODY),
     ],
 )
 async def test_a_broker_that_was_paused_answers_nothing_from_its_memory(ask: Any) -> None:
     """Somebody else runs the coordinator by now, who may know better: each of these asks no bookie."""
     async with coordinator_stage() as stage:
         stage.participants.held = asyncio.Event()
-        paused = await stage.open()
+        paused = await stage.open(open_per_coordinator_max=3)
         await begin(paused, A)
         await begin(paused, A)
+        await paused.new_transaction(MINUTE_MS, ALICE)
         ending = asyncio.ensure_future(paused.end(0, NOBODY, commit=True))
         await stage.until(lambda: stage.participants.at_once == 1)
         await stage.open()
         await refused(ask(paused), ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)
         assert len(stage.failures) == 1
         await refused(ending, ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)
+
+
+async def test_a_broker_that_was_paused_does_not_say_that_an_end_is_under_way() -> None:
+    async with coordinator_stage() as stage:
+        paused = await stage.open()
+        await begin(paused, A)
+        stage.participants.held = asyncio.Event()
+        ending = asyncio.ensure_future(paused.end(0, NOBODY, commit=True))
+        await stage.until(lambda: stage.participants.at_once == 1)
+        await stage.open()
+        await refused(ending, ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)
+
+
+class Reads:
+    """Holds back the answers to reads of a coordinator's node, one by one."""
+
+    def __init__(self, stage: CoordinatorStage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[asyncio.Event] = []
+        self.holds = True
+        self.failure: StoreUnavailable | None = None
+        get = stage.world.store.get
+
+        async def held(path: str, *, watch: bool = True) -> Node | None:
+            found: Node | None = await get(path, watch=watch)
+            if not self.holds or path != ledger_path(log_name(3)):
+                return found
+            go_on = asyncio.Event()
+            self.begun.append(go_on)
+            async with asyncio.timeout(100):
+                await go_on.wait()
+            if self.failure is not None:
+                raise self.failure
+            return found
+
+        monkeypatch.setattr(stage.world.store, "get", held)
+
+
+async def test_hundreds_who_ask_at_once_share_reads_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the store is: one read is under way, and one waits for all who came meanwhile."""
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        reads = Reads(stage, monkeypatch)
+        first = asyncio.ensure_future(coordinator.check_owner())
+        await stage.until(lambda: len(reads.begun) == 1)
+        more = []
+        for _ in range(300):
+            asked = refused(coordinator.end(7, NOBODY, commit=True), ServerError.TRANSACTION_NOT_FOUND)
+            more.append(asyncio.ensure_future(asked))
+            await asyncio.sleep(0.01)
+        # Who gives up takes the answer from nobody else.
+        first.cancel()
+        more[0].cancel()
+        await asyncio.sleep(1)
+        assert len(reads.begun) == 1
+        reads.begun[0].set()
+        await stage.until(lambda: len(reads.begun) == 2)
+        assert not any(one.done() for one in more[1:])
+        last = asyncio.ensure_future(coordinator.check_owner())
+        reads.begun[1].set()
+        await asyncio.gather(*more[1:])
+        await stage.until(lambda: len(reads.begun) == 3)
+        assert not last.done()
+        reads.begun[2].set()
+        await last
+
+
+async def test_a_read_that_began_before_the_question_answers_it_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker takes the log over while the store's answer is on its way: who asks after that hears of it."""
+    async with coordinator_stage() as stage:
+        paused = await stage.open()
+        await begin(paused, A)
+        reads = Reads(stage, monkeypatch)
+        before = asyncio.ensure_future(paused.check_owner())
+        await stage.until(lambda: len(reads.begun) == 1)
+        reads.holds = False
+        await stage.open()
+        after = asyncio.ensure_future(paused.add_partitions(0, NOBODY, [A]))
+        await asyncio.sleep(1)
+        reads.begun[0].set()
+        await before
+        await refused(after, ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)
+
+
+async def test_while_the_store_is_away_memory_answers_nothing_and_the_coordinator_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        await begin(coordinator, A)
+        reads = Reads(stage, monkeypatch)
+        reads.failure = StoreUnavailable("it is away")
+        asked = [asyncio.ensure_future(coordinator.add_partitions(0, NOBODY, [A])) for _ in range(5)]
+        await stage.until(lambda: len(reads.begun) == 1)
+        reads.begun[0].set()
+        assert await asyncio.gather(*asked, return_exceptions=True) == [reads.failure] * 5
+        # What asks bookies goes on.
+        await coordinator.add_partitions(0, NOBODY, [B])
+        monkeypatch.undo()
+        await coordinator.add_partitions(0, NOBODY, [A])
+        assert stage.failures == []
+
+
+async def test_a_coordinator_that_is_given_up_during_a_look_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store says that nobody else has its log; but it is not known any more what that says."""
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        await begin(coordinator, A)
+        reads = Reads(stage, monkeypatch)
+        asked = asyncio.ensure_future(coordinator.add_partitions(0, NOBODY, [A]))
+        await stage.until(lambda: len(reads.begun) == 1)
+        coordinator._give_up(TimedOut("an append has no answer"))
+        reads.begun[0].set()
+        await refused(asked, ServerError.TRANSACTION_COORDINATOR_NOT_FOUND)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import grpc.aio
 import pytest
-from magnetar.control.client import ControlChannel
+from magnetar.control.client import RECONNECT_SECONDS_MAX, ControlChannel
 from magnetar.control.errors import ControlUnavailable
+from magnetar.control.settings import ControlClientTls
 from magnetar.metadata.etcd_access import read_access
 from magnetar.metadata.etcd_client import EtcdClient
 from magnetar.metadata.generated import etcd_pb2 as pb
@@ -40,3 +43,22 @@ async def test_calls_go_past_the_environments_proxy(monkeypatch: pytest.MonkeyPa
     proxy.close()
     await proxy.wait_closed()
     assert came == []
+
+
+async def test_a_component_that_is_back_is_not_left_alone_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC itself tries less and less often, every two minutes in the end."""
+    given: list[Any] = []
+    secure, insecure = grpc.aio.secure_channel, grpc.aio.insecure_channel
+
+    def noted(make: Any) -> Any:
+        def channel(*arguments: Any, options: Any) -> Any:
+            given.append(dict(options))
+            return make(*arguments, options=options)
+
+        return channel
+
+    monkeypatch.setattr(grpc.aio, "secure_channel", noted(secure))
+    monkeypatch.setattr(grpc.aio, "insecure_channel", noted(insecure))
+    for tls in (None, ControlClientTls(server_name="bookie")):
+        await ControlChannel("127.0.0.1:1", tls=tls).close()
+    assert [options["grpc.max_reconnect_backoff_ms"] for options in given] == [RECONNECT_SECONDS_MAX * 1000] * 2

@@ -28,6 +28,14 @@ TRY_AGAIN: Final = (
 _WITHOUT_PROXY: Final = ("grpc.enable_http_proxy", 0)
 """gRPC would send calls through the environment's proxy, this machine's own too, and their token can be read there."""
 
+RECONNECT_SECONDS_MAX: Final = 5.0
+"""Between attempts to connect to a component that is away. gRPC's own pause grows to two minutes, and for so long one
+that is back already counts as away."""
+
+_RECONNECT: Final = ("grpc.max_reconnect_backoff_ms", round(RECONNECT_SECONDS_MAX * 1000))
+
+_OPTIONS: Final = (_WITHOUT_PROXY, _RECONNECT)
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -40,10 +48,10 @@ class ControlChannel:
         self.address = address
         self.metadata: tuple[tuple[str, str], ...] = ((TOKEN_HEADER, TOKEN_SCHEME + token),) if token else ()
         if tls is None:
-            self.channel = grpc.aio.insecure_channel(address, options=(_WITHOUT_PROXY,))
+            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             named = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
-            self.channel = grpc.aio.secure_channel(address, _credentials(tls), options=(_WITHOUT_PROXY, *named))
+            self.channel = grpc.aio.secure_channel(address, _credentials(tls), options=(*_OPTIONS, *named))
 
     async def healthy(self, service: str = "") -> bool:
         """What the health service says; an unknown service is not healthy. `ControlUnavailable`."""

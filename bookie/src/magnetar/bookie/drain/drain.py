@@ -180,6 +180,12 @@ class Drain:
                 break
         self._switch(draining=False)
 
+    def show_begun(self) -> None:
+        """Before its first look, which may be half a minute away while the lock of an earlier run stands: whoever
+        watches would take it for one that was cancelled."""
+        if self._step is BookieDrainStep.NONE:
+            self._become(BookieDrainStep.READ_ONLY)
+
     def forget(self) -> None:
         """Show nothing of a drain that was cancelled."""
         self._mover = self._new_mover()

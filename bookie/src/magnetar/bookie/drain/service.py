@@ -82,6 +82,7 @@ class DrainService:
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():
+            self._drain.show_begun()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     async def _run(self) -> None:

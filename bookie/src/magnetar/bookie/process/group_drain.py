@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final
 
 from magnetar.bookie.admin.control import BLOCKERS_MAX, DRAIN_INTERVAL_MS, SERVICE, watch_seconds
 from magnetar.control.client import BookieControl, ControlChannel
-from magnetar.control.errors import ControlUnavailable
+from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.server import ControlService
 from magnetar.control.some_methods import ControlMethod, service_of
@@ -50,6 +50,8 @@ class GroupDrains:
     def __init__(self, bookies: Sequence[BookieControl], stopping: asyncio.Event) -> None:
         self._bookies = bookies
         self._stopping = stopping
+        self._cancellations = 0
+        """Counted, so that a drain that is just being begun does not go on with the next bookie after one."""
 
     def service(self) -> ControlService:
         """What the port offers; the service's other methods are about one bookie."""
@@ -64,15 +66,18 @@ class GroupDrains:
         )
 
     async def start_drain(self, request: messages.StartDrainRequest, context: object) -> messages.Drain:
-        """Begin all, or go on; none when one is refused."""
+        """Begin all, or go on; none when one is refused, or when somebody cancels meanwhile."""
         del request, context
         found: list[messages.Drain] = []
         begun: list[BookieControl] = []
+        cancellations = self._cancellations
         try:
             for bookie in self._bookies:
                 if (await bookie.drain()).step == messages.DRAIN_STEP_NONE:
                     begun.append(bookie)
                 found.append(await bookie.start_drain())
+                if self._cancellations != cancellations:
+                    raise ControlRefused(RefusalReason.FAILED_PRECONDITION, "the drain was cancelled as it began")
         except MagnetarError:
             await self._take_back(begun)
             raise
@@ -110,25 +115,28 @@ class GroupDrains:
                     raise Unavailable("the bookies are stopping")
 
     async def cancel_drain(self, request: messages.CancelDrainRequest, context: object) -> messages.Drain:
-        """Stop all that can be reached and are not past that; then the refusal of the first of the others."""
+        """Stop all that can be reached and are not past that; then the first refusal, or who is away."""
         del request, context
-        answers = await asyncio.gather(*(bookie.cancel_drain() for bookie in self._bookies), return_exceptions=True)
-        found: list[messages.Drain] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            found.append(answer)
-        return merged(found)
+        self._cancellations += 1
+        return await self._of_all([bookie.cancel_drain() for bookie in self._bookies])
 
     async def _drain(self) -> messages.Drain:
-        answers = await asyncio.gather(*(bookie.drain() for bookie in self._bookies), return_exceptions=True)
+        return await self._of_all([bookie.drain() for bookie in self._bookies])
+
+    async def _of_all(self, calls: Sequence[Awaitable[messages.Drain]]) -> messages.Drain:
+        """What all answer. Else the first refusal, which stays, before who is away, which passes."""
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         found: list[messages.Drain] = []
+        away: list[str] = []
         for number, answer in enumerate(answers, 1):
             if isinstance(answer, ControlUnavailable):
-                raise ControlUnavailable(f"bookie process {number} of {len(answers)} is away: {answer}") from None
-            if isinstance(answer, BaseException):
+                away.append(f"bookie process {number} of {len(answers)} is away: {answer}")
+            elif isinstance(answer, BaseException):
                 raise answer
-            found.append(answer)
+            else:
+                found.append(answer)
+        if away:
+            raise ControlUnavailable("; ".join(away))
         return merged(found)
 
     async def _take_back(self, begun: Sequence[BookieControl]) -> None:

@@ -42,6 +42,7 @@ class InternalClient:
             from magnetar.client.client import PulsarClient
             from magnetar.client.settings import ClientSettings
 
+            # Its keep-alive is that of clients, as Apache's: keepAliveIntervalSeconds is about who connects here.
             settings = ClientSettings(client_version=self._version, receiver_queue_size=200)
             access = self._access
             self._client = PulsarClient(

@@ -106,10 +106,15 @@ class ChangeEvents:
         await writer.update(topic.partitioned_name(), change, is_global=is_global)
 
     async def delete(self, topic: TopicName) -> None:
-        """Remove both scopes, as when the topic is deleted. Raises `PoliciesUnavailable`."""
+        """Remove both scopes, as when the topic is deleted. Raises `PoliciesUnavailable`.
+
+        In a namespace that is being deleted they go with all others of it: nobody is led to where they are written."""
         if belongs_to_brokers(topic):
             return
         self._refuse_when_closed()
+        namespace = await self._parts.resources.policies(topic.namespace_name)
+        if namespace is None or namespace.get("deleted"):
+            return
         if topic.namespace_name not in self._open:
             await self._look(topic.namespace_name)
         if topic.namespace_name in self._open:

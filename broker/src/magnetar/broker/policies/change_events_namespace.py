@@ -28,6 +28,7 @@ from magnetar.broker.policies.events_topic import (
 )
 from magnetar.broker.policies.system_topics import SYSTEM_READER
 from magnetar.broker.slices import TimeSlice
+from magnetar.client.errors import ClientClosed
 from magnetar.client.message import EntryBounds, Message, MessageId
 from magnetar.client.reader import Reader, ReaderOptions
 from magnetar.core.errors import MagnetarError
@@ -84,6 +85,7 @@ class NamespaceChanges:
         """Set while the system topic is read as it grows."""
         self._look_again = asyncio.Event()
         self._gone = False
+        self._times_gone = 0
         self._progress = asyncio.Event()
         self._applying = 0
         self._failure = ""
@@ -102,8 +104,13 @@ class NamespaceChanges:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def look_again(self, *, gone: bool = False) -> None:
-        """The system topic may have come or gone; with `gone` it has, and what it held counts no more."""
-        self._gone = self._gone or gone
+        """The system topic may have come or gone; with `gone` it has, and what it held counts no more: whoever asks
+        waits until that is known. A namespace may be made again at once, with topics of the same names."""
+        if gone:
+            self._gone = True
+            self._times_gone += 1
+            self._ready.clear()
+            self._decided.clear()
         self._look_again.set()
 
     async def wait_until_read(self) -> None:
@@ -194,8 +201,10 @@ class NamespaceChanges:
     async def _become(self, state: ChangeState) -> None:
         before, self.state = self.state, state
         self._failure = ""
-        self._ready.set()
-        self._decided.set()
+        if not self._gone:
+            # Else it was deleted while it was read, and is read anew.
+            self._ready.set()
+            self._decided.set()
         turn = TimeSlice()
         for topic in differing(before, state):
             if topic is not None:
@@ -339,14 +348,20 @@ class NamespaceChanges:
         await self.wait_until_read()
         readers = self._readers if self._following.is_set() else []
         for reader in readers:
-            last = await reader.last_message_id()
+            try:
+                last = await reader.last_message_id()
+            except ClientClosed:
+                raise PoliciesUnavailable(f"the topic policies of {self.namespace} are being read anew") from None
             await self._until(partial(self._has_applied, reader, last))
 
     def _has_applied(self, reader: Reader, last: MessageId) -> bool:
         return not self._applying and not reader.is_behind(last)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
+        times_gone = self._times_gone
         while True:
+            if self._times_gone != times_gone:
+                raise PoliciesUnavailable(f"{self.system_topic} was deleted meanwhile")
             self._progress.clear()
             if condition():
                 return

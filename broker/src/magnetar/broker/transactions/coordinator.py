@@ -153,7 +153,7 @@ class TransactionCoordinator:
         if len(self.table) + self._opening >= limit:
             text = f"The coordinator {self.id} has {limit} open transactions, which is the most that "
             allowing = "maxActiveTransactionsPerCoordinator allows" if limit == wanted else "there may be"
-            raise PulsarError(ServerError.TOO_MANY_REQUESTS, text + allowing)
+            raise await self._surely(PulsarError(ServerError.TOO_MANY_REQUESTS, text + allowing))
         transaction = self.table.next_id()
         self.log.note_last_sequence(transaction.sequence)
         self._opening += 1
@@ -202,9 +202,8 @@ class TransactionCoordinator:
             async with asyncio.timeout(END_WAIT_SECONDS_MAX):
                 await asyncio.shield(ending.over)
         except TimeoutError:
-            raise PulsarError(
-                ServerError.SERVICE_NOT_READY, f"The transaction {transaction.id} is still being {_WORDS[commit]}"
-            ) from None
+            text = f"The transaction {transaction.id} is still being {_WORDS[commit]}"
+            raise await self._surely(PulsarError(ServerError.SERVICE_NOT_READY, text)) from None
 
     async def check_owner(self) -> None:
         """Before what memory alone answers: a broker that stood still may have lost the coordinator unawares.
@@ -227,10 +226,8 @@ class TransactionCoordinator:
         if transaction is None:
             raise await self._surely(transaction_not_found(TransactionId(self.id, sequence)))
         if transaction.owner and transaction.owner != asker.role and not asker.super_user:
-            raise PulsarError(
-                ServerError.TRANSACTION_NOT_FOUND,
-                f"Client ({asker.role}) is neither the owner of the transaction {transaction.id} nor a super user",
-            )
+            text = f"Client ({asker.role}) is neither the owner of the transaction {transaction.id} nor a super user"
+            raise await self._surely(PulsarError(ServerError.TRANSACTION_NOT_FOUND, text))
         return transaction
 
     async def _open_one(self, sequence: int, asker: Asker) -> Transaction:
@@ -240,7 +237,7 @@ class TransactionCoordinator:
         return transaction
 
     async def _surely(self, refusal: PulsarError) -> PulsarError:
-        """A refusal by what memory says of a transaction, once it is known to be so."""
+        """A refusal by what memory says, once it is known to be so."""
         await self.check_owner()
         return refusal
 
@@ -249,23 +246,26 @@ class TransactionCoordinator:
             raise coordinator_not_found(self.id, f"it is {self.state.value}")
 
     async def _add_names(self, transaction: Transaction, characters: int, record: Record) -> None:
-        self._check_names(transaction, characters)
+        refusal = self._too_long(transaction, characters)
+        if refusal is not None:
+            raise await self._surely(refusal)
         self._adding_characters += characters
         try:
             await self._append(record)
         finally:
             self._adding_characters -= characters
 
-    def _check_names(self, transaction: Transaction, characters: int) -> None:
+    def _too_long(self, transaction: Transaction, characters: int) -> PulsarError | None:
         if self.table.names_characters + self._adding_characters + characters > ALL_NAMES_CHARACTERS_MAX:
             text = f"The topics and subscriptions of coordinator {self.id} have more than {ALL_NAMES_CHARACTERS_MAX}"
-            raise PulsarError(ServerError.TOO_MANY_REQUESTS, f"{text} characters")
+            return PulsarError(ServerError.TOO_MANY_REQUESTS, f"{text} characters")
         if transaction.names_characters + characters > NAMES_CHARACTERS_MAX:
-            raise PulsarError(
+            return PulsarError(
                 ServerError.NOT_ALLOWED_ERROR,
                 f"The names of the topics and subscriptions of {transaction.id} have more than "
                 f"{NAMES_CHARACTERS_MAX} characters",
             )
+        return None
 
     # --- ending
 

@@ -5,6 +5,7 @@ Pulsar: `MLTransactionLogImpl`, `MLTransactionSequenceIdGenerator`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, cast
@@ -51,6 +52,10 @@ class CoordinatorLog:
         self._ledger = ledger
         self._cursor = cursor
         self._batches: BatchedWrites[_Appended] = BatchedWrites(limits, call_later, self._push)
+        self._look: asyncio.Task[None] | None = None
+        """At the owner, under way; also one that is over."""
+        self._next_look: asyncio.Task[None] | None = None
+        """Begins when that one is over."""
 
     @staticmethod
     async def open(
@@ -126,7 +131,19 @@ class CoordinatorLog:
         return self._ledger.internal_stats()
 
     async def check_owner(self) -> None:
-        """`ManagedLedgerFenced` when another broker has taken the log over, and what managed ledgers raise."""
+        """`ManagedLedgerFenced` when another broker has taken the log over, and what managed ledgers raise.
+
+        All who ask while the store is being read share the next read: one that began before a question may show what
+        was so before it. So however many ask, one read is under way and one waits, also when the store is slow."""
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().create_task(self._look_after(self._look))
+            self._next_look.add_done_callback(_looked_at)
+        await asyncio.shield(self._next_look)
+
+    async def _look_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._look, self._next_look = self._next_look, None
         await self._ledger.check_owner()
 
     @property
@@ -144,6 +161,12 @@ class CoordinatorLog:
         await self._ledger.abandon()
         # Whoever waits for these hears that they are not stored.
         self._batches.flush()
+
+
+def _looked_at(look: asyncio.Task[None]) -> None:
+    """Nobody may wait any more for its error."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _with_last_sequence(entry: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:

@@ -65,10 +65,12 @@ class TransactionCoordinators:
         managed ledgers raise."""
         if self._closed:
             raise PulsarError(ServerError.SERVICE_NOT_READY, "The broker is shutting down")
-        if self._serving(coordinator) is not None:
-            return
         opening = self._opening.get(coordinator)
         if opening is None:
+            served = self._serving(coordinator)
+            if served is not None and served.state is CoordinatorState.READY:
+                # Without a look at the store: this says nothing of transactions, and what is asked next is looked at.
+                return
             opening = self._opening[coordinator] = asyncio.get_running_loop().create_task(self._take(coordinator))
             opening.add_done_callback(lambda task: self._opened(coordinator, task))
         # A client that gives up must not take the coordinator away from the others that wait for it.
@@ -107,7 +109,7 @@ class TransactionCoordinators:
         if found is None:
             raise coordinator_not_found(coordinator)
         one = found[0]
-        if one.state is CoordinatorState.READY:
+        if one.state is not CoordinatorState.INITIALIZING:
             await one.check_owner()
         return CoordinatorStats(
             state=one.state.value,
@@ -218,7 +220,8 @@ class TransactionCoordinators:
             owned = self._ownership.serving(topic)
             if owned is None or not isinstance(answer, Connect) or not answer.ours:
                 raise _not_served(coordinator)
-        if not owned.active:
+        # By the word of the store: whoever was paused would take the log away from the broker that owns it now.
+        if not owned.active or not await self._ownership.still_ours(owned):
             raise _not_served(coordinator)
         left = self._open.get(coordinator)
         if left is not None:

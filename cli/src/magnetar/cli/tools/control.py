@@ -84,7 +84,7 @@ async def follow_drain(bookie: BookieControl) -> AsyncIterator[BookieDrainState]
     """A drain that was just started, after each change, until it is done or cancelled."""
     begun = False
     for _ in range(BEGIN_ATTEMPTS_MAX):
-        # Until its first look at the cluster a drain looks like none, and the watch of none ends at once.
+        # A drain of a bookie that is older than this looks like none until its first look at the cluster.
         async for message in bookie.watch_drain():
             state = drain_state(message)
             begun = begun or state.step is not BookieDrainStep.NONE

@@ -26,7 +26,6 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.admin.web.shapes import check_members
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import belongs_to_brokers
-from magnetar.broker.resources import Document
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleRange
 from magnetar.core.hashing import bundle_hash
@@ -117,8 +116,7 @@ class TopicHandlers(HandlersOfTopics):
                 f"{name} is a partitioned topic, instead of calling delete topic, "
                 "please call delete-partitioned-topic.",
             )
-        namespace = await self._resources.policies(name.namespace_name)
-        if namespace is None:
+        if await self._resources.policies(name.namespace_name) is None:
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         await require_topic_owner(self._context, request, name)
         if not flag(request, "force"):
@@ -132,16 +130,12 @@ class TopicHandlers(HandlersOfTopics):
             gone = name.domain == PERSISTENT
         else:
             gone = False
-        await self._delete_policies(name, namespace)
+        # Also if it was not there: whoever deleted it may have got no further.
+        if name.partition_index < 0:
+            await self._context.topic_policies.delete(name)
         if gone:
             raise AdminError(NOT_FOUND, f"Topic {name} not found")
         return no_content()
-
-    async def _delete_policies(self, name: TopicName, namespace: Document) -> None:
-        """Also if the topic was not there: whoever deleted it may have got no further. In a namespace that is being
-        deleted they go with all others of it, and nobody is led to where they are written."""
-        if name.partition_index < 0 and not namespace.get("deleted"):
-            await self._context.topic_policies.delete(name)
 
     async def _check_not_replicated(self, name: TopicName) -> None:
         """Raises 422 for a topic that is replicated: what is not sent yet would be lost."""
