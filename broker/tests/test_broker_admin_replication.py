@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from magnetar.broker.migration.migration import tell_if_unchecked
+from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -68,6 +70,27 @@ async def test_a_migration_without_an_address_is_refused_and_leaves_the_one_unde
         ("GET", path, None, 200, told),
         ("POST", path + "?migrated=false", {"empty": True}, 200, ...),
     )
+
+
+async def test_the_log_says_so_when_nobody_looks_whether_what_is_marked_has_moved(
+    admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls = {"brokerServiceUrl": "pulsar://west:6650"}
+    namespace = NAMESPACE + "/migration"
+    await admin.check(
+        ("POST", CLUSTERS + "/standalone/migrate?migrated=false", urls, 200, ...),
+        ("POST", CLUSTERS + "/west/migrate?migrated=true", urls, 200, ...),  # Other brokers look, or do not.
+        ("POST", namespace, False, 204, ...),
+    )
+    assert "marked as migrated" not in caplog.text
+    await admin.check(("POST", CLUSTERS + "/standalone/migrate?migrated=true", urls, 200, ...))
+    assert "the cluster standalone is marked as migrated, but topics" in caplog.text
+    assert "clusterMigrationCheckDurationSeconds is 0" in caplog.text
+    await admin.check(("POST", namespace, True, 204, ...))
+    assert "the namespace public/default is marked as migrated, but topics" in caplog.text
+    caplog.clear()
+    tell_if_unchecked(PolicySettings(migration_check_seconds=1), "the cluster standalone")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("member", ["replication", "allowedClusters"])

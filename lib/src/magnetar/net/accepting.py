@@ -17,11 +17,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from magnetar.core.limits import KIB
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.pending_handshakes import PendingHandshakes
 from magnetar.net.refused_connections import LimitKind
-from magnetar.net.secured_transport import Early, deliver, secure
+from magnetar.net.secured_transport import Unread, secured_from_the_start
 from magnetar.net.throttled_report import ThrottledReport
 
 logger: Final = logging.getLogger(__name__)
@@ -34,10 +33,6 @@ ACCEPTED_IN_TURN_MAX: Final = 32
 
 ENDING_MAX: Final = 32
 """Connections that were cut and still have their file, for a turn or two, beside those that arrive."""
-
-UNREAD_BYTES: Final = 64 * KIB
-"""A connection that begins with TLS is readable from so many bytes on, until TLS reads it: a first message of a
-handshake has some hundred, at most 16 KiB. Whoever sends more before the answer has no handshake."""
 
 PAUSE_SECONDS: Final = 1.0
 """Before another attempt where none could be accepted, such as without a file to be had."""
@@ -179,24 +174,8 @@ class Acceptor:
                 self._resume(listening)  # There is room, or a file.
 
     async def _secure(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
-        # Loops begin to read at once, and the handshake's first bytes are not for the first protocol.
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, UNREAD_BYTES)
-        bare, _ = await self._loop.connect_accepted_socket(asyncio.Protocol, accepted)
-        early = Early()
-        try:
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            secured = await secure(bare, early, tls, server_side=True)
-            protocol = self._make_protocol()
-            secured.set_protocol(protocol)
-            ended = secured.is_closing()  # By the peer, whose last words still count.
-            protocol.connection_made(secured)
-            for data in early.data:
-                if secured.is_closing() and not ended:
-                    break  # By the protocol itself: it hears nothing more but the end.
-                deliver(secured.get_protocol(), data)
-        except BaseException:
-            bare.abort()  # Also after a protocol's own failure, as a loop does.
-            raise
+        bare, _ = await self._loop.connect_accepted_socket(Unread, accepted)
+        await secured_from_the_start(bare, self._make_protocol, tls, server_side=True)
 
     def _pause(self, listening: socket.socket, seconds: float) -> None:
         # The socket stays ready: without a pause, the loop would come back here in each of its turns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host, sharing
 from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
@@ -12,7 +12,8 @@ from magnetar.net.descriptors import clients_max
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.outboxes import Outboxes
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
-from magnetar.net.tls import ClientTls, ServerTls
+from magnetar.net.secured_transport import Unread, secured_from_the_start
+from magnetar.net.tls import HANDSHAKE_SECONDS_MAX, ClientTls, ServerTls
 
 LISTEN_BACKLOG: Final = 4096
 """Connections the kernel may queue while we are busy; a whole fleet of clients reconnects at once after a restart.
@@ -24,6 +25,9 @@ REFUSED_WITH_A_WORD: Final = 64
 
 LeftOf: TypeAlias = Callable[[str], int]
 """How many more connections an address may have."""
+
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Listener:
@@ -192,18 +196,32 @@ async def connect(
     """Open a TCP connection, with TLS if given; then `server_name` is who the certificate must be for, unless it is
     `host`. Raises OSError (bad certificates are such, too) or TimeoutError."""
     loop = asyncio.get_running_loop()
+
+    def made() -> Connection:
+        return Connection(loop, make_handler)
+
+    async with asyncio.timeout(timeout_seconds):
+        if tls is None:
+            _, connection = await _opened(made, host, port)
+            return connection
+        context = tls.context  # It may read files, for which no server should wait.
+        bare, _ = await _opened(Unread, host, port)
+        return await secured_from_the_start(
+            bare,
+            made,
+            context,
+            server_side=False,
+            server_name=server_name or host,
+            # The caller's began earlier, and is the one that is told.
+            timeout_seconds=HANDSHAKE_SECONDS_MAX if timeout_seconds is None else timeout_seconds,
+        )
+
+
+async def _opened(make_protocol: Callable[[], P], host: str, port: int) -> tuple[asyncio.Transport, P]:
     try:
-        async with asyncio.timeout(timeout_seconds):
-            _, connection = await loop.create_connection(
-                lambda: Connection(loop, make_handler),
-                host,
-                port,
-                ssl=None if tls is None else tls.context,
-                server_hostname=None if tls is None else server_name or host,
-            )
+        return await asyncio.get_running_loop().create_connection(make_protocol, host, port)
     except OSError:
-        raise  # Bad certificates, which are a ValueError as well.
+        raise
     except ValueError as error:
         # Labels that are empty or too long, zero bytes: no resolver is asked for them.
         raise OSError(f"no host can be called {host!r}: {error}") from error
-    return connection

@@ -8,13 +8,21 @@ is that begins TLS later: then both transports are known.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
+from magnetar.core.limits import KIB
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 ENDED: Final = "the other side closed the connection during its TLS handshake"
+
+UNREAD_BYTES: Final = 64 * KIB
+"""A connection that begins with TLS is readable from so many bytes on, until TLS reads it: a first message of a
+handshake has some hundred, at most 16 KiB. Whoever sends more before the answer has no handshake."""
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class SecuredTransport(asyncio.Transport):
@@ -74,7 +82,8 @@ class SecuredTransport(asyncio.Transport):
         return self._over_tls.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told that its peer is behind, and has caught up."""
+        """When the protocol is told that its peer is behind, and has caught up. Loops look at what waits above the
+        transport below: what that one was given, up to as much again or one write, waits beside it."""
         self._over_tls.set_write_buffer_limits(high, low)
 
     def is_reading(self) -> bool:
@@ -88,6 +97,18 @@ class SecuredTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Go on."""
         self._over_tls.resume_reading()
+
+
+class Unread(asyncio.Protocol):
+    """The first protocol of a connection that begins with TLS. Loops begin to read at once, and the handshake's first
+    bytes are not for it: they stay in the kernel until `secured_from_the_start`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        _readable_from(transport, UNREAD_BYTES)
+
+
+def _readable_from(transport: asyncio.BaseTransport, size_bytes: int) -> None:
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
 
 class Early(asyncio.Protocol):
@@ -117,18 +138,59 @@ async def secure(
 ) -> SecuredTransport:
     """Put TLS over a connection; its protocol is `early` from then on. OSError when that fails: whoever calls aborts
     the connection then."""
-    secured = await asyncio.get_running_loop().start_tls(
-        bare,
-        early,
-        context,
-        server_side=server_side,
-        server_hostname=server_name,
-        ssl_handshake_timeout=timeout_seconds,
-    )
+    if bare.is_closing():
+        raise ConnectionResetError(ENDED)  # Its end may have been told already: a handshake would wait in vain.
+    try:
+        secured = await asyncio.get_running_loop().start_tls(
+            bare,
+            early,
+            context,
+            server_side=server_side,
+            server_hostname=server_name,
+            ssl_handshake_timeout=timeout_seconds,
+        )
+    except OSError as error:
+        if str(error):
+            raise
+        raise ConnectionResetError(ENDED) from None  # The loops say nothing of a peer that hangs up.
+    except ValueError as error:
+        raise OSError(f"no server can be called {server_name!r}: {error}") from error
     # uvloop calls a handshake finished whose connection was aborted on this side, and tells nobody of the end.
     if secured is None or early.lost or bare.is_closing():
         raise ConnectionResetError(ENDED)
     return SecuredTransport(secured, bare)
+
+
+async def secured_from_the_start(
+    bare: asyncio.Transport,
+    make_protocol: Callable[[], P],
+    context: ssl.SSLContext,
+    *,
+    server_side: bool,
+    server_name: str | None = None,
+    timeout_seconds: float = HANDSHAKE_SECONDS_MAX,
+) -> P:
+    """Put TLS over a connection whose protocol is `Unread`, then make the protocol that goes on with it: its
+    `connection_made` is called, and it hears what came meanwhile. OSError when that fails; whatever is raised, the
+    connection is aborted."""
+    early = Early()
+    try:
+        _readable_from(bare, 1)
+        secured = await secure(
+            bare, early, context, server_side=server_side, server_name=server_name, timeout_seconds=timeout_seconds
+        )
+        protocol = make_protocol()
+        secured.set_protocol(protocol)
+        ended = secured.is_closing()  # By the peer, whose last words still count.
+        protocol.connection_made(secured)
+        for data in early.data:
+            if secured.is_closing() and not ended:
+                break  # By the protocol itself: it hears nothing more but the end.
+            deliver(secured.get_protocol(), data)
+    except BaseException:
+        bare.abort()  # Also after a protocol's own failure, as a loop does.
+        raise
+    return protocol
 
 
 def deliver(protocol: asyncio.BaseProtocol, data: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 
 from magnetar.net.connection import AnyHandlerFactory, Connection
-from magnetar.net.secured_transport import ENDED, Early, deliver, secure
+from magnetar.net.secured_transport import Early, deliver, secure
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
 
 
@@ -35,8 +35,6 @@ async def start_tls(
         )
     except BaseException as error:
         bare.abort()
-        if isinstance(error, OSError) and not str(error):
-            error = ConnectionResetError(ENDED)  # The loops say nothing of a peer that hangs up.
         connection.connection_lost(error if isinstance(error, Exception) else None)
         raise error from None
     connection.upgraded(secured, make_handler)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from magnetar.broker.replication.topic_replicators import TopicReplicators
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
+    from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.broker.transactions.buffers.buffer import TransactionBuffer
@@ -34,6 +35,19 @@ if TYPE_CHECKING:
     from magnetar.managed.managed_ledger import ManagedLedger
 
 logger: Final = logging.getLogger(__name__)
+
+
+def tell_if_unchecked(policies: PolicySettings, what: str) -> None:
+    """Say so in the log where something was marked as moved and this broker has no check that would move it. It is no
+    error, as at Apache's: other brokers may have the check, or this one after its next start."""
+    if policies.migration_check_seconds > 0:
+        return
+    logger.warning(
+        "%s is marked as migrated, but topics that are loaded at this broker do not move: "
+        "clusterMigrationCheckDurationSeconds is 0, so it never looks. Set it, such as to 10, at all brokers of the "
+        "cluster and start them again",
+        what,
+    )
 
 
 class Moving(Protocol):

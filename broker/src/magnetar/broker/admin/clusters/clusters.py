@@ -20,6 +20,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import Shape, body_of, boolean, required_body, set_of, text
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.migration.migration import tell_if_unchecked
 from magnetar.broker.resources import Document, Resources
 from magnetar.core.topic_name import is_valid_name_part
 from magnetar.metadata.store import NodeNotFound, VersionConflict
@@ -196,6 +197,8 @@ class ClusterHandlers(Handlers):
         await self._documents.put(
             Resources.cluster_policies_path(cluster), {"migrated": migrated, "migratedClusterUrl": urls}
         )
+        if migrated and cluster == self._service.settings.cluster_name:
+            tell_if_unchecked(self._service.settings.policies, f"the cluster {cluster}")
         return web.Response()
 
     async def _change(self, cluster: str, change: Change) -> None:

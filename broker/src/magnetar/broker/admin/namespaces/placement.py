@@ -30,6 +30,7 @@ from magnetar.broker.admin.web.responses import (
 )
 from magnetar.broker.admin.web.shapes import Shape, body_of, boolean, required_body, text
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.migration.migration import tell_if_unchecked
 from magnetar.core.topic_name import NamespaceName
 
 BOOKIE_GROUPS: Final = Shape(
@@ -128,4 +129,6 @@ class PlacementHandlers(Handlers):
         migrated = await required_body(request, boolean)
         await policies_of(self._context, namespace)
         await change_local_policies(self._context, namespace, with_value("migrated", migrated))
+        if migrated:
+            tell_if_unchecked(self._service.settings.policies, f"the namespace {namespace}")
         return no_content()
