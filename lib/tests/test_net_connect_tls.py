@@ -18,6 +18,7 @@ import uvloop
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.connection import OUTBOX_HIGH_WATER_BYTES, Connection
 from magnetar.net.endpoints import Listener, connect, listen
+from magnetar.net.secured_transport import secured_from_the_start
 from magnetar.net.testing import Certificate, TestAuthority, until
 from magnetar.net.tls import ClientTls, ServerTls, TlsSettings
 
@@ -391,6 +392,25 @@ def test_words_that_come_with_the_end_of_the_handshake_are_heard(
 
     with peer(first_words_with_the_handshake(server_that_ends_the_handshake(own), b"welcome")) as port:
         run(work(port))
+
+
+class Ended(asyncio.Transport):
+    """Its end was told, and its socket is gone, before TLS could begin."""
+
+    aborted = False
+
+    def is_closing(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_what_has_ended_before_tls_begins_is_told_at_once(client_tls: ClientTls) -> None:
+    bare = Ended()
+    with pytest.raises(ConnectionResetError, match="during its TLS handshake"):
+        await secured_from_the_start(bare, asyncio.Protocol, client_tls.context, server_side=False)
+    assert bare.aborted
 
 
 class Failing(Heard):

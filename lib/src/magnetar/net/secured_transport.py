@@ -175,7 +175,8 @@ async def secured_from_the_start(
     connection is aborted."""
     early = Early()
     try:
-        _readable_from(bare, 1)
+        if not bare.is_closing():  # Its socket may be gone.
+            _readable_from(bare, 1)
         secured = await secure(
             bare, early, context, server_side=server_side, server_name=server_name, timeout_seconds=timeout_seconds
         )
