@@ -121,7 +121,7 @@ def _whole_frames(buffer: bytes, frame_bytes_max: int, frame_bytes_min: int) -> 
     filled_bytes = len(buffer)
     at = 0
     while filled_bytes - at >= LENGTH_BYTES:
-        # Compiled, byte by byte is four times as fast as `struct`, and a read may bring thousands of small frames.
+        # Compiled, bytes take less than half the time of `struct`, and a read may bring thousands of small frames.
         size = buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
         if size > frame_bytes_max:
             seems = _OTHER_PROTOCOLS.get(buffer[at : at + 2], "")
