@@ -92,6 +92,19 @@ async def test_a_new_ledger_names_those_that_are_there_when_it_is_made(
     assert [each async for each in client.metadata.ledger_ids()] == [writer.ledger_id]
 
 
+async def test_a_bookie_that_has_joined_meanwhile_takes_the_place_of_one_that_has_left(
+    client: BookKeeperClient, bookies: RegisteredBookies, store: MemoryMetadataStore
+) -> None:
+    staying, left, joined = "bookie-0:3181", "bookie-1:3181", "bookie-4:3181"
+    await bookies.leave(*(each for each in bookies.bookies if each not in (staying, left)))
+    await bookies.look_again()
+    await bookies.leave(left)
+    (registration,) = bookies.registrations([joined])
+    await store.put(registration, b"")
+    writer = await client.create(PAIR, RecordingListener())
+    assert await named(client, writer.ledger_id) == {staying, joined}
+
+
 async def test_a_bookie_that_leaves_takes_no_place_of_a_failed_one(
     client: BookKeeperClient, bookies: RegisteredBookies
 ) -> None:

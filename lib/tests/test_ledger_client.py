@@ -23,7 +23,7 @@ from magnetar.ledger.api import (
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.ensemble_change import CHANGES_AT_ONCE_MAX, CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.settings import LedgerClientSettings
-from magnetar.ledger.testing import MemoryBookies, RecordingListener
+from magnetar.ledger.testing import MemoryBookie, MemoryBookies, RecordingListener
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MetadataStore, Stat, StoreUnavailable
@@ -450,6 +450,22 @@ async def test_recovery_needs_enough_answers(
     for bookie_id in ensemble[:2]:
         bookies.bookies[bookie_id].heal()
     assert (await other.open(writer.ledger_id, recover=True)).last_add_confirmed == 2
+
+
+async def test_a_bookie_that_has_every_entry_is_asked_for_many_at_once(
+    client: BookKeeperClient, bookies: MemoryBookies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await written(client, WHOLE, 6)
+    asked: list[tuple[int, int]] = []
+    read_entries = MemoryBookie.read_entries
+
+    async def counting(bookie: MemoryBookie, ledger_id: int, first: int, count: int, size_bytes: int) -> list[bytes]:
+        asked.append((first, count))
+        return await read_entries(bookie, ledger_id, first, count, size_bytes)
+
+    monkeypatch.setattr(MemoryBookie, "read_entries", counting)
+    assert await writer.read(0, 5) == payloads(0, 6)
+    assert asked == [(0, 6)]
 
 
 @pytest.mark.parametrize("options", [WHOLE, STRIPED], ids=["3/3/2", "3/2/2"])

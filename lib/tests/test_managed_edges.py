@@ -195,6 +195,11 @@ def test_the_bytes_behind_a_position_are_those_of_the_entries_behind_it() -> Non
     assert [ledgers.size_bytes_after(position) for position in ((2, 4), (3, -1), (0, 5))] == [0, 0, 1_200]
 
 
+def test_an_entry_of_an_empty_or_unknown_ledger_has_no_average_size() -> None:
+    ledgers = LedgerList([LedgerRecord(1, 10, 1_000), LedgerRecord(3)])
+    assert [ledgers.average_entry_bytes(ledger_id) for ledger_id in (1, 2, 3, 4)] == [100, 0, 0, 0]
+
+
 async def test_a_reader_of_a_trimmed_ledger_counts_only_what_is_left(world: ManagedWorld) -> None:
     ledger = await world.factory(POLICY).open(NAME)
     at = [await append(ledger, [b"%d" % number]) for number in range(12)]

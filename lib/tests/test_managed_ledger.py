@@ -379,6 +379,19 @@ async def test_who_was_replaced_deletes_nothing(world: ManagedWorld) -> None:
     assert ledger is not again
 
 
+async def test_a_broker_that_was_replaced_opens_the_topic_anew(world: ManagedWorld) -> None:
+    """What was fenced takes nothing any more; a bundle may come back before it is closed."""
+    factory = world.factory()
+    former = await factory.open(NAME)
+    await append(former, [b"1"])
+    await append(await world.factory().open(NAME), [b"2"])
+    with pytest.raises(ManagedLedgerFenced):
+        await append(former, [b"lost"])
+    again = await factory.open(NAME)
+    assert again is not former
+    assert await append(again, [b"3"]) > former.last_confirmed
+
+
 async def test_who_was_replaced_deletes_no_cursor_that_was_made_since(world: ManagedWorld) -> None:
     former = await world.factory().open(NAME)
     await append(former, [b"x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -557,6 +558,39 @@ async def test_what_apache_offloaded_in_a_terminated_topic_is_not_taken_for_gone
     again = await world.opened()
     assert again.ledgers.ids == [0, 1]
     assert await world.read_all(again) == world.sent
+
+
+async def test_an_offload_by_policy_ends_quietly_when_another_owner_came(
+    world: OffloadWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = await world.filled(keeping(ASKED), ledgers=1)
+    await prepared(ledger)
+    await world.opened(keeping(ASKED))
+    ledger.settings = keeping()
+    with caplog.at_level(logging.INFO):
+        ledger.offloads.later()
+        await until_done(ledger)
+    assert "no more offloads" in caplog.text
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_an_offload_says_how_far_it_is(world: OffloadWorld) -> None:
+    ledger = await world.filled(keeping(ASKED), ledgers=1)
+    await prepared(ledger)
+    seen: list[tuple[str, OffloadState]] = []
+    right = world.offloader.step
+
+    async def noting(name: str) -> None:
+        assert ledger.offloads._current is not None
+        seen.append((name, ledger.offloads._current[0].state))
+        await right(name)
+
+    world.offloader.step = noting  # type: ignore[method-assign] # Only to look.
+    await ledger.offloads.offload_before((1, 0))
+    await ledger.offloads.until_idle()
+    states = dict(seen)
+    assert states["data"] is states["index"] is OffloadState.COPYING
+    assert states["open"] is states["read"] is OffloadState.VERIFYING
 
 
 def test_the_states_of_an_offload() -> None:

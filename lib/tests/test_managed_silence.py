@@ -427,6 +427,15 @@ async def test_a_due_time_of_the_ledger_in_use_is_stored_by_the_close(world: Wor
     await goes_on_day_ten(world, await world.owner(WEEK))
 
 
+async def test_a_close_writes_no_list_without_a_due_time_to_store(world: World) -> None:
+    """An unload of 10 000 topics that keep messages for a week writes nothing for most of them."""
+    ledger, _ = await consumed_later(world)
+    await ledger.roll()
+    before = await world.store.get(ledger_path(NAME))
+    await ledger.close()
+    assert await world.store.get(ledger_path(NAME)) == before
+
+
 @pytest.mark.parametrize("fate", UNSURE)
 async def test_a_due_time_whose_storing_had_no_answer_is_stored_again(world: World, fate: RequestFate) -> None:
     ledger, first = await consumed_later(world)

@@ -35,9 +35,9 @@ _LEDGER_TESTS: Final = files(
 _MANAGED_TESTS: Final = files(
     "lib/tests",
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
-    *("managed_edges", "managed_trim", "managed_silence"),
+    *("managed_redelivery_counts", "managed_edges", "managed_trim", "managed_silence"),
     *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
-    "managed_offload",
+    *("managed_offload", "managed_offload_reading"),
 )
 _STORE_TESTS: Final = files(
     "bookie/tests",
