@@ -22,6 +22,8 @@ from magnetar.net.secured_transport import secured_from_the_start
 from magnetar.net.testing import Certificate, TestAuthority, until
 from magnetar.net.tls import ClientTls, ServerTls, TlsSettings
 
+from lib.tests.heard import Heard, HeardByRoom
+
 PATIENCE_SECONDS: Final = 120
 PIECE: Final = bytes(range(256)) * 1024
 LARGE: Final = PIECE * 64
@@ -63,44 +65,6 @@ def run(request: pytest.FixtureRequest) -> Run:
             runner.run(asyncio.wait_for(work, PATIENCE_SECONDS))
 
     return run_on_loop
-
-
-class Heard:
-    """A handler that keeps what it hears."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.data = bytearray()
-        self.made = 0
-        self.lost = 0
-        self.writable: list[bool] = []
-
-    def connection_made(self) -> None:
-        self.made += 1
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def writable_changed(self, writable: bool) -> None:
-        self.writable.append(writable)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        del error
-        self.lost += 1
-
-
-class Small(Heard):
-    """One that has memory of its own, of two bytes."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._room = bytearray(2)
-
-    def room(self) -> memoryview:
-        return memoryview(self._room)
-
-    def received(self, size_bytes: int) -> None:
-        self.data += self._room[:size_bytes]
 
 
 class NotReading(Heard):
@@ -371,7 +335,7 @@ class Leaving(Heard):
         self.connection.abort()
 
 
-@pytest.mark.parametrize("kind", [Heard, Small, Leaving])
+@pytest.mark.parametrize("kind", [Heard, HeardByRoom, Leaving])
 def test_words_that_come_with_the_end_of_the_handshake_are_heard(
     run: Run, own: Certificate, client_tls: ClientTls, kind: type[Heard]
 ) -> None:

@@ -17,6 +17,8 @@ from magnetar.net.start_tls import start_tls
 from magnetar.net.testing import TestAuthority, until
 from magnetar.net.tls import ClientTls, ServerTls, TlsSettings
 
+from lib.tests.heard import Heard, HeardByRoom
+
 Work = Callable[["Server"], Coroutine[None, None, None]]
 
 
@@ -51,43 +53,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Work], None]:
             runner.run(asyncio.wait_for(serve(work), 60))
 
     return run_on_loop
-
-
-class Heard:
-    """A handler that keeps what it hears."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.data = b""
-        self.lost = 0
-        self.error: Exception | None = None
-
-    def connection_made(self) -> None:
-        pass
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def writable_changed(self, writable: bool) -> None:
-        pass
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.lost += 1
-        self.error = error
-
-
-class Receiving(Heard):
-    """One that has memory of its own, of three bytes."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._room = bytearray(3)
-
-    def room(self) -> memoryview:
-        return memoryview(self._room)
-
-    def received(self, size_bytes: int) -> None:
-        self.data += self._room[:size_bytes]
 
 
 class Server:
@@ -126,7 +91,11 @@ def test_both_sides_go_on_in_tls(run: Callable[[Work], None], server_tls: Server
         upgrades = asyncio.gather(
             start_tls(here.connection, server_tls.newest, server_side=True),
             start_tls(
-                there.connection, client_tls.context, server_side=False, server_name="localhost", make_handler=Receiving
+                there.connection,
+                client_tls.context,
+                server_side=False,
+                server_name="localhost",
+                make_handler=HeardByRoom,
             ),
         )
         await asyncio.sleep(0)
@@ -138,7 +107,7 @@ def test_both_sides_go_on_in_tls(run: Callable[[Work], None], server_tls: Server
         there.connection.write(b" and secret")
         await until(lambda: here.data == b"clear and secret")
         received = there.connection._handler
-        assert isinstance(received, Receiving)
+        assert isinstance(received, HeardByRoom)
         await until(lambda: len(received.data) == 100_000)
         for one in (here, there):
             one.connection.close()
