@@ -287,6 +287,22 @@ async def test_a_journal_that_cannot_write_makes_the_bookie_read_only(start: Sta
     assert await add(running.bookie, 1, 21, make(1, 21, 1)) == BookieCode.EOK
 
 
+async def test_a_fence_that_cannot_be_journaled_is_refused_until_it_can(start: StartBookie) -> None:
+    """A recovery that took it for durable would close a ledger whose writer goes on after this bookie's restart."""
+    running = await start()
+    assert await add(running.bookie, 1, 0, make(1, 0, 1)) == BookieCode.EOK
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        assert await code_of(running.bookie.fence(1, KEY)) is BookieCode.EIO
+        assert await code_of(running.bookie.write_lac(2, KEY, 0, b"")) is BookieCode.EIO
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    running.mode.check()
+    await running.bookie.fence(1, KEY)
+    assert await add(running.bookie, 1, 1, make(1, 1, 1)) == BookieCode.EFENCED
+
+
 async def test_the_master_key_is_journaled_again_when_its_record_could_not_be(
     start: StartBookie, settings: BookieSettings
 ) -> None:
