@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -78,6 +79,27 @@ async def test_a_failed_checkpoint_forgets_no_fence(start: StartBookie, monkeypa
     assert await checkpointer.checkpoint(journals.marks)
     await crash(running, monkeypatch)
     assert await add((await start()).bookie, 1, 1) == BookieCode.EFENCED
+
+
+async def test_a_checkpoint_after_a_failed_one_says_nothing_of_what_was_added_since(
+    start: StartBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes what failed again. What came after that is still in memory, and replayed from the journal."""
+    running = await start(storage=StorageSettings(flush_interval_seconds=3_600.0))
+    checkpointer, journals = running.parts.checkpointer, running.parts.journals
+    assert await add(running.bookie, 1, 0) == BookieCode.EOK
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        assert not await checkpointer.checkpoint(journals.marks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    running.mode.check()
+    assert await add(running.bookie, 1, 1) == BookieCode.EOK
+    assert await checkpointer.checkpoint(journals.marks)
+    await crash(running, monkeypatch)
+    bookie = (await start()).bookie
+    assert [await bookie.read_entry(1, entry_id) for entry_id in (0, 1)] == [entry(1, 0), entry(1, 1)]
 
 
 async def test_a_failed_checkpoint_is_tried_again_without_being_asked(
