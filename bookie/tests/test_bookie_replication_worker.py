@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import itertools
 from collections.abc import AsyncIterator, Callable
 
@@ -188,6 +189,25 @@ async def test_a_ledger_that_fails_is_left_locked_longer_each_time(cluster: Work
     await cluster.stop_worker()
     assert await cluster.others.lock_holder(ledger_id) is None
     assert await cluster.others.count() == 1
+
+
+@pytest.mark.filterwarnings("error")
+async def test_no_more_locks_are_kept_than_there_is_room_for(
+    cluster: WorkingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is beyond that may be taken at once, and nothing is left of its waiting."""
+    monkeypatch.setattr(worker_module, "FAILED_LEDGERS_MAX", 1)
+    ledger_ids = {(await cluster.marked_ledger())[0] for _ in range(3)}
+    for bookie in cluster.bookies.bookies.values():
+        for ledger_id in ledger_ids & set(bookie.ledgers):
+            cluster.damage(bookie.bookie_id, ledger_id, 5)
+    cluster.start()
+    await until(lambda: cluster.worker.progress().ledgers_failed >= 3)
+    assert len(cluster.worker.progress().waiting) <= 1
+    await cluster.stop_worker()
+    for ledger_id in ledger_ids:
+        assert await cluster.others.lock_holder(ledger_id) is None
+    gc.collect()
 
 
 async def test_why_a_ledger_is_not_whole_is_told_to_all(cluster: WorkingCluster) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,16 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
     opened = Directory(tmp_path)
     yield opened
     opened.storage.close()
+    assert open_below(tmp_path) == [], "a bookie that empties logs for years runs out of files"
+
+
+def open_below(directory: Path) -> list[str]:
+    """Files there that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # That of the listing itself.
+            found.append(os.readlink(descriptor))
+    return [name for name in found if name.startswith(f"{directory}/")]
 
 
 @contextmanager

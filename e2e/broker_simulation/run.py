@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from magnetar.metadata.tree import Outcome
@@ -14,6 +15,7 @@ from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
+from e2e.broker_simulation.deliveries import ALONE_SECONDS
 from e2e.broker_simulation.drawn.compaction import KEYED
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
@@ -39,6 +41,8 @@ INQUIRY_SECONDS: Final = 180.0
 """How long it may take where frames come late: who could not ask about one holds it until it is asked about once more,
 with all that was open at two looks, a minute apart."""
 SETTLING_SECONDS: Final = 2.0
+LAST_ENTRIES: Final = 5
+"""Of each topic, published when all is quiet."""
 RESTART_SECONDS: Final = 1.0
 """Before anybody looks whether the brokers have come back at the end."""
 
@@ -101,6 +105,7 @@ class BrokerRun:
             subscription.calm_since = self._loop.time()
         await cluster.until_bookies_run()
         await self._until_done(producers, "does not come to an end")
+        await self._publish_once_more(cluster)
         self._late.drain = True
         await self._until_done(stragglers, "does not come to an end")
         self._transfer.drain = True
@@ -208,6 +213,19 @@ class BrokerRun:
             straggler = Straggler(self._client(cluster, name), name, parameters.late, self._late, parameters.kind)
             hosts.append(cluster.client(name, straggler))
         return hosts
+
+    async def _publish_once_more(self, cluster: Cluster) -> None:
+        """Who delivers something that only reads, when nothing goes wrong any more, must be bound to what it is of."""
+        if self.parameters.read_only is None or self.parameters.compaction is not None:
+            return  # What compaction has to leave is known of keys that are drawn for a producer's whole life.
+        await asyncio.sleep(ALONE_SECONDS)
+        parameters = replace(self.parameters, entries=LAST_ENTRIES)
+        hosts = []
+        for number, topic in enumerate(self.history.topics):
+            name = f"last-producer{number}"
+            producer = Producer(self._client(cluster, name), topic, name, parameters, Sequence())
+            hosts.append(cluster.client(name, producer))
+        await self._until_done(hosts, "does not come to an end")
 
     async def _be_late_once_more(self, cluster: Cluster) -> None:
         """At owners that have just come, of transactions that are all over."""

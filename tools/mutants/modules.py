@@ -51,7 +51,8 @@ _STORE_TESTS: Final = files(
         "bookie_storage",
     ),
     *("bookie_index", "bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
-    *("bookie_directories", "bookie_limbo", "deleted_ledgers", "bookie_crash", "bookie_power_failure"),
+    *("bookie_directories", "bookie_limbo", "bookie_departed", "deleted_ledgers", "bookie_crash"),
+    "bookie_power_failure",
     "gc_emptied_logs",
 )
 _SUBSCRIPTION_TESTS: Final = files(
@@ -193,7 +194,7 @@ PARTS: Final = (
         "drain",
         f"{_BOOKIE}/drain",
         ("drain", "lost", "service"),
-        files("bookie/tests", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
+        files("bookie/tests", "bookie_departed", "bookie_drain_lost", "bookie_drain_on_disks", "bookie_drain"),
         Simulator.STORAGE,
     ),
     Part(
