@@ -17,7 +17,7 @@ from magnetar.core.errors import MagnetarError
         (AdminUnreachable("away"), "Check --admin-url"),
         (AdminUntrusted("certificate verify failed"), "tlsTrustCertsFilePath in the client.conf of --client-conf"),
         (AdminElsewhere("redirects to http://b:8080"), "give it as --admin-url: one that only reads is asked itself"),
-        (ControlUnserved(RefusalReason.INTERNAL, "no such call"), "A bookie's own control port does"),
+        (ControlUnserved(RefusalReason.INTERNAL, "no such call"), "Ask a bookie's own control port"),
         (ControlRefused(RefusalReason.NOT_FOUND, "no such bundle"), "Nothing was changed."),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/nope/key"), "the folder that it names"),
         (OSError(errno.EIO, "Input/output error"), "Run again with MAGNETAR_LOG=debug"),
