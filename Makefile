@@ -37,12 +37,18 @@ $(UV_HERE):
 	    && ln -s "$$(python3 -m site --user-base)/bin/uv" $@; } \
 	  || { rm -rf .uv; echo "Cannot install uv: install it by hand, or python3-venv, and try again." >&2; exit 1; }
 
+# Without a C compiler, or with COMPILE=no, what runs is plain Python.
+define COMPILED
+@$(if $(filter no,$(COMPILE)),:,$(MAKE) --no-print-directory compile) \
+  || echo "Not compiled: running as plain Python, which is slower." >&2
+endef
+
 run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --fresh" for options, COMPILE=no for plain Python
-	@$(if $(filter no,$(COMPILE)),:,$(MAKE) --no-print-directory compile) \
-	  || echo "Not compiled: running as plain Python, which is slower." >&2
+	$(COMPILED)
 	@exec .venv/bin/magnetar standalone $(ARGS)
 
-cluster: setup compile ## ZooKeeper, 4 bookies, 3 brokers and a proxy, here, until Ctrl-C; ARGS="--help" for options
+cluster: setup ## ZooKeeper, 4 bookies, 3 brokers and a proxy, here, until Ctrl-C; ARGS="--help" for options, COMPILE=no
+	$(COMPILED)
 	@exec .venv/bin/python -m e2e.cluster $(ARGS)
 
 # Without the peers that only tests need; what `make setup` has installed stays.

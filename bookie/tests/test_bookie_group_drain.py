@@ -135,7 +135,7 @@ async def test_all_are_cancelled_and_what_is_about_one_bookie_is_not_offered(
     await control.start_drain()
     assert (await control.cancel_drain()).step == messages.DRAIN_STEP_NONE
     assert machine.steps() == [BookieDrainStep.NONE] * 2
-    with pytest.raises(ControlRefused, match="Method not found"):
+    with pytest.raises(ControlRefused, match="does not serve this call"):
         await control.storage_state()
 
 

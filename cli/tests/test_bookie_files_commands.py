@@ -240,3 +240,9 @@ def test_columns_without_a_terminal_are_divided_by_tabs(apache: Path) -> None:
     lines = run("last-mark", "--ledgers", apache / "ledgers").stdout.splitlines()
     assert lines[0] == "journal\tfile\toffset\tledger directory"
     assert lines[1].startswith(f"0\t{APACHE_JOURNAL}\t163840\t")
+
+
+def test_what_fails_before_its_first_row_has_no_table(tmp_path: Path) -> None:
+    refused = run("list-files", "--ledgers", tmp_path / "missing", "--journal", tmp_path / "missing", code=2)
+    assert refused.stdout == ""
+    assert "is no directory" in refused.stderr

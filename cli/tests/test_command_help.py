@@ -70,6 +70,13 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_option_is_there_to_its_last_letter(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(application, [*words, "--help"], env=PLAIN, prog_name="magnetar").output
+    rows = [line.strip("│ ") for line in shown.splitlines() if line.startswith("│")]
+    assert not [row for row in rows if re.match(r"\*?\s*-[^…]*?-[\w-]+…", row)], "a name that is cut off"
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_examples_can_be_copied_and_sentences_fill_the_lines(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(application, [*words, "--help"], env=PLAIN, prog_name="magnetar").output
     told = [line.strip() for line in shown.partition("\n╭")[0].splitlines()[2:]]

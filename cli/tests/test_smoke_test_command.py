@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from magnetar.client.message import OutgoingMessage
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.net.free_ports import free_port
+from magnetar.net.testing import TestAuthority
 from typer.testing import CliRunner, Result
 
 TOPIC = TopicName.parse("persistent://public/default/smoke-test")
@@ -78,6 +81,19 @@ async def test_nobody_there_is_told_in_time() -> None:
         with pytest.raises(SmokeTestFailed, match=r"opening the topic: 127\.0\.0\.1.*cannot be reached") as failed:
             await smoke_test(client, wish, clock)
     assert "brokers (and proxies) run" in failed.value.remedy
+    assert "pulsar+ssl:// is for ports with TLS" in failed.value.remedy
+
+
+async def test_a_certificate_of_a_strange_authority_is_told_with_what_to_do(tmp_path: Path) -> None:
+    made = TestAuthority(tmp_path).issue("broker", "IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate_file, made.key_file)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with server:
+        url = f"pulsar+ssl://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        refused = await run(url, "--timeout", 1, code=1)
+    assert "certificate verify failed" in refused.stderr
+    assert "--trust-certificates" in refused.stderr
 
 
 @pytest.mark.slow

@@ -46,6 +46,17 @@ def test_tokens_by_secret_keys(tmp_path: Path) -> None:
     assert json.loads(said("validate", "-sk", str(key), "-f", str(file)))["sub"] == "a"
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing, no_folder = tmp_path / "missing" / "key", tmp_path / "file" / "key"
+    no_folder.parent.touch()
+    for wanted in (missing, no_folder):
+        refused = tokens("create-secret-key", "--output", str(wanted))
+        assert refused.exit_code == 1
+        assert f"{wanted}: N" in refused.stderr.replace("\n", "")
+        assert "Check the path" in refused.stderr
+        assert "--log-level" not in refused.stderr, "there is no such option"
+
+
 def test_a_key_that_is_there_is_not_lost_by_a_second_one(tmp_path: Path) -> None:
     key, empty, public = tmp_path / "secret.key", tmp_path / "empty", tmp_path / "public"
     empty.touch()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from pathlib import Path
+
 import pytest
 from aiohttp import web
 from magnetar.admin_client import client as module
 from magnetar.admin_client.client import AdminAnswer, AdminClient, AdminLimits
-from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+from magnetar.admin_client.errors import AdminElsewhere, AdminRefused, AdminUnreachable, AdminUntrusted
+from magnetar.net.testing import TestAuthority
 
 LIMITS = AdminLimits(connections_max=2)
 
@@ -75,8 +80,21 @@ async def test_an_address_that_names_a_user_is_nobodys() -> None:
             return "http://b@elsewhere:8080/" if address.startswith("http://a@") else AdminAnswer(200, b"")
 
     client = Answers(LIMITS)
-    with pytest.raises(AdminUnreachable, match="which is no broker of this cluster"):
+    with pytest.raises(AdminElsewhere, match="which is no broker of this cluster"):
         await client.ask("PUT", "http://a@here:8080/")
+    await client.close()
+
+
+async def test_a_certificate_that_nobody_trusts_is_an_error_of_its_own(tmp_path: Path) -> None:
+    made = TestAuthority(tmp_path).issue("broker", "IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate_file, made.key_file)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    client = AdminClient(LIMITS)
+    async with server:
+        with pytest.raises(AdminUntrusted, match="certificate verify failed") as raised:
+            await client.call("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    assert not raised.value.may_pass
     await client.close()
 
 

@@ -45,6 +45,19 @@ def test_what_is_outside_is_refused_and_the_bounds_are_not(row: Row, name: str) 
         checked(**{name: str(int(right))})
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"metadataStoreUrl": ""}, "must know its brokers: set metadataStoreUrl, or brokerServiceURL and"),
+        ({"metadataStoreUrl": "", "brokerServiceURL": "broker-1"}, "'broker-1' is not a URL of the form pulsar://"),
+        ({"brokerWebServiceURL": "http://broker-1"}, "'http://broker-1' in the settings lacks a host or a port"),
+    ],
+)
+def test_a_check_tells_that_no_broker_could_be_found(values: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        checked(**values)
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(SettingErrors) as refused:
         checked(

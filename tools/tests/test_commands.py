@@ -44,6 +44,13 @@ def test_a_storm_passes_options_on(target: str) -> None:
     assert all(line.endswith("--seed 7 --mistake forgetful-disk") for line in lines), "nothing else is done"
 
 
+@pytest.mark.parametrize("target", ["run", "cluster"])
+def test_a_cluster_runs_as_plain_python_where_that_is_asked_for_or_nothing_compiles(target: str) -> None:
+    compiling, told = "make --no-print-directory compile", 'echo "Not compiled: running as plain Python'
+    assert f"{compiling} || {told}" in _told(target)
+    assert "compile" not in _told(target, "COMPILE=no").replace(told, "")
+
+
 @pytest.mark.parametrize("asked", ["--help", "--version"])
 def test_questions_to_the_compiled_tests_compile_nothing(
     asked: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

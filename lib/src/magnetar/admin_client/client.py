@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+from magnetar.admin_client.errors import AdminElsewhere, AdminRefused, AdminUnreachable, AdminUntrusted
 from magnetar.core.limits import MIB
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ class AdminClient:
         self, method: str, address: str, query: Mapping[str, str] | None = None, data: str | None = None
     ) -> AdminAnswer | str:
         """The answer, or where it redirects to; empty for nowhere. `AdminUnreachable`."""
+        import ssl
+
         import aiohttp
         from yarl import URL
 
@@ -177,8 +179,11 @@ class AdminClient:
                         )
                     return _target(answer.url, answer.headers.get("Location", ""))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                said = f"{method} {address}: {_in_words(error)}"
+                if isinstance(getattr(error, "os_error", error), ssl.SSLCertVerificationError):
+                    raise AdminUntrusted(said) from error
                 raise AdminUnreachable(
-                    f"{method} {address}: {_in_words(error)}",
+                    said,
                     may_pass=not isinstance(error, (ValueError, aiohttp.ClientSSLError)),
                 ) from error
 
@@ -186,7 +191,7 @@ class AdminClient:
         if origin(asked) == origin(url) is not None:
             return
         if self.known is None or not await self.known.serves(url):
-            raise AdminUnreachable(f"{asked} redirects to {url}, which is no broker of this cluster", may_pass=False)
+            raise AdminElsewhere(f"{asked} redirects to {url}, which is no broker of this cluster")
 
     def _opened(self) -> aiohttp.ClientSession:
         import aiohttp

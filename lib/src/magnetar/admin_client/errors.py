@@ -20,3 +20,17 @@ class AdminUnreachable(Unavailable):
         """`may_pass`: False for what would be the same the next time."""
         super().__init__(reason)
         self.may_pass = may_pass
+
+
+class AdminUntrusted(AdminUnreachable):
+    """The broker's certificate comes from no authority that is trusted, or is for another host."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, may_pass=False)
+
+
+class AdminElsewhere(AdminUnreachable):
+    """The broker that was asked sends the request to an address that it does not name as a broker's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, may_pass=False)

@@ -9,7 +9,7 @@ from typing import Final, Self, TypeVar
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # It has no types.
-from magnetar.control.errors import ControlRefused, ControlUnavailable, RefusalReason
+from magnetar.control.errors import ControlRefused, ControlUnavailable, ControlUnserved, RefusalReason
 from magnetar.control.generated import bookie_pb2 as messages
 from magnetar.control.generated.bookie_pb2_grpc import BookieStub
 from magnetar.control.settings import TOKEN_HEADER, TOKEN_SCHEME, ControlClientTls
@@ -189,6 +189,8 @@ def failure(address: str, error: grpc.aio.AioRpcError) -> MagnetarError:
     text = error.details() or error.code().name
     if error.code() in TRY_AGAIN:
         return ControlUnavailable(f"{address}: {text}")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return ControlUnserved(RefusalReason.INTERNAL, f"the control port {address} does not serve this call")
     known = RefusalReason.__members__
     return ControlRefused(known.get(error.code().name, RefusalReason.INTERNAL), text)
 

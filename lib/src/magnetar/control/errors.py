@@ -27,5 +27,9 @@ class ControlRefused(PeerError):
         self.reason = reason
 
 
+class ControlUnserved(ControlRefused):
+    """The port does not serve the call: it is another kind of component, or the supervisor of several processes."""
+
+
 class ControlUnavailable(Unavailable):
     """The component did not answer in time, cannot be reached or is stopping: try again."""

@@ -46,7 +46,7 @@ class RunningProxy:
         client = settings.broker_client
         self.settings = settings
         if store is None:
-            _check_brokers(settings)
+            check_brokers(settings)
         named = NamedBrokers(settings.fixed_brokers)
         self._watched = None if store is None else WatchedBrokers(store)
         # What the settings name wins, each kind of URL for itself.
@@ -200,6 +200,7 @@ async def start_proxy(settings: ProxySettings, clock: Clock, store: MetadataStor
 def check_settings(settings: ProxySettings, clock: Clock) -> None:
     """What can be said about settings without opening a port. `SettingError`."""
     Targets(settings.targets)
+    NamedBrokers(settings.fixed_brokers)
     own_credentials(settings.broker_client)
     _access(settings, clock)
 
@@ -224,7 +225,8 @@ def _tell_who_brokers_see(own: ClientCredentials, access: ProxyAccess | None) ->
         )
 
 
-def _check_brokers(settings: ProxySettings) -> None:
+def check_brokers(settings: ProxySettings) -> None:
+    """Without a metadata store the settings must name brokers. `SettingError`."""
     if _urls(settings)[0]:
         return
     names = "brokerServiceURLTLS" if settings.broker_client.tls_enabled else "brokerServiceURL"

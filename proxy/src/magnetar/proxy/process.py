@@ -16,7 +16,7 @@ from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
-from magnetar.proxy.app import RunningProxy, check_settings, start_proxy
+from magnetar.proxy.app import RunningProxy, check_brokers, check_settings, start_proxy
 from magnetar.proxy.setting_names import ignored_names, known_names, missing_features
 from magnetar.proxy.settings import ProxySettings
 
@@ -57,10 +57,17 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     proxy = given.build(ProxySettings(advertised_address=own_address.host_name()))
     given.attempt(lambda: check_settings(proxy, SystemClock()), None)
     return ProxyProcessSettings(
-        metadata=given.attempt(lambda: pulsar_metadata(given), None),
+        metadata=given.attempt(lambda: _metadata(given, proxy), None),
         proxy=proxy,
         control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
     )
+
+
+def _metadata(given: GivenSettings, proxy: ProxySettings) -> MetadataSettings | None:
+    found = pulsar_metadata(given)
+    if found is None:
+        check_brokers(proxy)
+    return found
 
 
 class ProxyProcess:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import enum
+import itertools
 import json
 import sys
 import time
@@ -70,8 +71,10 @@ class RowPrinter:
 
 def show_rows(rows: Iterable[Any], columns: Sequence[Column], *, as_json: bool, none: str = "") -> int:
     """Print all rows as `RowPrinter` does; returns how many. `none` is said when there are none."""
+    rows = iter(rows)
+    first = list(itertools.islice(rows, 1))  # What fails before its first row has no table.
     with RowPrinter(columns, as_json=as_json) as printer:
-        for row in rows:
+        for row in itertools.chain(first, rows):
             printer.add(row)
     if not printer.count and none:
         note(none)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -12,16 +13,16 @@ from typing import Final, TypeVar
 
 import typer
 import uvloop
-from magnetar.admin_client.errors import AdminRefused, AdminUnreachable
+from magnetar.admin_client.errors import AdminElsewhere, AdminRefused, AdminUnreachable, AdminUntrusted
 from magnetar.bookie.operations import OperationRefused
 from magnetar.cli.tools.errors import CookieConflict, SmokeTestFailed, UnreadableFile
-from magnetar.control.errors import ControlRefused, ControlUnavailable
+from magnetar.control.errors import ControlRefused, ControlUnavailable, ControlUnserved
 from magnetar.core.errors import MagnetarError, SettingError, Unavailable
 from magnetar.core.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from magnetar.ledger.api import EntryNotFound, LedgerNotFound, LedgerUnauthorized
 from magnetar.metadata.store import StoreUnavailable
 from magnetar.process.console import show_error
-from magnetar.process.service import explain_os_error
+from magnetar.process.service import TRY_AGAIN, explain_os_error
 from magnetar.process.serving import prepare
 
 T = TypeVar("T")
@@ -42,13 +43,18 @@ _REMEDIES: Final[dict[type[MagnetarError], str]] = {
     EntryNotFound: "Give a smaller --to; --force-recovery finds the true end of a ledger that nobody writes.",
     LedgerUnauthorized: "Give the ledger's --password; where bookies want TLS, --conf with a bookkeeper.conf for it.",
     OperationRefused: "Nothing was changed.",
+    ControlUnserved: "Ask a bookie's own control port: of --processes, process K has one that is 100 times K higher.",
     ControlRefused: "Nothing was changed.",
     CookieConflict: "Nothing was changed.",
+    AdminUntrusted: "Name the file of its authority: tlsTrustCertsFilePath in the client.conf of --client-conf.",
+    AdminElsewhere: "If that is a broker of yours, give it as --admin-url: one that only reads is asked itself.",
     AdminUnreachable: "Check --admin-url (MAGNETAR_ADMIN_URL): the HTTP port of a broker that runs, or of a proxy.",
     UnreadableFile: "Name a file of the kind that this command reads: `magnetar bookie list-files` lists a bookie's.",
     ControlUnavailable: "Check the address: it is the bookie's control port, not the one of its clients.",
 }
-"""What to do about errors whose text says enough of what happened."""
+"""What to do about errors whose text says enough of what happened; the first kind that fits counts."""
+
+_TRY_AGAIN: Final = "Run again with MAGNETAR_LOG=debug for more."
 
 
 def complete(work: Coroutine[None, None, T]) -> T:
@@ -82,7 +88,10 @@ def guarded() -> Iterator[None]:
 def explain(error: MagnetarError | OSError) -> tuple[str, str]:
     """The error in words, and what to do about it."""
     if isinstance(error, OSError):
-        return explain_os_error(error)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and error.filename is not None:
+            return f"{error.filename}: {error.strerror}", "Check the path: the folder that it names must be there."
+        said, remedy = explain_os_error(error)
+        return said, _TRY_AGAIN if remedy == TRY_AGAIN else remedy
     if isinstance(error, SettingError):
         return str(error), "Correct the option or the setting."
     if isinstance(error, StoreUnavailable):
@@ -96,7 +105,7 @@ def explain(error: MagnetarError | OSError) -> tuple[str, str]:
             return str(error), remedy
     if isinstance(error, Unavailable):
         return f"{type(error).__name__}: {error}", "`magnetar bookie list-bookies` shows which bookies are up."
-    return f"{type(error).__name__}: {error}", "Run again with MAGNETAR_LOG=debug for more."
+    return f"{type(error).__name__}: {error}", _TRY_AGAIN
 
 
 def _after_refusal(error: AdminRefused) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,11 @@ FAREWELL_SECONDS_MAX: Final = 5.0
 
 _CREDENTIALS: Final = "Show who you are: --auth-plugin and --auth-params."
 _RIGHTS: Final = "The role needs the rights to produce to the topic and to consume from it, or try another --topic."
-_ADDRESS: Final = "Check the URL, and that brokers (and proxies) run and are ready."
+_ADDRESS: Final = (
+    "Check the URL, and that brokers (and proxies) run and are ready: pulsar+ssl:// is for ports with TLS, pulsar:// "
+    "for others."
+)
+_TRUST: Final = "Name the file of its authority by --trust-certificates, and a host that the certificate is for."
 _REMEDIES: Final = {
     ServerError.AUTHENTICATION_ERROR: _CREDENTIALS,
     ServerError.AUTHORIZATION_ERROR: _RIGHTS,
@@ -150,7 +155,8 @@ async def _step(name: str, wish: SmokeTest) -> AsyncIterator[None]:
     except PulsarError as error:
         raise SmokeTestFailed(f"{name}: {error}", _REMEDIES.get(error.code, "The broker's log says more.")) from None
     except Unavailable as error:
-        raise SmokeTestFailed(f"{name}: {error}", _ADDRESS) from None
+        untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+        raise SmokeTestFailed(f"{name}: {error}", _TRUST if untrusted else _ADDRESS) from None
 
 
 async def _first_partition(client: PulsarClient, wish: SmokeTest, clock: Clock) -> TopicName:
