@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         """How often somebody had reading paused for as long as he likes (`throttled`)."""
 
     def write(self, data: bytes) -> None:
-        """Put bytes into the outbox; they leave at the end of this loop turn. After `close`, and the end: dropped."""
+        """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
         if self._state is _CLOSED:
             return
         self._outbox.append(data)
@@ -278,9 +278,8 @@ class Connection(asyncio.Protocol):
             self._become(ConnectionState.UNWANTED)
         elif self._state is ConnectionState.OPEN:
             assert self._transport is not None
-            unsent_bytes = self.unsent_bytes
             self._become(ConnectionState.CLOSING)
-            if unsent_bytes:
+            if self.unsent_bytes:
                 self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
         elif self._bare is not None:
@@ -374,9 +373,6 @@ class Connection(asyncio.Protocol):
         parts = self._outbox
         transport = self._transport
         if not parts or transport is None:
-            return
-        if self._state is ConnectionState.CLOSING:
-            parts.clear()  # TLS takes nothing after its end, and logs each attempt.
             return
         self._outbox = []
         if self._held is None:

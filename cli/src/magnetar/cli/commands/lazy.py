@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import typer
 from magnetar.core.exit_codes import EXIT_USAGE
 from typer.core import TyperCommand, TyperGroup
+
+_HELP: Final = frozenset(("-h", "--help"))
 
 
 def command_group(name: str | None = None, told: str | None = None) -> typer.Typer:
@@ -69,6 +72,8 @@ class LazyGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. Without any, the help page is shown, which typer expects rich to have printed."""
+        if len(args) > 1 and not _HELP.isdisjoint(args):
+            _fold_names()
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit(EXIT_USAGE)
@@ -88,6 +93,24 @@ class LazyGroup(TyperGroup):
         rows += [(name, found.help) for name, found in self.deferred.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+@functools.cache
+def _fold_names() -> None:
+    """Has long names of options stand in two lines of a help page, which would end in `…`: nobody could type them.
+    Typer has no setting for that."""
+    from rich.table import Table
+    from rich.text import Text
+    from typer import rich_utils
+
+    class FoldingTable(Table):
+        def add_row(self, *renderables: Any, **options: Any) -> None:
+            for cell in renderables:
+                if isinstance(cell, Text):
+                    cell.overflow = "fold"
+            super().add_row(*renderables, **options)
+
+    vars(rich_utils)["Table"] = FoldingTable
 
 
 def _rejoin_help(command: TyperCommand | TyperGroup) -> None:
