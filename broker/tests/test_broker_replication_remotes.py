@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -10,12 +12,18 @@ from typing import Any
 import pytest
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.replication import replicator as module
+from magnetar.broker.replication.non_persistent_replicators import NonPersistentReplicator
+from magnetar.broker.replication.outgoing import UnstoredOutgoing
 from magnetar.broker.replication.remote_clusters import RemoteClusters, service_url_of, shown_to
 from magnetar.broker.replication.states import NoRemote
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings.access import PeerSettings
 from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
+from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.testing.clusters import until
+from magnetar.client.errors import ClientClosed
+from magnetar.client.relay import RelayProducer, RelayReceiver
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
@@ -77,6 +85,74 @@ async def test_a_cluster_has_one_client_until_its_record_changes() -> None:
     await remotes.close()
     with pytest.raises(NoRemote, match="has no record"):
         await remotes.client("west")
+
+
+async def test_a_replicator_that_connects_while_the_record_changes_tries_again() -> None:
+    """Its connection is given up with the client of the old record; it is not."""
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    path = resources.cluster_path("west")
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+    runtime = SubscriptionRuntime(SystemClock(), lambda work: tasks.append(loop.create_task(work)), loop.call_later)
+
+    class West:
+        async def producer(self, receiver: RelayReceiver) -> RelayProducer:
+            return (await remotes.client("west")).relay(TopicName.parse("non-persistent://a/b/t"), "r", receiver)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        await resources.documents.create(path, {"brokerServiceUrl": url})
+        replicator = NonPersistentReplicator("r", UnstoredOutgoing("east", "west"), West(), runtime, lambda: 10)
+        replicator.start()
+        pool = (await remotes.client("west"))._parts.pool
+        await until(lambda: pool._connections)
+        await resources.documents.update(path, lambda record: {**record, "brokerServiceUrl": "pulsar://127.0.0.1:1"})
+        await remotes.client("west")
+        await until(lambda: "127.0.0.1:1 cannot be reached" in replicator.detail)
+        replicator.terminate()
+        await until(lambda: all(task.done() for task in tasks))
+        assert not any(task.cancelled() for task in tasks)
+        await remotes.close()
+
+
+async def test_a_client_that_takes_its_time_to_close_holds_up_no_other_cluster() -> None:
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    for name in ("west", "north"):
+        await resources.documents.create(resources.cluster_path(name), {"brokerServiceUrl": f"pulsar://{name}:6650"})
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        begun.set()
+        await may_end.wait()
+
+    slow: Any = await remotes.client("west")
+    slow.close = close
+    path = resources.cluster_path("west")
+    await resources.documents.update(path, lambda record: {**record, "brokerServiceUrl": "pulsar://west2:6650"})
+    asking = asyncio.ensure_future(remotes.client("west"))
+    async with asyncio.timeout(30):
+        await begun.wait()
+        await remotes.client("north")
+        newest = await remotes.client("west")
+    assert not asking.done()
+    may_end.set()
+    assert await asking is newest
+    await remotes.close()
+
+
+async def test_the_client_of_a_cluster_that_is_removed_is_closed() -> None:
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    await resources.documents.create(resources.cluster_path("west"), {"brokerServiceUrl": "pulsar://west:6650"})
+    client = await remotes.client("west")
+    await resources.documents.delete(resources.cluster_path("west"))
+    with pytest.raises(NoRemote, match="has no record"):
+        await remotes.client("west")
+    with pytest.raises(ClientClosed):
+        await client.partitions(TopicName.parse("t"))
+    await remotes.close()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])

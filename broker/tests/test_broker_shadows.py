@@ -12,6 +12,8 @@ import pytest
 from magnetar.auth.testing import token_of
 from magnetar.broker.replication.states import Reason
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, shadow_producer_name
+from magnetar.broker.schema.strategy import Strategy
+from magnetar.broker.schema.wire import from_wire
 from magnetar.broker.settings.admin import AdminSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.read_only import ReadOnlySettings
@@ -518,6 +520,32 @@ async def test_a_shadow_has_the_schemas_of_its_source(memory_broker: MemoryBroke
     for name in (SOURCE, SHADOW):
         versions = await registry.all_versions(TopicName.parse(name).schema_name)
         assert len(versions or []) == (1 if name == SOURCE else 0)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+async def test_a_broker_that_does_not_serve_a_shadow_knows_its_schemas_too(
+    apart: tuple[MemoryCluster, MemoryBroker, MemoryBroker, str], partitioned: bool
+) -> None:
+    """Stock clients ask any broker for schemas."""
+    _, first, second, name = apart
+    service, ending = second.service, "-partition-0" if partitioned else ""
+    if partitioned:
+        for each, properties in ((SOURCE, {}), (name, NOTED)):
+            document = {"partitions": 1, "deleted": False, "properties": properties}
+            path = service.resources.partitioned_topic_path(TopicName.parse(each))
+            await service.resources.documents.create(path, document)
+    else:
+        assert await service.shadows.create(TopicName.parse(name), NOTED)
+    schema = pb.Schema(name="text", type=pb.Schema.String, schema_data=b"")
+    await second.service.schemas.put_if_absent(
+        TopicName.parse(SOURCE).schema_name, from_wire(schema), Strategy.FULL, allow_auto_update=True
+    )
+    for broker in (first, second):
+        client = await broker.connect()
+        found: Any = (await client.request(Command.GET_SCHEMA, topic=name + ending)).body
+        assert found.schema.type == pb.Schema.String, found
+        answer: Any = (await client.request(Command.GET_SCHEMA, topic=f"{SOURCE}-of-nobody")).body
+        assert answer.error_code == pb.TopicNotFound
 
 
 async def test_what_transactions_of_the_source_hide_the_shadow_hides() -> None:

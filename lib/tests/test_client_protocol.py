@@ -11,7 +11,7 @@ import pytest
 from magnetar.client.addresses import BrokerAddress, parse_service_url
 from magnetar.client.client import PulsarClient
 from magnetar.client.connection import Authentication
-from magnetar.client.errors import ConnectionFailed, TimedOut
+from magnetar.client.errors import ClientClosed, ConnectionFailed, TimedOut
 from magnetar.client.message import Message, MessageId, OutgoingMessage, messages_of_entry
 from magnetar.client.producer import AccessMode, ClientProducer, ProducerOptions
 from magnetar.client.settings import ClientSettings
@@ -399,6 +399,19 @@ async def test_no_answer_in_time(broker: FakeBroker, clients: Clients) -> None:
     broker.answers = {pb.BaseCommand.LOOKUP: lambda _: []}
     with pytest.raises(TimedOut):
         await clients(broker, ClientSettings(operation_timeout_seconds=0.03)).lookup.broker_of(TOPIC)
+
+
+async def test_who_waits_for_a_connection_when_the_client_closes_is_told_and_not_cancelled(
+    broker: FakeBroker, clients: Clients
+) -> None:
+    """A task that ends as if it were cancelled tells nobody, and nothing is tried again."""
+    broker.answers[pb.BaseCommand.CONNECT] = lambda _: []
+    client = clients(broker)
+    waiting = asyncio.ensure_future(client.partitions(TOPIC))
+    await until(lambda: broker.count(pb.BaseCommand.CONNECT))
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await waiting
 
 
 async def test_tls_without_settings_is_an_error_and_no_plain_connection(broker: FakeBroker, clients: Clients) -> None:

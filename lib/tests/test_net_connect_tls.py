@@ -158,6 +158,36 @@ def test_who_stops_when_the_peer_is_behind_has_written_little_more(
     run(work())
 
 
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+def test_what_is_written_after_the_close_is_dropped_and_what_came_before_arrives(
+    run: Run, server_tls: ServerTls, client_tls: ClientTls, tls: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A consumer is sent messages until its slow connection is gone: no loop is to log each of them."""
+
+    unsent_bytes, received = 0, b""
+
+    async def work() -> None:
+        nonlocal unsent_bytes, received
+        async with Server(server_tls if tls else None) as server:
+            here, there = await server.pair(client_tls if tls else None)
+            there.connection.pause_reading("test")
+            here.connection.write(LARGE)
+            here.connection.close()
+            for _ in range(20):
+                here.connection.write_parts([PIECE, b"late"])
+                here.connection.write(b"late")
+                await asyncio.sleep(0)
+            unsent_bytes = here.connection.unsent_bytes
+            there.connection.resume_reading("test")
+            await until(lambda: there.lost and here.lost)
+            received = bytes(there.data)
+
+    run(work())
+    assert unsent_bytes < 1.01 * len(LARGE)
+    assert received == LARGE
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 @contextlib.contextmanager
 def peer(speak: Callable[[socket.socket], None]) -> Iterator[int]:
     """The port of a server that takes one connection, in a thread of its own, and closes it after `speak`."""

@@ -213,6 +213,8 @@ PARTS: Final = (
             *(
                 "broker_policies_sessions",
                 "broker_topic_lifecycle",
+                "broker_transactions_acks",
+                "broker_transactions_takeover",
                 "broker_compacted_topic",
                 "broker_bundle_moves",
                 "client_on_broker",

@@ -43,7 +43,8 @@ class ConnectionPool:
         self._closed = False
 
     async def get(self, address: BrokerAddress) -> BrokerConnection:
-        """An open connection. Raises `ConnectionFailed`, `TimedOut`, or `PulsarError` when the broker refuses us."""
+        """An open connection. Raises `ConnectionFailed`, `TimedOut`, or `PulsarError` when the broker refuses us;
+        `ClientClosed` also when that happens meanwhile."""
         if self._closed:
             raise ClientClosed("the client is closed")
         connection = self._connections.get(address)
@@ -54,8 +55,12 @@ class ConnectionPool:
             opening = asyncio.get_running_loop().create_task(self._open(address), name=f"connect to {address.host}")
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opened(address, task))
-        # One who gives up must not take the connection away from the others that wait for it.
-        return await asyncio.shield(opening)
+        # One who gives up must not take the connection away from the others that wait for it; and who waits for one
+        # that `close` gives up was not cancelled himself.
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise ClientClosed("the client was closed meanwhile")
+        return opening.result()
 
     def _opened(self, address: BrokerAddress, task: asyncio.Task[BrokerConnection]) -> None:
         del self._opening[address]

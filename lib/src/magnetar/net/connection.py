@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         """How often somebody had reading paused for as long as he likes (`throttled`)."""
 
     def write(self, data: bytes) -> None:
-        """Put bytes into the outbox; they leave at the end of this loop turn. After the end: dropped."""
+        """Put bytes into the outbox; they leave at the end of this loop turn. After `close`, and the end: dropped."""
         if self._state is _CLOSED:
             return
         self._outbox.append(data)
@@ -276,8 +276,8 @@ class Connection(asyncio.Protocol):
         """Send what is in the outbox, then close."""
         if self._state is ConnectionState.CONNECTING:
             self._become(ConnectionState.UNWANTED)
-        elif self._state is ConnectionState.OPEN:
-            assert self._transport is not None
+        elif self._state is ConnectionState.OPEN and self._transport is not None:
+            self.flush()
             self._become(ConnectionState.CLOSING)
             if self.unsent_bytes:
                 self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
@@ -370,8 +370,9 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         if self._outboxes is not None:
             self._outboxes.forget(self)
-        parts = self._outbox
-        transport = self._transport
+        parts, transport = self._outbox, self._transport
+        if self._state is ConnectionState.CLOSING:
+            parts.clear()  # TLS takes nothing after its end, and logs each attempt.
         if not parts or transport is None:
             return
         self._outbox = []
@@ -420,8 +421,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection stands."""
-        # uvloop's transports have the interface without being subclasses.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's have its interface alone.
         if self._state is ConnectionState.UNWANTED:
             transport.abort()  # It was closed before it stood; no handler hears of it.
             return

@@ -97,20 +97,24 @@ class RemoteClusters:
 
     async def client(self, cluster: str) -> PulsarClient:
         """The client of a cluster. Raises `NoRemote`, or what the configuration store raises."""
-        async with self._lock:
-            record = await self._resources.documents.get(self._resources.cluster_path(cluster))
-            if record is None or self._closed:
-                raise NoRemote(f"cluster {cluster} has no record in the configuration store")
-            known = self._clients.get(cluster)
-            if known is not None:
-                if known[0] == record:
+        outdated: PulsarClient | None = None
+        try:
+            async with self._lock:
+                record = await self._resources.documents.get(self._resources.cluster_path(cluster))
+                known = self._clients.get(cluster)
+                if known is not None and known[0] == record:
                     return known[1]
-                logger.info("the record of cluster %s has changed: connections to it are made anew", cluster)
-                del self._clients[cluster]
-                await known[1].close()
-            client = self._make(cluster, record)
-            self._clients[cluster] = dict(record), client
-            return client
+                if known is not None:
+                    logger.info("the record of cluster %s has changed: connections to it are made anew", cluster)
+                    outdated = self._clients.pop(cluster)[1]
+                if record is None or self._closed:
+                    raise NoRemote(f"cluster {cluster} has no record in the configuration store")
+                client = self._make(cluster, record)
+                self._clients[cluster] = dict(record), client
+                return client
+        finally:
+            if outdated is not None:
+                await outdated.close()  # A cluster that is silent takes its time, and no other one waits for that.
 
     async def admin(self, cluster: str) -> RemoteAdmin:
         """The admin API of a cluster. Raises as `client`."""

@@ -15,7 +15,9 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 
 if TYPE_CHECKING:
+    from magnetar.broker.schema.schema_info import StoredSchema
     from magnetar.broker.session.api import ControlCommand, Session
+    from magnetar.core.topic_name import TopicName
 
 
 class SchemaCommands:
@@ -55,12 +57,19 @@ class SchemaCommands:
         if stored is not None:
             await place.take()
         else:
-            stored = await place.read(registry.readings, schema_name, lambda: registry.get(schema_name, version))
+            stored = await place.read(registry.readings, schema_name, lambda: self._read(name, schema_name, version))
         if stored is None:
             raise PulsarError(ServerError.TOPIC_NOT_FOUND, f"Topic not found or no-schema {name}")
         return messages.get_schema_response(
             request.request_id, to_wire(stored.schema, name.schema_name), version_bytes(stored.version)
         )
+
+    async def _read(self, name: TopicName, schema_name: str, version: int | None) -> StoredSchema | None:
+        registry, shadows = self._service.topic_schemas.registry, self._service.shadows
+        stored = await registry.get(schema_name, version)
+        if stored is None and (elsewhere := await shadows.schema_name_elsewhere(name)) != schema_name:
+            stored = await registry.get(elsewhere, version)
+        return stored
 
     async def _get_or_create(self, request: CommandGetOrCreateSchema) -> None:
         try:

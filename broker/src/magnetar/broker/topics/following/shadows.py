@@ -92,6 +92,16 @@ class Shadows:
                 return _source_of(name, text).schema_name
         return name.schema_name
 
+    async def schema_name_elsewhere(self, name: TopicName) -> str:
+        """By which name the store says that the schemas of a topic are kept that another broker serves: clients ask any
+        broker for schemas."""
+        if name.domain != PERSISTENT:
+            return name.schema_name
+        text = await self._resources.partitioned_property(name.partitioned_name(), SHADOW_SOURCE_PROPERTY)
+        if text is None:
+            text = (await self._ledgers.properties(name.persistence_name) or {}).get(SHADOW_SOURCE_PROPERTY)
+        return name.schema_name if text is None else _source_of(name, text).schema_name
+
     async def check_source(self, name: TopicName, text: object, partitions: int = 0) -> TopicName:
         """The source of a shadow that is to be made with so many partitions. Raises `PulsarError`."""
         if name.domain != PERSISTENT or not isinstance(text, str):
