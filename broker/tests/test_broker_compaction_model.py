@@ -40,6 +40,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from magnetar.wire.pulsar.metadata import skim
 
 from broker.tests.compaction_world import until
 
@@ -376,3 +377,11 @@ def test_no_key_is_remembered_by_what_may_be_the_digest_of_another_one() -> None
     for length in (DIGEST_BYTES, DIGEST_BYTES + 1):
         assert _remembered("k" * length) not in (b"k" * length, b"k" * DIGEST_BYTES)
         assert len(_remembered("k" * length)) == DIGEST_BYTES
+
+
+@pytest.mark.parametrize(("fields", "hidden"), [({}, False), ({"marker_type": 0}, True), ({"marker_type": 21}, True)])
+async def test_markers_of_every_type_are_hidden(fields: dict[str, int], *, hidden: bool) -> None:
+    world = ManagedWorld()
+    entries = StoredEntries(await world.factory().open("t"))
+    assert entries.hides(skim(build_message(metadata(**fields), b""))) is hidden
+    await world.close()

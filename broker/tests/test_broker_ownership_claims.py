@@ -207,6 +207,8 @@ async def test_a_broker_that_stops_owns_nothing_in_the_end(cluster: MemoryCluste
     await cluster[0].running.context.moves.unload_all()
     assert not cluster[0].running.context.ownership.owned()
     assert await cluster[1].store.get(ownership_path(bundle)) is None
+    with pytest.raises(OwnershipLost, match="shutting down"):
+        await cluster[0].running.context.ownership.acquire(bundle)
 
 
 async def test_topics_that_are_being_loaded_go_on_in_the_parts() -> None:

@@ -147,6 +147,24 @@ async def test_unload_when_nothing_can_be_stored(memory_broker: MemoryBroker, bo
     assert memory_broker.service.topics[TOPIC].number_of_entries == (3 if bookie == "stopped" else 4)
 
 
+async def test_producers_whose_topic_stores_nothing_reconnect_and_the_log_says_why(
+    memory_broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.publish(1)
+    (memory,) = memory_broker.bookies.bookies.values()
+    memory.stop()
+    client.send(Command.SEND, message(), producer_id=1, sequence_id=1)
+    await client.expect(Command.CLOSE_PRODUCER)
+    said = [record.getMessage() for record in caplog.records if "its producers reconnect" in record.getMessage()]
+    assert len(said) == 1
+    assert TOPIC in said[0]
+    memory.heal()
+    await client.producer(TOPIC)
+    await client.publish(1)
+
+
 async def test_a_subscription_that_is_made_while_its_topic_is_unloaded_is_refused(
     memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

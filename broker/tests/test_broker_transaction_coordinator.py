@@ -300,6 +300,25 @@ async def test_a_client_does_not_wait_for_ever_and_may_ask_again() -> None:
         assert stage.participants.outcomes() == {(A, ""): [(0, True)]}
 
 
+async def test_who_asks_while_it_is_tried_again_begins_no_second_attempt() -> None:
+    async with coordinator_stage() as stage:
+        coordinator = await stage.open()
+        await begin(coordinator, A)
+        stage.participants.refusals[A] = TimedOut("it is away")
+        end = asyncio.create_task(coordinator.end(0, NOBODY, commit=True))
+        await asyncio.sleep(0.5)
+        stage.participants.held = asyncio.Event()
+        await asyncio.sleep(1)
+        assert (stage.participants.attempts, stage.participants.at_once) == (2, 1)
+        again = asyncio.create_task(coordinator.end(0, NOBODY, commit=True))
+        await asyncio.sleep(0.1)
+        del stage.participants.refusals[A]
+        stage.participants.held.set()
+        await asyncio.gather(end, again)
+        await asyncio.sleep(10)
+        assert (stage.participants.attempts, stage.participants.at_once_max) == (2, 1)
+
+
 async def test_a_refusal_for_good_is_told_and_tried_again_in_a_while() -> None:
     async with coordinator_stage() as stage:
         coordinator = await stage.open()

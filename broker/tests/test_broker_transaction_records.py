@@ -229,6 +229,15 @@ def test_a_long_transaction_does_not_keep_the_ids_of_all_that_end_meanwhile() ->
     assert table.low_water_mark == 19_999
 
 
+def test_ids_of_many_open_transactions_are_not_looked_through_each_time() -> None:
+    table, _ = table_of(*(of(sequence) for sequence in range(PURGED_FROM + 1)))
+    heap = table._ids
+    for sequence in range(PURGED_FROM + 1, 2 * PURGED_FROM):
+        table.apply(LogPlace((1, sequence)), of(sequence))
+    assert table._ids is heap, "one and the same heap: it was not made anew"
+    assert len(heap) == 2 * PURGED_FROM
+
+
 def test_names_of_what_is_over_take_no_room_any_more() -> None:
     """Or a coordinator would refuse all transactions at last."""
     added = [partitions_added(TransactionId(3, 0), [A, B], STAMP), partitions_added(TransactionId(3, 1), [A], STAMP)]

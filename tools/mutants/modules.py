@@ -210,6 +210,7 @@ PARTS: Final = (
         files(
             "broker/tests",
             *("broker_topic_doors", "broker_policies_deduplication", "broker_session_produce", "broker_topic_faults"),
+            "broker_replicated_messages",
             *(
                 "broker_policies_sessions",
                 "broker_topic_lifecycle",
