@@ -39,6 +39,7 @@ HOT_MODULES: Final = (
     "lib/src/magnetar/wire/bookkeeper/entry.py",
     "lib/src/magnetar/wire/bookkeeper/v2.py",
     "lib/src/magnetar/net/connection.py",
+    "lib/src/magnetar/net/handlers.py",
     "lib/src/magnetar/net/outboxes.py",
     "lib/src/magnetar/ledger/striping.py",
     "lib/src/magnetar/ledger/appender.py",

@@ -10,7 +10,8 @@ from magnetar.broker.policies.broker_limits import ConnectionLimits
 from magnetar.broker.service_ports import open_service_ports
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.shared_ports import SharedPortSettings
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
+from magnetar.net.handlers import Handler
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority, until
 from magnetar.net.tls import TlsSettings

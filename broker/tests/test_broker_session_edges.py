@@ -16,7 +16,8 @@ from magnetar.broker.testing.sessions import MemoryBroker, command_frame
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.topic_name import TopicName
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
+from magnetar.net.handlers import Handler
 from magnetar.net.requests import REQUESTS_MAX
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE

@@ -9,7 +9,8 @@ import pytest
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN, ConsumerRequests
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, batch_message, command_frame, message
 from magnetar.core.limits import ACK_SET_WORDS_MAX
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
+from magnetar.net.handlers import Handler
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 

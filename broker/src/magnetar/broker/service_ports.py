@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.net.connection import Connection, Handler, HandlerFactory
+from magnetar.net.connection import Connection, HandlerFactory
 from magnetar.net.endpoints import LeftOf, Listener, listen
+from magnetar.net.handlers import Handler
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.outboxes import Outboxes
 from magnetar.net.preamble import after_preamble

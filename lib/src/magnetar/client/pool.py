@@ -9,7 +9,8 @@ from magnetar.client.addresses import BrokerAddress
 from magnetar.client.connection import Authentication, BrokerConnection
 from magnetar.client.errors import ClientClosed, ConnectionFailed, TooManyRequests
 from magnetar.client.settings import ClientSettings
-from magnetar.net.connection import Connection, Handler, HandlerFactory
+from magnetar.net.connection import Connection, HandlerFactory
+from magnetar.net.handlers import Handler
 
 
 class Connector(Protocol):

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from magnetar.core.errors import Misuse
 from magnetar.core.limits import KIB, MIB
 from magnetar.core.transitions import Transitions
+from magnetar.net.handlers import Handler, ReceivingHandler, ReceivingSide, receives
 from magnetar.net.held_bytes import NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
 from magnetar.net.outboxes import Outboxes
 
@@ -80,42 +81,6 @@ TRANSITIONS: Final = Transitions(
         _CLOSED: (),
     },
 )
-
-
-class ConnectionHandler(Protocol):
-    """What all handlers have. All calls come from the event loop."""
-
-    def connection_made(self) -> None:
-        """The connection stands; the handler may write."""
-        ...
-
-    def writable_changed(self, writable: bool) -> None:
-        """The peer has fallen behind (False) or caught up (True)."""
-        ...
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """It is over, for good. `error` is None after a clean close."""
-        ...
-
-
-class Handler(ConnectionHandler, Protocol):
-    """What a connection needs from the protocol that runs over it."""
-
-    def data_received(self, data: bytes) -> None:
-        """Some bytes; any chunking."""
-        ...
-
-
-class ReceivingHandler(ConnectionHandler, Protocol):
-    """A handler that gives the memory for what comes in."""
-
-    def room(self) -> memoryview:
-        """Where the next bytes are to be put, at least one of them."""
-        ...
-
-    def received(self, size_bytes: int) -> None:
-        """So many bytes were put at the beginning of the room given last; any chunking."""
-        ...
 
 
 class HandlerFactory(Protocol):
@@ -251,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._handler = make_handler(self)
         secured.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         self._narrow = False
-        secured.set_protocol(_BufferedSide(self, self._handler) if _receives(self._handler) else self)
+        secured.set_protocol(ReceivingSide(self, self._handler) if receives(self._handler) else self)
         if self._pause_reasons:
             secured.pause_reading()
         self.flush()
@@ -434,9 +399,16 @@ class Connection(asyncio.Protocol):
         self.peer_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         handler = self._handler = self._make_handler(self)
         self._make_handler = _made  # What makes it may know of this connection.
-        if _receives(handler):
-            transport.set_protocol(_BufferedSide(self, handler))
+        if receives(handler):
+            transport.set_protocol(ReceivingSide(self, handler))
         handler.connection_made()
+        if self._pause_reasons:
+            self._loop.call_soon(self._stay_paused)
+
+    def _stay_paused(self) -> None:
+        # uvloop begins to read after `connection_made`, whatever it was told in there.
+        if self._pause_reasons and self._transport is not None:
+            self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: some bytes."""
@@ -470,31 +442,3 @@ class Connection(asyncio.Protocol):
 def _made(connection: Connection) -> Handler:
     """A connection has one handler after the other, but makes one only."""
     raise Misuse(f"the connection with {connection.peer_address} was made already")
-
-
-def _receives(handler: Handler | ReceivingHandler | None) -> bool:
-    """Whether it gives the memory for what comes in."""
-    return hasattr(handler, "room")
-
-
-class _BufferedSide(asyncio.BufferedProtocol):
-    """Reads into a handler's memory; everything else is the connection's."""
-
-    def __init__(self, connection: Connection, handler: Handler | ReceivingHandler | None) -> None:
-        self._connection = connection
-        self._handler = cast(ReceivingHandler, handler)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._handler.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._handler.received(nbytes)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)

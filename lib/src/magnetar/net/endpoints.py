@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
 from magnetar.net.accepting import ENOUGH, Acceptor, bound, known_host, sharing
-from magnetar.net.connection import AnyHandlerFactory, Connection, Handler, HandlerFactory
+from magnetar.net.connection import AnyHandlerFactory, Connection, HandlerFactory
 from magnetar.net.descriptors import clients_max
+from magnetar.net.handlers import Handler
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.outboxes import Outboxes
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections

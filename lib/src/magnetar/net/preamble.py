@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from magnetar.core.errors import PeerError
-from magnetar.net.connection import Connection, Handler, HandlerFactory
+from magnetar.net.connection import Connection, HandlerFactory
+from magnetar.net.handlers import Handler
 
 logger: Final = logging.getLogger(__name__)
 

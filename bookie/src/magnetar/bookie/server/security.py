@@ -14,8 +14,9 @@ from magnetar.bookie.counters import BookieCounters
 from magnetar.bookie.server.protection import Protection
 from magnetar.bookie.server.roles import role_problem
 from magnetar.net.accepting import ENOUGH
-from magnetar.net.connection import Connection, Handler
+from magnetar.net.connection import Connection
 from magnetar.net.descriptors import handshakes_max
+from magnetar.net.handlers import Handler
 from magnetar.net.pending_handshakes import PendingHandshakes
 from magnetar.net.refused_connections import ConnectionLimit
 from magnetar.net.start_tls import start_tls
