@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from magnetar.core.errors import Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed.errors import ManagedLedgerReadOnly
+from magnetar.managed.following.follower import ManagedLedgerFollower
+from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import append
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -69,6 +72,25 @@ async def test_roll_overs(world: FollowedWorld) -> None:
         assert (mine.entries, mine.size_bytes, mine.closed_ms) == (theirs.entries, theirs.size_bytes, theirs.closed_ms)
 
 
+async def test_what_is_noted_later_of_an_old_ledger_does_not_end_the_one_in_use(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await append(writer, texts(0, 2))
+    await writer.roll()
+    await append(writer, texts(2, 1))
+    assert await followed.read(cursor, 3) == texts(0, 3)
+    closed_ms = followed.ledger.ledgers.records()[0].closed_ms + 1
+
+    def close_later(records: list[LedgerRecord]) -> None:
+        records[0].closed_ms = closed_ms
+
+    await followed.rewrite_list(close_later)
+    await followed.until(lambda: followed.ledger.ledgers.records()[0].closed_ms == closed_ms)
+    await append(writer, texts(3, 4))
+    assert await followed.read(cursor, 4) == texts(3, 4)
+
+
 async def test_the_owner_is_asked_once_for_a_last_entry(world: FollowedWorld) -> None:
     writer = await world.writer()
     followed = await world.follower(writer)
@@ -120,8 +142,10 @@ async def test_nothing_is_asked_while_nobody_reads(world: FollowedWorld) -> None
     cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
     await append(writer, texts(0, 1))
     assert await followed.read(cursor, 1) == texts(0, 1)
+    await followed.until(lambda: followed.ledger.lag.sure)
     await cursor.close()
     await asyncio.sleep(0.02)
+    assert not followed.ledger.lag.sure, "who does not look knows nothing"
     looks = followed.bookies.looks
     await append(writer, texts(1, 5))
     await asyncio.sleep(0.1)
@@ -163,6 +187,24 @@ async def test_durable_cursors_are_kept_by_the_owner(world: FollowedWorld) -> No
     assert await followed.read(again, 3) == [b"6", b"7", b"8"]
     await followed.ledger.delete_cursor("sub")
     assert writer.cursors == {}
+
+
+async def test_a_cursor_whose_place_is_not_reached_is_not_opened(
+    world: FollowedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await world.writer()
+    await append(writer, texts(0, 3))
+    followed = await world.follower(writer)
+
+    async def nobody_tells(follower: ManagedLedgerFollower, position: Position) -> None:
+        raise Unavailable("the owner is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManagedLedgerFollower, "reach", nobody_tells)
+        with pytest.raises(Unavailable, match="the owner is away"):
+            await followed.ledger.open_cursor("sub", EARLIEST)
+    assert followed.ledger.cursors == {}
+    assert await followed.read(await followed.ledger.open_cursor("sub", EARLIEST), 3) == texts(0, 3)
 
 
 async def test_a_mark_beyond_what_bookies_vouch_for_is_not_clamped(world: FollowedWorld) -> None:

@@ -56,6 +56,19 @@ def test_looks_follow_at_once_on_news_and_rarer_and_rarer_on_none() -> None:
     assert round(pause, 6) == 0.005
 
 
+def test_what_is_vouched_for_again_is_no_news() -> None:
+    """An entry that nobody can read yet would have bookies asked without a pause."""
+    tail = LedgerTail(7, SETTINGS)
+    tail.confirm(3)
+    assert tail.next_step(0.0)[0] is TailStep.LOOK
+    tail.saw([], 0, 0.0)
+    assert tail.next_step(0.0)[0] is TailStep.PAUSE
+    tail.confirm(3)
+    assert tail.next_step(0.0)[0] is TailStep.PAUSE
+    tail.confirm(4)
+    assert tail.next_step(0.0)[0] is TailStep.LOOK
+
+
 def test_the_owner_is_asked_when_nothing_new_comes_and_later_after_each_answer_that_does_not_help() -> None:
     tail = LedgerTail(7, SETTINGS)
     tail.saw([b"a"], 0, 1.0)

@@ -16,7 +16,7 @@ from magnetar.net.connection import (
     OUTBOX_LOW_WATER_BYTES,
     Connection,
 )
-from magnetar.net.held_bytes import HeldBytes
+from magnetar.net.held_bytes import PAUSED_FOR_ALL, HeldBytes
 from magnetar.net.places import PATIENT_SECONDS
 from magnetar.net.requests import (
     LARGE_ANSWERS_AT_ONCE,
@@ -44,6 +44,13 @@ class StuckTransport(asyncio.Transport):
         self.limits: list[tuple[int | None, int | None]] = []
         self.closing = False
         self.aborted = False
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.unsent_bytes += len(data)
@@ -98,6 +105,18 @@ async def test_who_does_not_take_the_last_words_is_cut(connection: Connection, t
     assert (transport.closing, transport.aborted) == (True, False)
     await asyncio.sleep(2)
     assert transport.aborted
+
+
+async def test_only_pauses_of_its_own_are_counted(connection: Connection, transport: StuckTransport) -> None:
+    """A dead client is told from one that waits by these; where all connections share turns, all wait a little."""
+    connection.pause_reading(PAUSED_FOR_ALL)
+    assert (connection.pauses, connection.throttled, transport.reading) == (0, False, False)
+    connection.pause_reading("full")
+    assert (connection.pauses, connection.throttled) == (1, True)
+    connection.resume_reading("full")
+    assert (connection.throttled, transport.reading) == (False, False)
+    connection.resume_reading(PAUSED_FOR_ALL)
+    assert (connection.pauses, transport.reading) == (1, True)
 
 
 async def test_who_has_caught_up_has_a_large_outbox_again(connection: Connection, transport: StuckTransport) -> None:

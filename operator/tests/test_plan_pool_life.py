@@ -171,6 +171,7 @@ def test_a_pool_that_never_began_goes_at_once_if_it_was_seen_twice() -> None:
     world.status = BookieStatus(replicas=3)
     plan = plan_pool(world.seen())
     assert not of(plan, SetFinalizer)
+    assert not of(plan, Create)
     world.status = status_of(plan)
     assert list(plan_pool(world.seen()).actions) == [SetFinalizer(False)]
 

@@ -252,6 +252,16 @@ def test_a_batch_goes_no_further_than_its_end() -> None:
     assert admit(states, {}, {"t": MessagePosition(1, 20)}, 10, None, {}) == {"t": MessagePosition(1, 10)}
 
 
+def test_an_end_that_is_not_certain_is_one_in_its_own_ledger_only() -> None:
+    """More may have come to that ledger. To be in a later one takes a roll, which nobody has seen."""
+    state = TopicState(
+        topic=TOPIC, ledgers=(ledger(9, 100),), end=MessagePosition(9, 100), ledgers_known=False, end_certain=False
+    )
+    assert not ends_before(state, MessagePosition(9, 101))
+    assert ends_before(state, MessagePosition(10, 1))
+    assert not ends_before(state, MessagePosition(9, 100))
+
+
 def test_a_topic_whose_ledgers_nobody_knows() -> None:
     end = MessagePosition(9, 100)
     state = TopicState(topic=TOPIC, ledgers=(ledger(9, 100, 0),), end=end, ledgers_known=False)

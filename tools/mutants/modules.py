@@ -421,7 +421,11 @@ PARTS: Final = (
         "followed ledgers",
         f"{_LIB}/managed/following",
         ("tail", "list_changes", "tail_follower", "follower", "followed_ledger"),
-        files("lib/tests", *("managed_following_tail", "managed_following", "managed_following_faults")),
+        files(
+            "lib/tests",
+            *("managed_following_tail", "managed_following", "managed_following_faults"),
+            *("managed_following_history", "managed_following_offload"),
+        ),
     ),
     Part("holds", f"{_LIB}/client", ("hold",), files("lib/tests", "client_hold")),
     Part(
