@@ -375,7 +375,11 @@ PARTS: Final = (
         "requests",
         f"{_BROKER}/session",
         (),
-        files("broker/tests", "broker_session_edges", "broker_session_consume", "broker_session_produce"),
+        files(
+            "broker/tests",
+            *("broker_session_edges", "broker_session_consume", "broker_session_produce"),
+            "broker_transactions_takeover",
+        ),
     ),
     Part(
         "policies",
@@ -397,7 +401,8 @@ PARTS: Final = (
         ("bindings", "bundles", "followed_topic", "one_request", "spread", "topic_owner"),
         files(
             "broker/tests",
-            *("broker_read_only_parts", "read_only_topic_owner", "broker_read_only", "broker_read_only_transactions"),
+            *("read_only_one_request", "broker_read_only_parts", "read_only_topic_owner", "broker_read_only"),
+            *("broker_read_only_transactions", "read_only_bundle", "read_only_races"),
         ),
     ),
     Part(
