@@ -12,6 +12,7 @@ from magnetar.broker.subscriptions.delayed import AT_ONCE_MAX, DelayedEntries
 from magnetar.broker.subscriptions.delayed_index import (
     DELAYED_ENTRIES_MAX,
     FORGOTTEN_AT_ONCE_MAX,
+    LOOK_ENTRIES,
     TopicDelays,
 )
 from magnetar.broker.subscriptions.position_set import SPAN_ENTRIES_MAX, PositionSet
@@ -78,6 +79,34 @@ def test_what_is_due_and_cannot_be_taken_yet_is_not_looked_at_in_every_turn() ->
     delayed.arm(timers.now_ms())
     timers.advance(2_000)
     assert len(fired) == 3
+
+
+def test_who_is_let_go_of_waits_for_nothing_and_leaves_what_others_wait_for() -> None:
+    timers, delays = Timers(), TopicDelays()
+    fired: list[str] = []
+    first = DelayedEntries(timers, timers.call_later, lambda: fired.append("first"), delays)
+    second = DelayedEntries(timers, timers.call_later, lambda: fired.append("second"), delays)
+    for delayed in (first, second):
+        delayed.add(timers.now_ms() + 1_000, (1, 1), 0)
+        delayed.put_aside(timers.now_ms())
+    first.let_go()
+    assert timers.pending == 1
+    timers.advance(1_000)
+    there = [delays.index is not None]
+    second.let_go()
+    there.append(delays.index is not None)
+    assert (fired, there, timers.pending) == (["second"], [True, False], 0)
+
+
+def test_so_many_entries_that_were_put_aside_lead_to_a_look() -> None:
+    timers = Timers()
+    looks: list[int] = []
+    delays = TopicDelays(let_go=looks.append)
+    delayed = DelayedEntries(timers, timers.call_later, lambda: None, delays)
+    for number in range(2 * LOOK_ENTRIES):
+        delayed.add(timers.now_ms() + 1_000, (1, number), 0)
+        delayed.put_aside(timers.now_ms())
+        assert len(looks) == (number + 1) // LOOK_ENTRIES
 
 
 class JumpingClock:

@@ -201,7 +201,7 @@ def test_slots_lie_in_their_ranges(key: bytes) -> None:
     assert 1 <= sticky_slot(key) <= 65_535
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "take"]), st.integers(0, 30)), max_size=200))
+@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "take", "clear"]), st.integers(0, 30)), max_size=200))
 def test_redelivery_queue_is_an_ordered_set(steps: list[tuple[str, int]]) -> None:
     queue = RedeliveryQueue()
     twin: dict[tuple[int, int], int] = {}
@@ -212,6 +212,9 @@ def test_redelivery_queue_is_an_ordered_set(steps: list[tuple[str, int]]) -> Non
             twin.setdefault(position, number + 1)
         elif action == "discard":
             assert queue.discard(position) == twin.pop(position, None)
+        elif action == "clear":
+            queue.clear()
+            twin.clear()
         else:
             count = number % 4
             expected = sorted(twin.items())[:count]

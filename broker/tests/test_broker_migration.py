@@ -162,6 +162,19 @@ async def test_nothing_moves_without_a_destination_and_a_namespace_moves_by_itse
         await refused(client, pb.CommandTopicMigrated.Producer)
 
 
+async def test_topics_are_passed_over_once_it_is_known_that_nothing_moves() -> None:
+    """A check of many thousands costs nothing then."""
+    async with moving() as (blue, green):
+        client = await attach(blue)
+        await client.producer(TOPIC, producer_name="p")
+        topic = await topic_of(blue)
+        await check(blue)
+        visits = [blue.service.upkeep.migration.visit(topic)]
+        await move(blue, green)
+        visits.append(blue.service.upkeep.migration.visit(topic))
+        assert [one is not None for one in visits] == [False, True]
+
+
 @pytest.mark.parametrize("name", [TOPIC, "non-persistent://public/default/t"])
 async def test_statistics_say_that_a_topic_has_moved(name: str) -> None:
     async with moving() as (blue, green):

@@ -129,6 +129,22 @@ def test_a_turn_of_the_loop_sends_no_more_than_its_share(*, lost: bool) -> None:
     assert not turns.waited_for
 
 
+def test_what_was_dropped_with_the_connection_takes_no_room() -> None:
+    stage = UnstoredStage()
+    stage.begin()
+    size_bytes = WINDOW_BYTES_MAX // 8
+    for _ in range(3):
+        # What the turn has no room for waits.
+        stage.publish(7, b"x" * size_bytes)
+        stage.producer.lose(Unavailable("cut"))
+        stage.pass_time(5)
+    sent, dropped = len(stage.arrived), stage.replicator.counters.dropped
+    assert dropped
+    stage.publish(7, b"x" * size_bytes)
+    stage.settle()
+    assert (len(stage.arrived), stage.replicator.counters.dropped) == (sent + 7, dropped)
+
+
 def test_one_that_is_ended_sends_nothing_and_does_not_come_back() -> None:
     stage = UnstoredStage()
     stage.begin()

@@ -133,6 +133,18 @@ async def test_the_first_entry_that_nobody_can_read_lets_nothing_fresh_expire() 
         assert await it.expire() == 25
 
 
+async def test_nothing_expires_behind_a_message_that_is_fresh() -> None:
+    """Also what a client with a wrong clock has published: everything waits for the oldest one."""
+    async with world() as it:
+        await it.publish(1)
+        it.clock.advance(-2 * TTL_SECONDS)
+        await it.publish(3)
+        it.clock.advance(2 * TTL_SECONDS)
+        assert await it.expire() == 4
+        it.clock.advance(TTL_SECONDS + 1)
+        assert await it.expire() == 0
+
+
 async def test_a_topic_that_nobody_can_read_costs_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         await it.publish(45)

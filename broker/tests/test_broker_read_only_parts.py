@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -60,6 +61,12 @@ def test_a_newer_report_counts_those_that_were_sent() -> None:
     assert [spread.choose(readers) for _ in range(5)] == ["b"] * 5
 
 
+def test_a_single_client_that_was_sent_is_in_the_next_report() -> None:
+    spread = Spread(10.0)
+    assert spread.choose({"a": report("a"), "b": report("b")}) == "a"
+    assert spread.choose({"a": report("a", 1, made_ms=2), "b": report("b", 1, made_ms=2)}) == "a"
+
+
 def test_who_is_far_behind_gets_no_clients_while_there_are_others() -> None:
     spread = Spread(10.0)
     assert spread.choose({"a": report("a", lag_seconds=11), "b": report("b", 1_000)}) == "b"
@@ -99,6 +106,18 @@ async def test_a_subscription_is_bound_to_one_broker() -> None:
     assert await first.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
     for store in (first, second):
         await store.close()
+
+
+async def test_the_last_subscriptions_of_a_topic_are_released_at_the_same_time() -> None:
+    tree = MemoryTree()
+    store = MemoryMetadataStore(tree)
+    bindings = Bindings(store, addresses("a"))
+    names = [f"s{number}" for number in range(5)]
+    for name in names:
+        await bindings.take(TOPIC, name)
+    await asyncio.gather(*(bindings.release(TOPIC, name) for name in names))
+    assert await store.children(SUBSCRIPTIONS_PATH + "/public/default/persistent") == []
+    await store.close()
 
 
 async def test_a_broker_that_dies_frees_its_subscriptions() -> None:

@@ -188,6 +188,25 @@ class TestKeptSnapshots:
         assert taken[-1] == 100
         assert max(later - earlier for earlier, later in pairwise(taken)) <= 51
 
+    def test_many_at_the_same_distance_stay_spread(self) -> None:
+        """Not the newest ones alone: who is far behind tells of its progress all the way."""
+        kept = KeptSnapshots(10, entries_between)
+        for entry_id in range(0, 1_001, 10):
+            kept.add(snapshot_at(entry_id))
+        taken = [found.position[1] for at in range(1_001) if (found := kept.take((1, at))) is not None]
+        assert (len(taken), taken[0], taken[-1]) == (10, 0, 1_000)
+        assert max(later - earlier for earlier, later in pairwise(taken)) <= 250
+
+    def test_after_a_reset_they_are_spread_as_from_the_beginning(self) -> None:
+        kept, fresh = (KeptSnapshots(4, entries_between) for _ in range(2))
+        for entry_id in (200, 300, 400, 500):
+            kept.add(snapshot_at(entry_id))
+        for entry_id in (0, 1, 2, 50, 51, 100):
+            for one in (kept, fresh):
+                one.add(snapshot_at(entry_id))
+        for at in range(101):
+            assert kept.take((1, at)) == fresh.take((1, at))
+
     @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(0, 40))
     def test_it_never_takes_more_than_is_acknowledged_and_keeps_its_bound(
         self, steps: list[int], kept_max: int

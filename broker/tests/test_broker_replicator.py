@@ -234,6 +234,19 @@ def test_the_dispatch_rate_of_replicators_is_held_to(where: str) -> None:
     assert stage.replicators.running["west"].backlog == 0
 
 
+def test_a_rate_is_held_to_however_often_policies_change() -> None:
+    limits = PolicySettings(dispatch_messages_per_replicator=RATE)
+    stage = TopicStage(settings=BrokerSettings(cluster_name="east", policies=limits))
+    stage.follow(level(stage.settings, {}, {}))
+    stage.publish("west", 5 * RATE)
+    stage.settle()
+    sent = len(stage.remotes["west"].sent)
+    assert sent <= 2 * RATE
+    for ttl_seconds in range(1, 5):
+        stage.follow(level(stage.settings, {"message_ttl_in_seconds": 1_000 * ttl_seconds}, {}))
+    assert len(stage.remotes["west"].sent) == sent
+
+
 def test_a_rate_in_bytes_is_held_to() -> None:
     stage = Stage()
     rate_bytes = 50_000

@@ -29,6 +29,8 @@ from magnetar.broker.testing.sessions import (
     message,
 )
 from magnetar.broker.topics.following.shadow_topic import ShadowTopic
+from magnetar.broker.topics.following.source_end import SourceEnd
+from magnetar.core.errors import Unavailable
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.ledger_list import LedgerRecord
@@ -488,6 +490,17 @@ async def test_the_owner_of_the_source_is_asked_where_it_ends(
     assert texts(await (await consumer_of(owner, name, "late")).messages(1)) == [b"m3"]
 
 
+async def test_who_asked_where_a_source_ends_lets_go_of_it_once() -> None:
+    """So many shadows are counted as are loaded: the more there are, the more rarely each looks by itself."""
+    let_go: list[int] = []
+    end = SourceEnd(TopicName.parse(SOURCE), {}, None, lambda: let_go.append(1))
+    await end.close()
+    await end.close()
+    assert let_go == [1]
+    with pytest.raises(Unavailable):
+        await end.last_confirmed()
+
+
 async def test_read_only_brokers_serve_no_shadows() -> None:
     settings = BrokerSettings(cluster_name="memory")
     async with MemoryCluster(1, settings) as cluster:
@@ -566,6 +579,45 @@ async def test_what_transactions_of_the_source_hide_the_shadow_hides() -> None:
         await end(producer, 8, commit=False, topic=SOURCE)
         last = (await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)).body.last_message_id
         assert last.entryId == 2
+
+
+async def test_a_shadow_that_is_loaded_later_hides_what_transactions_of_the_source_hid_before() -> None:
+    settings = BrokerSettings(transactions=TransactionSettings(enabled=True))
+    async with MemoryBroker(settings) as broker:
+        producer = await make_source(broker)
+        for number, transaction in enumerate((None, 7, 8)):
+            await send(producer, number, transaction=transaction)
+        await end(producer, 7, commit=False, topic=SOURCE)
+        await make_shadow(broker, told=False)
+        client = await consumer_of(broker)
+        client.send(Command.FLOW, consumer_id=1, messagePermits=100)
+        assert texts([await client.expect(Command.MESSAGE)]) == [b"m0"]
+        assert [one.name for one in await client.round_trip() if one.name == "MESSAGE"] == []
+        await end(producer, 8, topic=SOURCE)
+        assert texts([await client.expect(Command.MESSAGE)]) == [b"m2"]
+
+
+async def test_the_last_message_is_before_an_open_transaction_that_is_the_last_there_is() -> None:
+    settings = BrokerSettings(transactions=TransactionSettings(enabled=True))
+    async with MemoryBroker(settings) as broker:
+        producer = await make_source(broker)
+        await send(producer, 0)
+        await send(producer, 1, transaction=7)
+        await make_shadow(broker, told=False)
+        client = await consumer_of(broker)
+        last = (await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)).body.last_message_id
+        assert last.entryId == 0
+
+
+async def test_consumers_of_a_shadow_hear_of_the_end_of_the_source(memory_broker: MemoryBroker) -> None:
+    await make_source(memory_broker, 1)
+    await make_shadow(memory_broker)
+    client = await memory_broker.connect(client_version="Pulsar-Java-v4.0.8")
+    await client.consumer(SHADOW, "s", initialPosition=EARLIEST)
+    await acknowledge(client, *await client.messages(1))
+    source = await memory_broker.service.topic(TopicName.parse(SOURCE), create=False)
+    await source.terminate()
+    assert (await client.expect(Command.REACHED_END_OF_TOPIC)).body.consumer_id == 1
 
 
 # --- how it is made

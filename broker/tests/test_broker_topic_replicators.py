@@ -14,12 +14,12 @@ from magnetar.broker.replication.topic_replicators import is_replicated
 from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.core.errors import Unavailable
-from magnetar.core.ids import EARLIEST, LATEST
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 
 from broker.tests.replicator_stage import TOPIC, StagedRemote, TopicStage
-from broker.tests.subscription_stage import MemoryCursor, stored_message
+from broker.tests.subscription_stage import LEDGER, MemoryCursor, stored_message
 
 
 def policies(*clusters: str, **others: Any) -> EffectivePolicies:
@@ -103,6 +103,33 @@ def test_those_that_have_brought_everything_end_and_the_others_go_on() -> None:
     assert not stage.replicators.behind
 
 
+async def test_all_rest_while_nobody_uses_the_topic_and_connect_again_when_somebody_does() -> None:
+    stage = TopicStage()
+    stage.follow(policies("north", "west"))
+    await stage.replicators.rest()
+    assert [one.connected for one in stage.replicators.running.values()] == [False, False]
+    stage.replicators.rouse()
+    stage.settle()
+    assert [one.connected for one in stage.replicators.running.values()] == [True, True]
+
+
+def test_who_wants_the_markers_of_remote_clusters_hears_of_those_of_any_replicator() -> None:
+    """Also of one that runs already."""
+    stage = TopicStage()
+    stage.follow(policies("west"))
+    heard: list[Position] = []
+    stage.replicators.tell_markers(lambda position, data: heard.append(position))
+    stage.follow(policies("north", "west"))
+    for cluster in ("west", "north"):
+        stage.ledger.cursors[f"pulsar.repl.{cluster}"].append(
+            stored_message(marker_type=13, replicated_from=cluster, sequence_id=0)
+        )
+        stage.replicators.running[cluster].wake()
+        stage.settle()
+    assert heard == [(LEDGER, 0), (LEDGER, 0)]
+    assert all(not remote.sent for remote in stage.remotes.values())
+
+
 def connected(stage: TopicStage) -> frozenset[str] | None:
     return stage.replicators.connected_clusters
 
@@ -158,3 +185,34 @@ def test_names_that_no_shadow_can_have_are_passed_over() -> None:
     stage.settle()
     assert list(shadows.running) == [good]
     assert list(stage.ledger.opened.values()) == [LATEST]
+
+
+async def test_the_cursor_of_a_shadow_is_closed_once_nobody_reads_by_it() -> None:
+    stage = TopicStage()
+    tasks: list[asyncio.Task[None]] = []
+    stage.runtime.spawn = lambda work: tasks.append(asyncio.ensure_future(work))
+    closed: list[bool] = []
+
+    class ShadowCursor(SlowCursor):
+        async def close(self) -> None:
+            closed.append(self.may_go_on.is_set())
+
+    cursor = ShadowCursor()
+    ledger: Any = stage.ledger
+    ledger.new_non_durable_cursor = lambda name, start: cursor
+    shadows = ShadowReplicators(stage.world, TOPIC, ledger, lambda: None)
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    shadows.follow(policies(shadow_topics=("persistent://public/default/shadow",)), ())
+    await turns()
+    cursor.append(stored_message())
+    shadows.running["persistent://public/default/shadow"].wake()
+    shadows.follow(policies(), ())
+    await turns()
+    assert closed == []
+    cursor.may_go_on.set()
+    await asyncio.gather(*tasks)
+    assert closed == [True]

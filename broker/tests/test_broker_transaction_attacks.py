@@ -281,14 +281,15 @@ async def test_what_is_open_when_a_subscription_goes_back_is_ended_by_the_next_o
 # --- a topic that is let go of
 
 
-async def test_a_topic_that_is_being_closed_opens_no_log_again() -> None:
+@pytest.mark.parametrize("abandoned", [False, True], ids=["closed", "abandoned"])
+async def test_a_topic_that_is_being_closed_opens_no_log_again(abandoned: bool) -> None:
     async with MemoryBroker(acks.SETTINGS) as broker:
         client = await acks.Client.of(broker)
         await client.publish(1)
         await client.ack(5, *await client.receive(1))
         topic = acks.topic_of(broker)
         subscription = topic.subscriptions["s"]
-        await topic.close()
+        await (topic.abandon() if abandoned else topic.close())
         with pytest.raises(PulsarError) as refused:
             await topic.pending_acks.of(subscription).end((0, 5), commit=True, low_water_mark=-1)
         assert refused.value.code == ServerError.SERVICE_NOT_READY

@@ -92,6 +92,8 @@ async def test_nothing_is_stored_without_a_first_snapshot() -> None:
         (receipt,) = await send(client, 0, transaction=1)
         assert receipt.name == "SEND_RECEIPT"
         assert list(snapshots.kept) == [TOPIC]
+        # A termination would wait for what was dropped.
+        assert loaded(broker).buffer.unstored == 0  # type: ignore[union-attr]
 
 
 async def test_what_comes_during_the_first_snapshot_keeps_its_order() -> None:
@@ -153,6 +155,8 @@ async def test_what_waits_for_the_first_snapshot_is_not_stored_behind_what_faile
         (receipt,) = await send(client, 3, transaction=1)
         assert receipt.body.message_id.entryId == 0
         assert loaded(broker).number_of_entries == 1
+        # A termination would wait for what was dropped.
+        assert loaded(broker).buffer.unstored == 0  # type: ignore[union-attr]
 
 
 async def test_an_unload_during_the_first_snapshot_does_not_wait_for_it() -> None:

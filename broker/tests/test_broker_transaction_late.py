@@ -187,6 +187,25 @@ async def test_transactions_that_began_since_are_not_asked_about() -> None:
         assert standings.asked == [(0, 7)]
 
 
+async def test_nobody_is_asked_about_a_transaction_whose_marker_is_on_its_way() -> None:
+    """Its end is known, also where it has written nothing."""
+    async with questioned() as (broker, standings):
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        await client.consumer(TOPIC)
+        (bookie,) = broker.bookies.bookies.values()
+        bookie.hang()
+        buffer = loaded(broker).buffer
+        assert buffer is not None
+        ending = asyncio.ensure_future(buffer.end((0, 7), commit=True, low_water_mark=0))
+        await client.round_trip()
+        (late,) = await send(client, 0, transaction=7)
+        assert (late.name, late.body.error) == ("SEND_ERROR", pb.NotAllowedError)
+        bookie.heal()
+        await ending
+        assert standings.asked == []
+
+
 async def test_whoever_waits_is_answered_in_order_and_nobody_else_waits() -> None:
     async with questioned() as (broker, standings):
         client = await broker.connect()

@@ -28,7 +28,10 @@ from magnetar.broker.transactions.buffers.snapshot_codec import (
     parse_schema as parse_snapshot_schema,
 )
 from magnetar.core.ids import signed64
+from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.metadata import checksum_ok, full_metadata, metadata_bounds
+
+from broker.tests.subscription_stage import stored_message
 
 TOPIC = "persistent://public/default/t"
 
@@ -96,6 +99,16 @@ def test_aborted_ones_go_with_the_ledger_of_their_newest_marker() -> None:
     assert table.forget_before(4, 10) == [(0, 2)]
     assert list(table.aborted) == [(0, 3), (0, 1)]
     assert table.forget_before(9, 1) == [(0, 3)]
+
+
+@pytest.mark.parametrize("bits", [{"txnid_most_bits": 0}, {"txnid_least_bits": 7}])
+def test_a_message_with_half_of_an_id_is_of_no_transaction(bits: Any) -> None:
+    """It would hide what comes behind it, and nobody would ever end it."""
+    table = BufferTable()
+    table.take(Entry(5, 0, stored_message(**bits)))
+    assert first_of(table) is None
+    table.take(Entry(5, 1, stored_message(txnid_most_bits=0, txnid_least_bits=7)))
+    assert first_of(table) == (5, 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "commit", "abort"]), st.integers(0, 4)), max_size=40))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.transactions import pending_log
 from magnetar.broker.transactions.batched_writes import pending_ack_limits
 from magnetar.broker.transactions.pending_log import CURSOR_NAME, PendingAckLog, PendingAckLogs
 from magnetar.broker.transactions.pending_records import AckedEntry, PendingAckOperation, PendingAckRecord
@@ -128,6 +129,24 @@ async def test_a_batch_is_written_when_its_time_has_come(world: World) -> None:
     after = world.log(pending_ack_batched=True)
     await opened(after)
     assert await replayed(after) == [*map(ack, range(5)), large]
+
+
+@pytest.mark.parametrize("bound", ["WAITING_RECORDS_MAX", "WAITING_BYTES_MAX"])
+async def test_it_is_full_while_so_much_waits_to_be_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    each = 1 if bound == "WAITING_RECORDS_MAX" else pending_log.RECORD_BYTES + pending_log.ENTRY_BYTES
+    monkeypatch.setattr(pending_log, bound, 3 * each)
+    log = world.log()
+    await opened(log)
+    waiting = [asyncio.ensure_future(stored(log, ack(number))) for number in range(2)]
+    await asyncio.sleep(0)
+    full = [log.full]
+    waiting.append(asyncio.ensure_future(stored(log, ack(2))))
+    await asyncio.sleep(0)
+    full.append(log.full)
+    await asyncio.gather(*waiting)
+    assert [*full, log.full] == [False, True, False]
 
 
 async def test_records_of_a_batch_that_its_cursor_has_acknowledged_are_left_out(world: World) -> None:

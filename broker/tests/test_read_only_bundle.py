@@ -9,6 +9,7 @@ from magnetar.broker.load.drain import BrokerDrainStep, DrainRefused
 from magnetar.broker.load.operations import NotOwned
 from magnetar.broker.read_only.bundles import EVERYTHING
 from magnetar.broker.testing.clusters import until
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_read_only import TOPIC, Stage
 
@@ -55,3 +56,8 @@ async def test_a_drain_sends_consumers_away_and_ends(stage: Stage) -> None:
     assert not await stage.writer.store.exists("/namespace/magnetar/read-only")
     await operations.cancel_drain()
     await client.consumer(TOPIC, "other", 2)
+    # Once more, as if it had never been drained.
+    client.inbox.clear()
+    await operations.drain()
+    assert (await client.expect(pb.BaseCommand.CLOSE_CONSUMER)).body.consumer_id == 2
+    await until(lambda: operations.drain_state().step is BrokerDrainStep.DONE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 from magnetar.broker.read_only.one_request import OneRequest
@@ -65,6 +67,24 @@ async def test_who_waits_no_more_stops_nobody() -> None:
     gone.cancel()
     assert await stays == 1
     assert gone.cancelled()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is closed"])
+async def test_what_nobody_hears_any_more_is_no_error_of_the_loop(fails: bool) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    asked = Asked()
+    asked.failing = fails
+    request = OneRequest("a question", asked)
+    gone = asyncio.create_task(request.answer())
+    await asyncio.sleep(0.5)
+    gone.cancel()
+    await asyncio.sleep(1.0 if fails else 0.1)
+    await request.close()
+    del request
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
 
 
 async def test_the_end_is_told_as_an_error_and_not_as_a_cancellation() -> None:

@@ -147,8 +147,11 @@ async def test_subscriptions_of_one_topic_are_opened_side_by_side(
     opening.goes_on.set()
 
 
-async def test_an_unsubscribe_that_failed_keeps_nobody_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await stage.producer()
+@pytest.mark.parametrize("here", [False, True], ids=["another broker", "the same one"])
+async def test_an_unsubscribe_that_failed_keeps_nobody_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    producer = await stage.producer()
     first, second = await stage.reader(), await stage.reader()
     client = await first.connect()
     await client.consumer(TOPIC)
@@ -158,8 +161,12 @@ async def test_an_unsubscribe_that_failed_keeps_nobody_out(stage: Stage, monkeyp
     answer = await client.request(pb.BaseCommand.UNSUBSCRIBE, consumer_id=1)
     assert answer.name == "ERROR", answer
     await until(lambda: quiet(first))
-    await (await second.connect()).consumer(TOPIC)
+    assert list(first.service.topics[TOPIC].ledger.cursors) == []
+    client = await (first if here else second).connect()
+    await client.consumer(TOPIC)
     assert await bound(stage)
+    await producer.publish(1)
+    assert payloads(await client.messages(1)) == [b"m0"]
 
 
 async def test_a_stop_while_the_owner_is_away_waits_for_all_subscriptions_at_once(stage: Stage) -> None:

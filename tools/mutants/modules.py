@@ -219,6 +219,7 @@ PARTS: Final = (
                 "broker_compacted_topic",
                 "broker_bundle_moves",
                 "client_on_broker",
+                "broker_shadows",
             ),
         ),
     ),
@@ -256,7 +257,7 @@ PARTS: Final = (
             "broker/tests",
             *("broker_transaction_table", "broker_transaction_buffer", "broker_transaction_buffer_faults"),
             *("broker_transaction_segments", "broker_transaction_attacks", "broker_transaction_inquiry"),
-            *("broker_transaction_late", "broker_transaction_standings"),
+            *("broker_transaction_late", "broker_transaction_standings", "broker_snapshot_topic"),
         ),
     ),
     Part(
@@ -301,7 +302,7 @@ PARTS: Final = (
             *("dispatch/exclusive", "dispatch/failover", "dispatch/hash_ring", "dispatch/key_shared"),
             *("dispatch/shared", "dispatch/single_active", "dispatch/split_ranges", "dispatch/sticky_ranges"),
         ),
-        _SUBSCRIPTION_TESTS,
+        (*_SUBSCRIPTION_TESTS, *files("broker/tests", "broker_transactions_acks")),
     ),
     Part(
         "turns",
@@ -374,7 +375,11 @@ PARTS: Final = (
         "requests",
         f"{_BROKER}/session",
         (),
-        files("broker/tests", "broker_session_edges", "broker_session_consume", "broker_session_produce"),
+        files(
+            "broker/tests",
+            *("broker_session_edges", "broker_session_consume", "broker_session_produce"),
+            "broker_transactions_takeover",
+        ),
     ),
     Part(
         "policies",
@@ -396,7 +401,8 @@ PARTS: Final = (
         ("bindings", "bundles", "followed_topic", "one_request", "spread", "topic_owner"),
         files(
             "broker/tests",
-            *("broker_read_only_parts", "read_only_topic_owner", "broker_read_only", "broker_read_only_transactions"),
+            *("read_only_one_request", "broker_read_only_parts", "read_only_topic_owner", "broker_read_only"),
+            *("broker_read_only_transactions", "read_only_bundle", "read_only_races"),
         ),
     ),
     Part(
@@ -485,7 +491,8 @@ PARTS: Final = (
 
 
 def part_of(module: str) -> Part:
-    """The part that a module belongs to; of one that stands in none the first part with the nearest folder above it."""
+    """The part that a module belongs to. Of one that stands in none: of the parts with the nearest folder above it the
+    first that names no modules, else the first."""
     named = (part for part in PARTS if module in part.paths())
     above = (part for part in PARTS if module.startswith(f"{part.folder}/"))
-    return next(named, None) or max(above, key=lambda part: len(part.folder))
+    return next(named, None) or max(above, key=lambda part: (len(part.folder), not part.modules))

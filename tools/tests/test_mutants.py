@@ -121,6 +121,14 @@ def test_every_curated_mistake_has_its_place_and_its_promise() -> None:
         assert compiles(mutant, (ROOT / mutant.module).read_text()), mutant.name
 
 
+def test_a_module_that_stands_in_no_part_belongs_to_the_one_that_is_there_for_its_folder() -> None:
+    """Others of that folder name the modules that their tests are about."""
+    folder = "broker/src/magnetar/broker/subscriptions"
+    assert part_of(f"{folder}/subscription.py").name == "subscriptions"
+    assert part_of(f"{folder}/delayed.py").name == "delayed entries"
+    assert part_of("lib/src/magnetar/managed/cursors/recovery.py").name == "managed"
+
+
 def test_a_curated_mistake_that_lost_its_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
     entry = '[[mistake]]\nname = "n"\nmodule = "a.py"\npromise = "p"\nbefore = "{}"\nafter = "x = 2"\n'
