@@ -79,6 +79,9 @@ def slow_request(kind: str, tenant: str = "public") -> tuple[pb.BaseCommand.Type
     return Command.WATCH_TOPIC_LIST, {"namespace": namespace, "topics_pattern": ".*", "watcher_id": 1}
 
 
+ASKED_OF_A_SCHEMA = 4
+"""For the schema, and where there is none, whose shadow the topic or its partitioned topic may be."""
+
 KINDS = ("schema", "topic list", "watcher")
 
 
@@ -123,7 +126,7 @@ async def test_what_the_store_is_asked_for_is_bounded(
     stuck.go.set()
     for client, request_id in zip(clients, waiting, strict=True):
         assert (await client.answer(request_id)).body.error_code == pb.TopicNotFound
-    assert stuck.asked.total() == count
+    assert stuck.asked.total() <= ASKED_OF_A_SCHEMA * count
 
 
 @pytest.mark.parametrize("kind", KINDS)
