@@ -107,6 +107,30 @@ async def test_who_does_not_take_the_last_words_is_cut(connection: Connection, t
     assert transport.aborted
 
 
+class Closing(Mute):
+    """A handler that gives a peer up which falls behind."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def writable_changed(self, writable: bool) -> None:
+        self.connection.close()
+
+
+async def test_a_handler_may_close_while_the_last_words_are_sent() -> None:
+    class Full(StuckTransport):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            super().write(data)
+            made.pause_writing()
+
+    made = Connection(asyncio.get_running_loop(), Closing)
+    transport = Full()
+    made.connection_made(transport)
+    made.write(b"the end")
+    made.close()
+    assert (made.closing, transport.closing, transport.unsent_bytes) == (True, True, 7)
+
+
 async def test_only_pauses_of_its_own_are_counted(connection: Connection, transport: StuckTransport) -> None:
     """A dead client is told from one that waits by these; where all connections share turns, all wait a little."""
     connection.pause_reading(PAUSED_FOR_ALL)

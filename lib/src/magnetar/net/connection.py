@@ -243,6 +243,8 @@ class Connection(asyncio.Protocol):
             self._become(ConnectionState.UNWANTED)
         elif self._state is ConnectionState.OPEN and self._transport is not None:
             self.flush()
+            if self.closing:
+                return  # A handler that heard there that its peer falls behind has closed it.
             self._become(ConnectionState.CLOSING)
             if self.unsent_bytes:
                 self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
@@ -386,7 +388,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection stands."""
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's have its interface alone.
+        # uvloop's transports have the interface without being subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
         if self._state is ConnectionState.UNWANTED:
             transport.abort()  # It was closed before it stood; no handler hears of it.
             return

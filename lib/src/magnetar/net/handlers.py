@@ -1,4 +1,4 @@
-"""What runs over a connection: protocols, and how one of them gives the memory for what it is sent.
+"""What a connection calls: its handler, which may give the memory that bytes are read into.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
