@@ -16,7 +16,7 @@ from magnetar.broker.testing.sessions import (
     batch_message,
     message,
 )
-from magnetar.broker.topics.deduplication import CURSOR_NAME
+from magnetar.broker.topics.deduplication import CURSOR_NAME, DuplicateStatus
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import ServerError
@@ -302,6 +302,42 @@ async def test_what_was_not_stored_may_come_again() -> None:
         assert deduplication.last_sequence_id("p") == -1
         assert deduplication.check(batch(producer, 5), {0: None}) is None
         assert topic.deduplication.last_sequence_id("p") == -1
+
+
+async def test_what_was_stored_while_something_else_failed_is_no_news() -> None:
+    """Appends that fail without having been begun say nothing of those that are under way, whose receipts nobody may
+    hear any more."""
+    async with broker_with() as (broker, _):
+        topic = await broker.service.topic(NAME, create=True)
+        connection = Connection()
+        producer = Producer(ProducerIdentity(1, "p"), connection, 0)
+        topic.publish(batch(producer, 0, 1))
+        state(broker).append_failed()
+        while producer.batches_pending:
+            await topic.ledger.set_property("wait", "x")
+        assert topic.last_sequence_id("p") == 1
+        topic.publish(batch(producer, 1))
+        assert connection.answers[-1].send_receipt.message_id.ledgerId == NOTHING_STORED[0]
+        assert topic.number_of_entries == 2
+
+
+async def test_a_refusal_that_nobody_heard_is_given_again() -> None:
+    """And not for ever that it is not known whether the message is stored; what is on its way or stored is still told
+    apart from what the end of its transaction keeps out."""
+    async with broker_with() as (broker, _):
+        await broker.service.topic(NAME, create=True)
+        deduplication = state(broker)
+        producer = Producer(ProducerIdentity(1, "p"), Connection(), 0)
+        for _ in range(2):
+            assert deduplication.check(batch(producer, 5, 6), (), {0: None, 1: None}) is None
+            assert deduplication.last_sequence_id("p") == -1
+        assert deduplication.check(batch(producer, 5), ()) is None
+        assert deduplication.check(batch(producer, 5, 6), (), {0: None, 1: None}) == [
+            DuplicateStatus.UNKNOWN,
+            DuplicateStatus.NEW,
+        ]
+        deduplication.batch_stored(batch(producer, 5), (0, 0))
+        assert deduplication.check(batch(producer, 5), (), {0: None}) == [DuplicateStatus.STORED]
 
 
 async def test_a_snapshot_holds_what_is_stored_and_not_what_is_on_its_way() -> None:

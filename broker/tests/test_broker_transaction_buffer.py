@@ -199,6 +199,19 @@ async def test_a_transaction_that_its_coordinator_forgot() -> None:
         assert "has been ended" in refused.body.message
 
 
+async def test_with_deduplication_a_late_message_is_refused_each_time_and_a_stored_one_has_its_receipt() -> None:
+    async with transactional(replace(ENABLED, policies=PolicySettings(deduplication=True))) as (_, client):
+        await client.producer(TOPIC)
+        await send(client, 0, transaction=3)
+        await ended(client, 3)
+        for _ in range(2):
+            again, late = await send(client, 0, 1, transaction=3)
+            assert again.name == "SEND_RECEIPT"
+            assert (late.name, late.body.error) == ("SEND_ERROR", pb.NotAllowedError)
+        (receipt,) = await send(client, 1, transaction=4)
+        assert receipt.name == "SEND_RECEIPT"
+
+
 async def test_a_coordinator_that_has_forgotten_nothing_says_so_by_minus_one() -> None:
     """As Apache's does while its transaction 0 is open: an unsigned field with -1 in it."""
     async with transactional() as (broker, client):

@@ -159,6 +159,7 @@ def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> N
         pytest.param(621, id="an append fails while others wait for the topic's first snapshot"),
         pytest.param(3983, id="an acknowledgement comes after the end of its transaction"),
         pytest.param(5407, id="the metadata store is away when the node of a split bundle is to go"),
+        pytest.param(72071, id="a refusal is lost, and whoever sends again is told that nobody knows"),
     ],
 )
 def test_a_seed_that_found_a_mistake_of_a_broker(seed: int) -> None:

@@ -121,13 +121,19 @@ class Deduplication:
             self._idle_since[name] = self._clock.monotonic_seconds()
         self.stored[name] = max(highest, self.stored.get(name, NEVER))
 
-    def check(self, batch: PublishBatch, refused: Container[int]) -> list[DuplicateStatus] | None:
-        """What each SEND of a batch is; None when all are new, as mostly. Those refused already are not looked at."""
+    def check(
+        self, batch: PublishBatch, refused: Container[int], unstorable: Container[int] = ()
+    ) -> list[DuplicateStatus] | None:
+        """What each SEND of a batch is; None when all are new, as mostly. Those refused already are not looked at.
+
+        Those `unstorable` are refused if they are new. They do not count as pushed: whoever did not hear the refusal
+        sends them again, and would else be told for ever that it is not known whether they are stored."""
         if batch.replicated is not None:
-            return self._check_replicated(batch, batch.replicated, refused)
+            return self._check_replicated(batch, batch.replicated, refused, unstorable)
         name = batch.producer.name
-        last = self.pushed.get(name, NEVER)
         stored = self.stored.get(name, NEVER)
+        # What was on its way when something else failed may have been stored since, and is not pushed any more.
+        last = max(self.pushed.get(name, NEVER), stored)
         sequence_ids, highest_ids = batch.sequence_ids, batch.highest_sequence_ids
         statuses: list[DuplicateStatus] | None = None
         for index in range(len(sequence_ids)):
@@ -139,20 +145,26 @@ class Deduplication:
                     statuses = [DuplicateStatus.NEW] * len(sequence_ids)
                 statuses[index] = DuplicateStatus.STORED if sequence_id <= stored else DuplicateStatus.UNKNOWN
                 continue
+            if index in unstorable:
+                continue
             highest = highest_ids[index]
             last = highest if highest > sequence_id else sequence_id
         self.pushed[name] = last
         return statuses
 
     def _check_replicated(
-        self, batch: PublishBatch, messages: list[ReplicatedMessage | None], refused: Container[int]
+        self,
+        batch: PublishBatch,
+        messages: list[ReplicatedMessage | None],
+        refused: Container[int],
+        unstorable: Container[int],
     ) -> list[DuplicateStatus] | None:
         statuses = [DuplicateStatus.NEW] * len(messages)
         by_position = batch.producer.identity.source_positions
         for index, message in enumerate(messages):
             if message is None or message.is_marker:
                 continue
-            if index in refused:
+            if index in refused or index in unstorable:
                 if by_position and message.position is not None:
                     _note_refused(batch.producer, message.position)
             elif by_position:
@@ -226,7 +238,7 @@ class Deduplication:
 
     def last_sequence_id(self, producer_name: str) -> int:
         """The highest one that the producer need not send again; -1 when nothing is known of it."""
-        return self.pushed.get(producer_name, NEVER)
+        return max(self.pushed.get(producer_name, NEVER), self.stored.get(producer_name, NEVER))
 
     def producer_added(self, name: str) -> None:
         """It is connected: what is known of it is kept."""

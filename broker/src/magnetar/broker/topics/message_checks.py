@@ -21,7 +21,7 @@ from magnetar.wire.pulsar.errors import BadMetadata, ServerError
 from magnetar.wire.pulsar.metadata import ABSENT, metadata_bounds, skim, with_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.topics.deduplication import Deduplication
@@ -72,13 +72,17 @@ def publish_checked(
         batch.replicated = [read_replicated(payload) for payload in batch.payloads]
         if batch.producer.identity.source_positions:
             _add_unplaced(batch.replicated, refusals)
-    if deduplication is not None:
-        _add_duplicates(batch, topic_name, deduplication, refusals)
+    unstorable: dict[int, Refusal] = {}
     if buffer is not None:
-        _add_markers(batch, refusals)
-        _add_unnamed(batch, refusals)
+        _add_markers(batch, unstorable)
+        _add_unnamed(batch, unstorable)
     if batch.transactions is not None:
-        _add_ended(batch, batch.transactions, buffer, refusals)
+        _add_ended(batch, batch.transactions, buffer, unstorable)
+    # What is stored has its receipt, also when its transaction has ended since.
+    if deduplication is not None:
+        _add_duplicates(batch, topic_name, deduplication, refusals, unstorable)
+    refusals = unstorable | refusals
+    if batch.transactions is not None:
         _name_transactions(batch, batch.transactions, refusals)
     if batch.replicated is not None and batch.producer.identity.source_positions:
         _answer_by_position(batch, batch.replicated, refusals)
@@ -151,9 +155,13 @@ def _answer_by_position(
 
 
 def _add_duplicates(
-    batch: PublishBatch, topic_name: str, deduplication: Deduplication, refusals: dict[int, Refusal]
+    batch: PublishBatch,
+    topic_name: str,
+    deduplication: Deduplication,
+    refusals: dict[int, Refusal],
+    unstorable: Container[int],
 ) -> None:
-    statuses = deduplication.check(batch, refusals)
+    statuses = deduplication.check(batch, refusals, unstorable)
     if statuses is None:
         return
     name = batch.producer.name
@@ -209,7 +217,6 @@ def _add_ended(
     buffer: TransactionBuffer | None,
     refusals: dict[int, Refusal],
 ) -> None:
-    """After the duplicates: what is stored has its receipt, also when its transaction has ended since."""
     for index, transaction in enumerate(transactions):
         if transaction is None or index in refusals:
             continue
