@@ -378,8 +378,10 @@ def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -
     for event in subscription.events:
         if isinstance(event, Sought):
             waiting = event
-        elif isinstance(event, Delivered) and waiting is not None and _comes_after(event.session, waiting):
+        elif isinstance(event, Delivered) and waiting is not None and _may_come_after(event.session, waiting):
             sought, waiting = waiting, None
+            if not _comes_after(event.session, sought):
+                continue  # It may have been let in behind the seek: then the first entry was its.
             position, session = event.entry.position, event.session
             begin = session.began_at if session.only_reads else sought.at
             if sought.done_at is None or not subscription.same_stretch(topic, session, begin, event.at):
@@ -391,6 +393,11 @@ def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -
                 wrong = position != next((each for each in log if each >= sought.position), position)
             if wrong:
                 yield f"session {session.number} gets {position} first after the seek to {sought.position}"
+
+
+def _may_come_after(session: Session, sought: Sought) -> bool:
+    """Whether a session may have been let in after a seek."""
+    return session.began_at > sought.at if session.only_reads else session.asked_at > sought.at
 
 
 def _comes_after(session: Session, sought: Sought) -> bool:

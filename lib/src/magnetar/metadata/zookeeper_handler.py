@@ -5,11 +5,14 @@ reads the length and the body of each reply by themselves: more than a third of 
 
 It also waits for the first reply on a connection as long as the session lives. A ZooKeeper that starts accepts some
 connections that it never answers (seen with 3.9.5), so here the next one is tried much sooner.
+
+And its thread ends, for good, when a server says what it does not expect: here that ends the connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import select
 import socket
@@ -18,7 +21,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.states import KeeperState
+
+logger: Final = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Read at a time: hundreds of usual replies. A larger one takes several reads."""
@@ -191,3 +200,36 @@ class ZookeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kaz
             self._patience_seconds = 2 * timeout  # kazoo tries the next server, or this one again.
         readable = [reader for reader in readers if reader in buffered or reader.fileno() in ready]
         return readable, [writer for writer in writers if writer.fileno() in ready], []
+
+
+def reconnect_whatever_is_said(client: KazooClient) -> None:
+    """Have a client leave a connection on which the server says what it should not, and connect again, as Java's client
+    does. A server that leaves an answer out was seen with 3.9.5, on a follower whose leader was killed; kazoo's thread
+    ended at the next answer (python-zk/kazoo#254), and the process had no metadata store until it was restarted."""
+    connection = client._connection  # noqa: SLF001
+    connect, read_response = connection._connect_attempt, connection._read_response  # noqa: SLF001
+
+    def read_expected(header: Any, data: bytes, offset: int) -> Any:
+        if not client._pending:  # noqa: SLF001
+            raise ConnectionDropped(f"the server answers request {header.xid}, which was never sent")
+        _, result, xid = client._pending[0]  # noqa: SLF001
+        if xid != header.xid:
+            # While it still waits in the queue: it ends as all others that are under way on this connection.
+            raise ConnectionDropped(f"the server answers request {header.xid} before {xid}")
+        try:
+            return read_response(header, data, offset)
+        except Exception:
+            if result is not None and not result.ready():
+                result.set_exception(ConnectionLoss())
+            raise
+
+    def connect_and_stay(*server: Any) -> Any:
+        try:
+            return connect(*server)
+        except Exception as error:  # noqa: BLE001  (whatever it is, another connection may be better)
+            logger.warning("the connection with ZooKeeper is given up: %r", error)
+            client._session_callback(KeeperState.CONNECTING)  # noqa: SLF001
+            return None
+
+    connection._read_response = read_expected  # noqa: SLF001
+    connection._connect_attempt = connect_and_stay  # noqa: SLF001

@@ -33,7 +33,7 @@ from kazoo.retry import KazooRetry
 from magnetar.core.errors import SettingError
 from magnetar.metadata.silence_limit import SilenceLimit
 from magnetar.metadata.store import NodeChange, Notification, SessionEvent, StoreClosed, StoreUnavailable
-from magnetar.metadata.zookeeper_handler import Result, ZookeeperHandler
+from magnetar.metadata.zookeeper_handler import Result, ZookeeperHandler, reconnect_whatever_is_said
 
 logger: Final = logging.getLogger(__name__)
 
@@ -279,6 +279,7 @@ class ZookeeperSession:
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_noting  # noqa: SLF001
+        reconnect_whatever_is_said(client)
         return client
 
     def _stop_client(self, stopped: asyncio.Event) -> None:
@@ -356,8 +357,11 @@ class ZookeeperSession:
             if future is not None and not future.done():
                 future.set_result(result.value)
             return
+        error = result.exception
+        if not isinstance(error, KazooException):
+            error = StoreUnavailable(f"an answer of ZooKeeper at {self._hosts} cannot be read: {error!r}")
         if future is not None and not future.done():
-            future.set_exception(result.exception)
+            future.set_exception(error)
 
     def _take_turn(self, turn: SessionInput, session_id: int) -> None:
         if self._closed:

@@ -1,0 +1,147 @@
+"""A ZooKeeper that says what it should not: the connection ends, and the next one is as good as any."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from magnetar.metadata.store import SessionEvent, StoreUnavailable
+from magnetar.metadata.zookeeper_session import ZookeeperSession
+
+PING, WATCH_EVENT = -2, -1
+CLOSE, DELETE, GET_DATA = -11, 2, 4
+HEADER = struct.Struct(">iqi")
+DATA_MISSING = b"\0\0\0\x09x"
+"""A value of nine bytes of which one is there."""
+
+Answers = Callable[[int], bytes]
+"""What a server says to the request of this number, frames and all."""
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def answer(number: int, error: int = 0, body: bytes = b"") -> bytes:
+    return frame(HEADER.pack(number, 1, error) + body)
+
+
+class Server:
+    """Answers requests as it is told on its first connection, and well on all others."""
+
+    def __init__(self, nonsense: Answers) -> None:
+        self.connections = 0
+        self._nonsense = nonsense
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        first = self.connections == 1
+        try:
+            await self._read(reader)
+            writer.write(frame(struct.pack(">iiqi16s?", 0, 3000, 7, 16, b"p" * 16, False)))
+            while True:
+                number, kind = struct.unpack_from(">ii", await self._read(reader))
+                if kind in (CLOSE, DELETE, GET_DATA) and first:
+                    writer.write(self._nonsense(number))
+                else:
+                    writer.write(answer(number))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # The client has left.
+        finally:
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        return await reader.readexactly(size)
+
+
+@asynccontextmanager
+async def connected(nonsense: Answers) -> AsyncIterator[tuple[ZookeeperSession, list[Any], Server]]:
+    """A session, what it tells of itself, and its server."""
+    heard: list[Any] = []
+    peer = Server(nonsense)
+    listening = await asyncio.start_server(peer.serve, "127.0.0.1")
+    port = listening.sockets[0].getsockname()[1]
+    session = ZookeeperSession(
+        f"127.0.0.1:{port}",
+        session_timeout_ms=30_000,
+        operation_timeout_ms=30_000,
+        on_notification=heard.append,
+        on_session_event=heard.append,
+    )
+    try:
+        await session.open()
+        yield session, heard, peer
+    finally:
+        await session.close()
+        listening.close()
+
+
+def delete(client: Any) -> Any:
+    return client.delete_async("/node", -1)
+
+
+async def reconnected(heard: list[Any]) -> None:
+    while SessionEvent.RECONNECTED not in heard:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        pytest.param(lambda number: answer(number + 1), id="the answer to a later request"),
+        pytest.param(lambda number: answer(number - 1), id="the answer to an earlier request"),
+        pytest.param(lambda number: answer(number, -7777), id="an error that nobody knows"),
+        pytest.param(lambda _: frame(b"abc"), id="half a header"),
+        pytest.param(lambda _: frame(b""), id="nothing"),
+        pytest.param(lambda _: b"\xff\xff\xff\xff", id="a negative length"),
+        pytest.param(lambda _: frame(HEADER.pack(WATCH_EVENT, 1, 0) + b"\0"), id="half a watch event"),
+    ],
+)
+async def test_a_connection_with_nonsense_is_left_for_another_one(nonsense: Answers) -> None:
+    async with connected(nonsense) as (session, heard, peer), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="went away under a write"):
+            await session.call(delete)
+        await reconnected(heard)
+        await session.call(delete)
+        assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
+        assert peer.connections == 2
+
+
+async def test_what_may_be_repeated_is_asked_again_elsewhere() -> None:
+    async with connected(lambda number: answer(number + 1)) as (session, _, peer), asyncio.timeout(30):
+        await session.call(delete, repeatable=True)
+        assert peer.connections == 2
+
+
+async def test_requests_behind_the_one_that_was_left_out_are_as_uncertain() -> None:
+    async with (
+        connected(lambda number: b"" if number == 1 else answer(number)) as (session, heard, _),
+        asyncio.timeout(30),
+    ):
+        calls = [asyncio.ensure_future(session.call(delete)) for _ in range(3)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(one) for one in results] == [StoreUnavailable] * 3
+        await reconnected(heard)
+        await session.call(delete)
+
+
+async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    async with connected(lambda number: answer(number) + answer(number + 1)) as (session, heard, peer):
+        async with asyncio.timeout(30):
+            await session.call(delete)
+            await reconnected(heard)
+            await session.call(delete)
+        assert peer.connections == 2
+
+
+async def test_an_answer_that_cannot_be_read_is_told_and_the_connection_stays() -> None:
+    async with connected(lambda number: answer(number, body=DATA_MISSING)) as (session, heard, peer):
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="cannot be read"):
+                await session.call(lambda client: client.get_async("/node"), repeatable=True)
+        assert (heard, peer.connections) == ([], 1)
