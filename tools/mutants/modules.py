@@ -137,7 +137,7 @@ PARTS: Final = (
         files(
             "lib/tests",
             *("metadata_etcd_session", "metadata_zookeeper_handler", "metadata_zookeeper", "metadata_rocksdb"),
-            *("metadata_etcd_access", "metadata_silent_servers"),
+            *("metadata_etcd_access", "metadata_silent_servers", "metadata_zookeeper_nonsense"),
         ),
     ),
     Part(
