@@ -29,6 +29,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.net.tls import TlsSettings
 
 
 def test_the_address_is_that_of_the_binary_protocol() -> None:
@@ -72,6 +73,23 @@ def test_tls_of_the_record_is_used_with_its_files() -> None:
     shown = shown_to({"brokerClientTlsEnabled": True, "brokerClientTrustCertsFilePath": "/ca.pem"}, PeerSettings())
     assert shown.tls_enabled
     assert shown.tls.trust_certificates_file == Path("/ca.pem")
+
+
+FILES = {
+    "trust_certificates_file": "brokerClientTrustCertsFilePath",
+    "certificate_file": "brokerClientCertificateFilePath",
+    "key_file": "brokerClientKeyFilePath",
+}
+"""Of `TlsSettings`, and how a record names them."""
+
+
+@pytest.mark.parametrize("one", FILES)
+def test_each_file_that_the_record_leaves_open_is_the_brokers_own(one: str) -> None:
+    paths: dict[str, Any] = {field: Path(f"/own/{field}") for field in FILES}
+    theirs: dict[str, Any] = {**paths, one: Path("/theirs")}
+    for given, expected in (("/theirs", theirs), ("", paths), (None, paths), (7, paths)):
+        record = {"brokerClientTlsEnabled": True, FILES[one]: given}
+        assert shown_to(record, PeerSettings(tls=TlsSettings(**paths))).tls == TlsSettings(**expected)
 
 
 async def test_a_cluster_has_one_client_until_its_record_changes() -> None:
