@@ -169,6 +169,8 @@ async def test_the_client_of_a_cluster_that_is_removed_is_closed() -> None:
     await resources.documents.delete(resources.cluster_path("west"))
     with pytest.raises(NoRemote, match="has no record"):
         await remotes.client("west")
+    with pytest.raises(NoRemote, match="has no serviceUrl"):
+        await remotes.admin("west")
     with pytest.raises(ClientClosed):
         await client.partitions(TopicName.parse("t"))
     await remotes.close()
