@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from random import Random
@@ -28,6 +29,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.net.tls import TlsSettings
 
 
 def test_the_address_is_that_of_the_binary_protocol() -> None:
@@ -71,6 +73,23 @@ def test_tls_of_the_record_is_used_with_its_files() -> None:
     shown = shown_to({"brokerClientTlsEnabled": True, "brokerClientTrustCertsFilePath": "/ca.pem"}, PeerSettings())
     assert shown.tls_enabled
     assert shown.tls.trust_certificates_file == Path("/ca.pem")
+
+
+FILES = {
+    "trust_certificates_file": "brokerClientTrustCertsFilePath",
+    "certificate_file": "brokerClientCertificateFilePath",
+    "key_file": "brokerClientKeyFilePath",
+}
+"""Of `TlsSettings`, and how a record names them."""
+
+
+@pytest.mark.parametrize("one", FILES)
+def test_each_file_that_the_record_leaves_open_is_the_brokers_own(one: str) -> None:
+    paths: dict[str, Any] = {field: Path(f"/own/{field}") for field in FILES}
+    theirs: dict[str, Any] = {**paths, one: Path("/theirs")}
+    for given, expected in (("/theirs", theirs), ("", paths), (None, paths), (7, paths)):
+        record = {"brokerClientTlsEnabled": True, FILES[one]: given}
+        assert shown_to(record, PeerSettings(tls=TlsSettings(**paths))).tls == TlsSettings(**expected)
 
 
 async def test_a_cluster_has_one_client_until_its_record_changes() -> None:
@@ -150,8 +169,50 @@ async def test_the_client_of_a_cluster_that_is_removed_is_closed() -> None:
     await resources.documents.delete(resources.cluster_path("west"))
     with pytest.raises(NoRemote, match="has no record"):
         await remotes.client("west")
+    with pytest.raises(NoRemote, match="has no serviceUrl"):
+        await remotes.admin("west")
     with pytest.raises(ClientClosed):
         await client.partitions(TopicName.parse("t"))
+    await remotes.close()
+
+
+async def test_the_client_of_a_removed_cluster_for_which_nobody_asks_is_closed() -> None:
+    resources = Resources(MemoryMetadataStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    for name in ("west", "north"):
+        await resources.documents.create(resources.cluster_path(name), {"brokerServiceUrl": f"pulsar://{name}:6650"})
+    west, north = await remotes.client("west"), await remotes.client("north")
+    path = resources.cluster_path("west")
+    await resources.documents.update(path, lambda record: {**record, "serviceUrl": "http://west:8080"})
+    pool = west._parts.pool
+    assert not pool._closed, "whoever asks next has another one"
+    await resources.documents.delete(path)
+    await until(lambda: pool._closed)
+    assert await remotes.client("north") is north
+    await remotes.close()
+    assert not remotes._tasks
+
+
+TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"brokerClientTlsEnabled": True, "brokerClientTrustCertsFilePath": "/ca\0.pem"},
+        {"authenticationPlugin": TOKEN_PLUGIN, "authenticationParameters": "token:\ud800"},
+    ],
+    ids=["a zero byte in a path", "half a character in a token"],
+)
+async def test_a_record_with_what_no_file_or_token_can_be_is_told(given: dict[str, object]) -> None:
+    store = MemoryMetadataStore()
+    resources = Resources(store)
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    record = {"serviceUrl": "http://west:8080", "serviceUrlTls": "https://west:8443", **given}
+    await store.put(resources.cluster_path("west"), json.dumps(record).encode())
+    for ask in (remotes.client, remotes.admin):
+        with pytest.raises(NoRemote, match="the record of cluster west names a file or a token that cannot be one"):
+            await ask("west")
     await remotes.close()
 
 

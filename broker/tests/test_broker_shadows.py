@@ -327,6 +327,23 @@ async def test_a_deleted_shadow_leaves_its_source(admin: Admin) -> None:
     assert texts(await (await consumer_of(broker, SOURCE)).messages(3)) == [b"m0", b"m1", b"m2"]
 
 
+@pytest.mark.parametrize("ending", ["", "-partition-0"])
+async def test_no_schema_is_registered_for_a_shadow(admin: Admin, ending: str) -> None:
+    """One of its own would be shown by the brokers that do not serve it, the source's by the one that does."""
+    for name, properties in (("source", {}), ("shadow", NOTED)):
+        if ending:
+            body = {"partitions": 1, "properties": properties}
+            await admin.check(("PUT", f"{BASE}/{name}/partitions", body, 204, None))
+        else:
+            await admin.check(("PUT", f"{BASE}/{name}", properties, 204, None))
+    shadow, source = (f"/admin/v2/schemas/public/default/{name}{ending}/schema" for name in ("shadow", "source"))
+    schema = {"type": "STRING", "schema": "", "properties": {}}
+    status, reason = await admin("POST", shadow, schema)
+    assert (status, "register schemas with its source" in reason) == (405, True)
+    await admin.check(("GET", shadow, None, 404, "Schema not found"))
+    assert (await admin("POST", source, schema))[0] == 200
+
+
 async def test_without_its_source_a_shadow_is_not_served_and_can_be_deleted(admin: Admin) -> None:
     broker = admin.broker
     await make_source(broker, 2)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from magnetar.core.errors import Misuse
 from magnetar.net.connection import (
+    ANSWERS_BEHIND_BYTES_MAX,
     BEHIND_BYTES,
     CAUGHT_UP_BYTES,
     CLOSE_SECONDS_MAX,
@@ -45,6 +47,9 @@ class StuckTransport(asyncio.Transport):
         self.closing = False
         self.aborted = False
         self.reading = True
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -107,6 +112,24 @@ async def test_who_does_not_take_the_last_words_is_cut(connection: Connection, t
     assert transport.aborted
 
 
+async def test_who_says_no_end_is_cut_though_nothing_was_left_to_take(
+    connection: Connection, transport: StuckTransport
+) -> None:
+    """Such as asyncio's TLS, over which a peer hung up while it was not read."""
+    connection.close()
+    await asyncio.sleep(CLOSE_SECONDS_MAX - 1)
+    assert (transport.closing, transport.aborted) == (True, False)
+    await asyncio.sleep(2)
+    assert transport.aborted
+
+
+async def test_a_connection_that_has_ended_is_cut_no_more(connection: Connection, transport: StuckTransport) -> None:
+    connection.close()
+    connection.connection_lost(None)
+    await asyncio.sleep(2 * CLOSE_SECONDS_MAX)
+    assert not transport.aborted
+
+
 class Closing(Mute):
     """A handler that gives a peer up which falls behind."""
 
@@ -117,18 +140,53 @@ class Closing(Mute):
         self.connection.close()
 
 
-async def test_a_handler_may_close_while_the_last_words_are_sent() -> None:
-    class Full(StuckTransport):
-        def write(self, data: bytes | bytearray | memoryview) -> None:
-            super().write(data)
-            made.pause_writing()
+class Full(StuckTransport):
+    """Its peer is behind as soon as anything is written."""
 
+    connection: Connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        super().write(data)
+        self.connection.pause_writing()
+
+
+async def test_a_handler_may_close_while_the_last_words_are_sent() -> None:
     made = Connection(asyncio.get_running_loop(), Closing)
     transport = Full()
+    transport.connection = made
     made.connection_made(transport)
     made.write(b"the end")
     made.close()
     assert (made.closing, transport.closing, transport.unsent_bytes) == (True, True, 7)
+
+
+async def test_a_handler_that_closes_while_the_last_clear_words_are_sent_is_not_upgraded() -> None:
+    made = Connection(asyncio.get_running_loop(), Closing)
+    transport = Full()
+    transport.connection = made
+    made.connection_made(transport)
+    made.write(b"the end")
+    with pytest.raises(Misuse, match="is not open and cannot be upgraded"):
+        made.begin_upgrade()
+    assert (made.closing, transport.closing) == (True, True)
+
+
+async def test_a_peer_that_was_behind_before_tls_is_served_and_read_after_it(
+    connection: Connection, transport: StuckTransport
+) -> None:
+    """The transport below tells TLS that it has caught up, and nobody tells the connection."""
+    connection.write(bytes(BEHIND_BYTES + 1))
+    connection.flush()
+    for _ in range(2):
+        connection.write(bytes(ANSWERS_BEHIND_BYTES_MAX))
+        connection.flush()
+    connection.pause_writing()
+    connection.write(b"one more")
+    assert (connection.throttled, connection.writable) == (True, False)
+    connection.begin_upgrade()
+    secured = StuckTransport()
+    connection.upgraded(secured)
+    assert (connection.throttled, connection.writable, secured.reading) == (False, True, True)
 
 
 async def test_only_pauses_of_its_own_are_counted(connection: Connection, transport: StuckTransport) -> None:

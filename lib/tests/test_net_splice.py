@@ -239,6 +239,11 @@ async def test_what_cannot_be_joined_stays_apart() -> None:
         await asyncio.sleep(0.001)
     with pytest.raises(Misuse):
         Splice(one, other, lambda _: None)
+    begun = await connect("127.0.0.1", server.port, Quiet, 5)
+    begun.close()
+    assert not begun.closed
+    with pytest.raises(Misuse, match="closing"):
+        Splice(one, begun, lambda _: None)
     one.write(b"still here")
     while not any(handler.data for handler in handlers):
         await asyncio.sleep(0.001)

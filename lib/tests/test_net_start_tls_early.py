@@ -36,10 +36,10 @@ class Secured(asyncio.Transport):
 
 
 class Upgraded:
-    """A connection, as far as the upgrade knows it; it closes when it hears `until`."""
+    """A connection, as far as the upgrade knows it; it closes when it hears `until`, and fails at "mistake"."""
 
     def __init__(self, protocol: asyncio.BaseProtocol, until: bytes = b"") -> None:
-        self.closed = False
+        self.closing = False
         self.lost: list[Exception | None] = []
         self.bare = Bare()
         self.heard: list[bytes] = []
@@ -55,9 +55,14 @@ class Upgraded:
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.append(error)
 
+    def abort(self) -> None:
+        self.bare.abort()
+
     def hear(self, data: bytes) -> None:
         self.heard.append(data)
-        self.closed = bool(self._until) and data == self._until
+        self.closing = bool(self._until) and data == self._until
+        if data == b"mistake":
+            raise ValueError("a handler's own")
 
 
 class Plain(asyncio.Protocol):
@@ -116,6 +121,14 @@ async def test_who_has_little_memory_hears_all_of_them_too(monkeypatch: pytest.M
 async def test_who_closes_the_connection_hears_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await upgraded(Plain(), monkeypatch, b"one", b"bye", b"three", until=b"bye")
     assert connection.heard == [b"one", b"bye"]
+
+
+async def test_a_handler_that_fails_at_early_words_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol = Plain()
+    with pytest.raises(ValueError, match="a handler's own"):
+        await upgraded(protocol, monkeypatch, b"one", b"mistake", b"three")
+    assert protocol.connection.heard == [b"one", b"mistake"]
+    assert protocol.connection.bare.aborted
 
 
 @pytest.mark.parametrize("how", ["error", "silence", "nothing"])

@@ -57,7 +57,8 @@ _STORE_TESTS: Final = files(
 )
 _SUBSCRIPTION_TESTS: Final = files(
     "broker/tests",
-    *("broker_dispatch_choosers", "broker_dispatch_edges", "broker_subscription_shared", "broker_subscription_single"),
+    *("broker_dispatch_choosers", "broker_dispatch_consumer", "broker_dispatch_edges"),
+    *("broker_subscription_shared", "broker_subscription_single"),
     *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
     *("broker_policies_dispatch", "broker_topic_faults", "broker_dynamic_dispatch"),
 )
@@ -294,6 +295,7 @@ PARTS: Final = (
         (
             *(
                 "subscriptions/acknowledgement",
+                "dispatch/consumer",
                 "dispatch/pending_acknowledgements",
                 "dispatch/redelivery",
                 "subscriptions/pump",

@@ -198,10 +198,10 @@ class Connection(asyncio.Protocol):
     def begin_upgrade(self) -> asyncio.Transport:
         """Give the transport to whoever puts TLS over it (`net/start_tls.py`), what is in the outbox sent. Until
         `upgraded` what is written waits. `Misuse` when the connection is not open."""
+        self.flush()  # A handler that hears there that its peer falls behind may close it.
         transport = self._transport
         if transport is None or self._state is not ConnectionState.OPEN:
             raise Misuse(f"the connection with {self.peer_address} is not open and cannot be upgraded")
-        self.flush()
         self._become(ConnectionState.UPGRADING)
         self._transport, self._bare = None, transport
         return transport
@@ -219,6 +219,8 @@ class Connection(asyncio.Protocol):
         secured.set_protocol(ReceivingSide(self, self._handler) if receives(self._handler) else self)
         if self._pause_reasons:
             secured.pause_reading()
+        if not self.writable:
+            self.resume_writing()  # The transport below would have told, and tells TLS now.
         self.flush()
 
     @property
@@ -246,8 +248,8 @@ class Connection(asyncio.Protocol):
             if self.closing:
                 return  # A handler that heard there that its peer falls behind has closed it.
             self._become(ConnectionState.CLOSING)
-            if self.unsent_bytes:
-                self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+            # Also with nothing unsent: over TLS asyncio waits for ever for a peer that hung up while it was not read.
+            self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
         elif self._bare is not None:
             self._bare.abort()  # What waits for TLS must not leave without it.
@@ -409,7 +411,8 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._stay_paused)
 
     def _stay_paused(self) -> None:
-        # uvloop begins to read after `connection_made`, whatever it was told in there.
+        # uvloop begins to read after `connection_made`, whatever it was told in there; what has come already is read
+        # once all the same, before this turn.
         if self._pause_reasons and self._transport is not None:
             self._transport.pause_reading()
 

@@ -78,9 +78,9 @@ class Splice:
 
     def __init__(self, near: Connection, far: Connection, on_closed: Callable[[Splice], None]) -> None:
         """Take over two open connections; `on_closed` is called once, when both have ended. `Misuse` when one is
-        closed: the other stays as it was."""
-        if near.closed or far.closed:
-            raise Misuse("a connection that is closed cannot be joined")
+        closing, or closed: the other stays as it was."""
+        if near.closing or far.closing:
+            raise Misuse("a connection that is closing cannot be joined")
         self._on_closed = on_closed
         self.near_address = near.peer_address
         self.far_address = far.peer_address

@@ -39,6 +39,11 @@ async def start_tls(
         raise error from None
     connection.upgraded(secured, make_handler)
     protocol = secured.get_protocol()
-    for data in early.data:
-        if not connection.closed:
+    try:
+        for data in early.data:
+            if connection.closing:
+                break  # It hears nothing more but the end.
             deliver(protocol, data)
+    except BaseException:
+        connection.abort()  # As a loop does after a handler's own failure.
+        raise

@@ -350,7 +350,7 @@ class ProxySession:
             self._hand_over(opened)
 
     def _hand_over(self, opened: ConnectedBroker) -> None:
-        if self.connection.closed or opened.connection.closed or self.state is not ProxySessionState.CONNECTING:
+        if self.connection.closing or opened.connection.closing or self.state is not ProxySessionState.CONNECTING:
             opened.connection.abort()
             self._close()
             return

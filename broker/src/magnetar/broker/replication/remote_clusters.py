@@ -20,6 +20,7 @@ from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import MagnetarError
+from magnetar.metadata.store import NodeChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
     from magnetar.core.clock import Clock
+    from magnetar.metadata.store import Notification
 
 logger: Final = logging.getLogger(__name__)
 
@@ -79,8 +81,16 @@ def _file(record: Mapping[str, Any], name: str) -> Path | None:
     return Path(path) if isinstance(path, str) and path else None
 
 
-def _access(shown: PeerSettings) -> PeerAccess | None:
-    return PeerAccess(shown) if shown.plugin or shown.tls_enabled else None
+def _access(cluster: str, record: Mapping[str, Any], own: PeerSettings) -> PeerAccess | None:
+    """What a cluster is shown; None: nothing, in clear. `NoRemote`, `SettingError`."""
+    shown = shown_to(record, own)
+    if not shown.plugin and not shown.tls_enabled:
+        return None
+    try:
+        return PeerAccess(shown)
+    except ValueError as error:
+        # Zero bytes, and halves of characters.
+        raise NoRemote(f"the record of cluster {cluster} names a file or a token that cannot be one: {error}") from None
 
 
 class RemoteClusters:
@@ -94,6 +104,9 @@ class RemoteClusters:
         self._clients: dict[str, tuple[Mapping[str, Any], PulsarClient]] = {}
         self._lock = asyncio.Lock()
         self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Clients of clusters that were removed, which are being closed."""
+        self._stop_listening = resources.configuration_store.watch(self._take_notification)
 
     async def client(self, cluster: str) -> PulsarClient:
         """The client of a cluster. Raises `NoRemote`, or what the configuration store raises."""
@@ -119,14 +132,14 @@ class RemoteClusters:
     async def admin(self, cluster: str) -> RemoteAdmin:
         """The admin API of a cluster. Raises as `client`."""
         record = await self._resources.documents.get(self._resources.cluster_path(cluster)) or {}
-        access = _access(shown_to(record, self._settings().access.peers))
+        access = _access(cluster, record, self._settings().access.peers)
         url = admin_url_of(cluster, record)
         return RemoteAdmin(cluster, url, *((None, None) if access is None else (access.credentials, access.tls)))
 
     def _make(self, cluster: str, record: Mapping[str, Any]) -> PulsarClient:
         url = service_url_of(cluster, record)
         over_http = url.startswith("http")
-        access = _access(shown_to(record, self._settings().access.peers))
+        access = _access(cluster, record, self._settings().access.peers)
         if url.startswith("pulsar+ssl://") and (access is None or access.tls is None):
             raise NoRemote(f"cluster {cluster} is reached by {url}, and brokerClientTlsEnabled is off")
         shown = (None, None) if access is None else (access.credentials, access.tls)
@@ -143,12 +156,30 @@ class RemoteClusters:
             make_lookup=(lambda pool: HttpLookup(remote, pool, settings, tls=by_tls)) if over_http else None,
         )
 
+    def _take_notification(self, told: Notification) -> None:
+        """A cluster is removed: nobody may ever ask for its client again."""
+        if told.change is not NodeChange.DELETED:
+            return
+        for cluster in [one for one in self._clients if self._resources.cluster_path(one) == told.path]:
+            task = asyncio.get_running_loop().create_task(self._let_go_of_removed(cluster))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _let_go_of_removed(self, cluster: str) -> None:
+        try:
+            await self.client(cluster)  # The store may tell of a change where there was none.
+        except MagnetarError as error:
+            logger.info("connections to cluster %s are closed: %s", cluster, error)
+
     async def close(self) -> None:
         """Close every client."""
         self._closed = True
+        self._stop_listening()
         clients, self._clients = self._clients, {}
         for cluster, (_, client) in clients.items():
             try:
                 await client.close()
             except MagnetarError as error:
                 logger.warning("the client of cluster %s does not close: %s", cluster, error)
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -10,6 +10,7 @@ from magnetar.broker.admin.web.described import takes
 from magnetar.broker.admin.web.documents import policies_of
 from magnetar.broker.admin.web.owners import require_topic_owner
 from magnetar.broker.admin.web.responses import (
+    METHOD_NOT_ALLOWED,
     NOT_FOUND,
     UNPROCESSABLE,
     AdminError,
@@ -84,6 +85,7 @@ class SchemaHandlers(HandlersOfTopics):
         """Add a version, if it is compatible; the same schema again has the version that it had."""
         name = await self._owned(request)
         await policies_of(self._context, name.namespace_name)
+        await self._refuse_for_shadow(name)
         version = await self._registry.put_if_absent(
             name.schema_name, await schema_in(request), await self._strategy(name)
         )
@@ -135,6 +137,11 @@ class SchemaHandlers(HandlersOfTopics):
                 "index": [position_document(position) for position in located.positions],
             }
         )
+
+    async def _refuse_for_shadow(self, name: TopicName) -> None:
+        # Some brokers would show clients this schema, and others the source's, which its messages have.
+        if await self._context.service.shadows.schema_name_elsewhere(name) != name.schema_name:
+            raise AdminError(METHOD_NOT_ALLOWED, f"{name} is a shadow: register schemas with its source")
 
     async def _strategy(self, name: TopicName) -> Strategy:
         """What is in force for the topic, loaded or not."""
