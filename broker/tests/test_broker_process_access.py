@@ -90,6 +90,8 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         ({"authorizationEnabled": "true"}, "authorizationEnabled needs authenticationEnabled"),
         ({"authorizationProvider": "org.example.Mine"}, "org.example.Mine; there is .*PulsarAuthorizationProvider"),
         ({"brokerServicePort": ""}, "brokerServicePort is empty"),
+        ({"webServicePort": "6650"}, "brokerServicePort and webServicePort are both 6650"),
+        ({"controlPort": "8080", "controlHost": "127.0.0.1"}, "webServicePort and controlPort are both 8080"),
         ({"brokerClientTlsEnabledWithKeyStore": "true"}, "brokerClientTlsEnabledWithKeyStore"),
         (
             {**TOKENS, "authenticationProviders": BASIC_PROVIDER, "basicAuthConf": "data:;base64,YQ=="},
