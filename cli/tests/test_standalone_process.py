@@ -249,9 +249,11 @@ def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> N
     assert (valid.returncode, valid.stdout) == (0, "standalone: the settings are valid\n")
     assert "clientLibraryVersionCheckAllowUnversioned is passed over" in valid.stderr
     assert list(tmp_path.iterdir()) == [conf], "nothing was started"
-    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1"]
+    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1", "--set", "=1", "--http-port", "6650"]
     refused = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert refused.returncode == 2
     assert "managedLedgerCacheSizeMB is '-1', and not a number from 0 to 2147483647 of MIB" in refused.stderr
     assert "there is no setting 'maxTenant'; did you mean 'maxTenants'?" in refused.stderr
-    assert "Correct these 2 settings" in refused.stderr
+    assert "--set =1: it must be NAME=VALUE" in refused.stderr
+    assert "brokerServicePort and webServicePort are both 6650" in refused.stderr
+    assert "Correct these 4 settings" in refused.stderr

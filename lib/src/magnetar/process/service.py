@@ -62,7 +62,7 @@ class SettingSources:
         given.add_environment(self.environment)
         for assignment in self.assignments:
             name, equals, value = assignment.partition("=")
-            if not equals:
+            if not equals or not name.strip():
                 given.problem(f"--set {assignment}: it must be NAME=VALUE")
             else:
                 given.add(name.strip(), value, f"--set {name.strip()}")

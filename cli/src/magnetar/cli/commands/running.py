@@ -103,6 +103,10 @@ def guarded() -> Iterator[None]:
         raise typer.Exit(EXIT_FAILED) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except UnicodeEncodeError as error:
+        # Python keeps what a shell gave in another encoding as surrogates, which nothing but a path may have.
+        show_error(f"{error.object!r} is not in UTF-8.", "Correct the option, or use a terminal and a locale of UTF-8.")
+        raise typer.Exit(EXIT_USAGE) from None
     except (MagnetarError, OSError) as error:
         show_error(*explain(error))
         raise typer.Exit(EXIT_USAGE if isinstance(error, SettingError) else EXIT_FAILED) from None
