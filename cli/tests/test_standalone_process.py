@@ -241,6 +241,26 @@ def test_the_age_of_a_process() -> None:
     assert 0 < process_age_seconds() < 24 * 3600
 
 
+def test_two_ports_that_are_the_same_are_refused_before_anything_is_emptied(tmp_path: Path) -> None:
+    kept = tmp_path / "data" / "bookie" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    command = [sys.executable, "-m", "magnetar.cli", "standalone", "--data", str(tmp_path / "data"), "--fresh"]
+    refused = subprocess.run([*command, "--port", "8080"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--port and --http-port are both 8080: each needs a port of its own" in refused.stderr
+    assert kept.exists()
+
+
+def test_who_listens_everywhere_gives_clients_what_they_can_use(start_standalone: Any) -> None:
+    ports = ("--port", "0", "--http-port", "0")
+    standalone = start_standalone("--address", "0.0.0.0", *ports).wait_until_ready()  # noqa: S104
+    assert standalone.service_url.startswith("pulsar://127.0.0.1:")
+    standalone.stop()
+    named = start_standalone("--address", "0.0.0.0", "--set", "advertisedAddress=here.example", *ports)  # noqa: S104
+    assert named.wait_until_ready().service_url.startswith("pulsar://here.example:")
+
+
 def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> None:
     conf = tmp_path / "standalone.conf"
     conf.write_text("maxTenants=5\nclientLibraryVersionCheckAllowUnversioned=true\n")
