@@ -265,7 +265,7 @@ def test_availability_packs_stripes() -> None:
 
 def test_an_index_that_is_in_use_is_not_opened_twice(tmp_path: Path) -> None:
     index = Index(tmp_path, MIB)
-    with pytest.raises(IndexInUse, match="in use by another process.*/LOCK") as refused:
+    with pytest.raises(IndexInUse, match=r"in use by another process.*/LOCK") as refused:
         Index(tmp_path, MIB)
     index.close()
     said, remedy = explain_os_error(refused.value)

@@ -254,10 +254,10 @@ def test_two_ports_that_are_the_same_are_refused_before_anything_is_emptied(tmp_
 
 def test_who_listens_everywhere_gives_clients_what_they_can_use(start_standalone: Any) -> None:
     ports = ("--port", "0", "--http-port", "0")
-    standalone = start_standalone("--address", "0.0.0.0", *ports).wait_until_ready()  # noqa: S104
+    standalone = start_standalone("--address", "0.0.0.0", *ports).wait_until_ready()
     assert standalone.service_url.startswith("pulsar://127.0.0.1:")
     standalone.stop()
-    named = start_standalone("--address", "0.0.0.0", "--set", "advertisedAddress=here.example", *ports)  # noqa: S104
+    named = start_standalone("--address", "0.0.0.0", "--set", "advertisedAddress=here.example", *ports)
     assert named.wait_until_ready().service_url.startswith("pulsar://here.example:")
 
 

@@ -58,9 +58,7 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
 def _refuse_one_port_for_both(settings: StandaloneSettings) -> None:
     # The system lets one process bind it twice; then no client could connect, and nothing would tell.
     if settings.broker_service_port == settings.web_service_port != 0:
-        raise SettingError(
-            f"--port and --http-port are both {settings.web_service_port}: each needs a port of its own"
-        )
+        raise SettingError(f"--port and --http-port are both {settings.web_service_port}: each needs a port of its own")
 
 
 async def _serve(settings: StandaloneSettings) -> None:

@@ -108,9 +108,8 @@ def run(
     from magnetar.standalone.run import run_standalone
     from magnetar.standalone.settings import ADDRESS, SHOWN_OF_ANY, StandaloneSettings
 
-    shown = None if address in SHOWN_OF_ANY else address
     environment = prefixed_environment()
-    if conf is None and not assignments and not environment and not check and shown == address:
+    if not (conf or assignments or environment or check or address in SHOWN_OF_ANY):
         settings = StandaloneSettings(
             data_directory=data,
             address=address if address is not None else ADDRESS,
@@ -126,7 +125,7 @@ def run(
 
     options = settings_given(
         bindAddress=("--address", address),
-        advertisedAddress=("--address", shown),
+        advertisedAddress=("--address", None if address in SHOWN_OF_ANY else address),
         brokerServicePort=("--port", port),
         webServicePort=("--http-port", http_port),
         transactionCoordinatorEnabled=("--transactions", "true" if transactions else None),
