@@ -51,6 +51,26 @@ def test_tls_of_the_control_port_needs_both_files() -> None:
     assert (str(control.tls.key_file), control.token) == ("/k.pem", "secret")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"bookiePort": "3182"}, "bookiePort and controlPort are both 3182"),
+        ({"controlPort": "8000"}, "controlPort and prometheusStatsHttpPort are both 8000"),
+        ({"httpServerEnabled": "true", "httpServerPort": "3181"}, "bookiePort and httpServerPort are both 3181"),
+    ],
+)
+def test_ports_differ(given: dict[str, str], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        node(**given)
+
+
+def test_ports_of_two_addresses_and_free_ones_may_be_the_same() -> None:
+    http = node(controlHost="10.0.0.1", controlPort="8000", prometheusStatsHttpAddress="10.0.0.2").http
+    assert http is not None
+    assert http.port == 8000
+    assert node(bookiePort="0", controlPort="0", prometheusStatsHttpPort="0").bookie.port == 0
+
+
 def test_secrets_are_not_shown() -> None:
     shown = node(controlToken="secret", tlsKeyStorePasswordPath="secret", gcWaitTime="60000").shown
     assert shown["gcWaitTime"] == "60000"

@@ -20,10 +20,11 @@ from magnetar.bookie.storage.entry_log import EntryLogs
 from magnetar.bookie.storage.entry_log_format import EntryDamaged
 from magnetar.bookie.storage.entry_log_note import list_logs
 from magnetar.bookie.storage.index import Index
-from magnetar.bookie.storage.index_database import IndexFailed
+from magnetar.bookie.storage.index_database import IndexFailed, IndexInUse
 from magnetar.bookie.storage.write_cache import WriteCache
 from magnetar.core.disk import SystemDisk, SystemFile
 from magnetar.core.limits import MIB
+from magnetar.process.service import explain_os_error
 from magnetar.wire.bookkeeper.codes import BookieCode, BookieError
 from magnetar.wire.bookkeeper.entry import EntryCodec
 
@@ -260,6 +261,16 @@ def test_availability_packs_stripes() -> None:
     packed = encode_availability([entry_id for entry_id in range(3000) if entry_id % 3 != 2])
     assert len(packed) == 64 + 24
     assert struct.unpack_from(">qqII", packed, 64) == (0, 2997, 2, 3)
+
+
+def test_an_index_that_is_in_use_is_not_opened_twice(tmp_path: Path) -> None:
+    index = Index(tmp_path, MIB)
+    with pytest.raises(IndexInUse, match=r"in use by another process.*/LOCK") as refused:
+        Index(tmp_path, MIB)
+    index.close()
+    said, remedy = explain_os_error(refused.value)
+    assert said.startswith("the index is in use by another process")
+    assert remedy == "Stop that one, or choose other directories."
 
 
 def test_the_index_outlives_a_write_that_failed(tmp_path: Path) -> None:

@@ -89,7 +89,16 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         ({**TOKENS, "tokenSecretKey": ""}, "tokenSecretKey or tokenPublicKey"),
         ({"authorizationEnabled": "true"}, "authorizationEnabled needs authenticationEnabled"),
         ({"authorizationProvider": "org.example.Mine"}, "org.example.Mine; there is .*PulsarAuthorizationProvider"),
+        (
+            {
+                "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+                "brokerClientAuthenticationParameters": "file:///nowhere",
+            },
+            "brokerClientAuthenticationParameters: /nowhere cannot be read",
+        ),
         ({"brokerServicePort": ""}, "brokerServicePort is empty"),
+        ({"webServicePort": "6650"}, "brokerServicePort and webServicePort are both 6650"),
+        ({"controlPort": "8080", "controlHost": "127.0.0.1"}, "webServicePort and controlPort are both 8080"),
         ({"brokerClientTlsEnabledWithKeyStore": "true"}, "brokerClientTlsEnabledWithKeyStore"),
         (
             {**TOKENS, "authenticationProviders": BASIC_PROVIDER, "basicAuthConf": "data:;base64,YQ=="},

@@ -133,6 +133,13 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert len(told) == 10
 
 
+def test_what_only_follows_from_another_mistake_is_not_told() -> None:
+    with pytest.raises(SettingError) as refused:
+        checked(authenticationEnabled="true", authenticationProviders="org.example.Mine", authorizationEnabled="true")
+    assert not isinstance(refused.value, SettingErrors)
+    assert "org.example.Mine; there are" in str(refused.value)
+
+
 async def starts(made: BrokerProcessSettings) -> None:
     """A real broker, which opens a topic; what it refuses then, it refuses in the protocol's words."""
     broker = MemoryBroker(made.broker, ledgers=made.managed, balance=made.balance)

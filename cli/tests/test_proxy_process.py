@@ -128,6 +128,8 @@ def test_who_may_connect_by_pulsars_names() -> None:
         ({"brokerClientAuthenticationPlugin": "com.example.Mine"}, "com.example.Mine"),
         ({"brokerProxyAllowedTargetPorts": "6650-http"}, "6650-http"),
         ({"servicePort": ""}, "nobody could connect"),
+        ({"webServicePort": "6650"}, "servicePort and webServicePort are both 6650"),
+        ({"controlPort": "8080"}, "webServicePort and controlPort are both 8080"),
         ({"servicePort": "65536"}, "65536"),
         ({"tlsCertificateFilePath": "/c.pem"}, "tlsKeyFilePath"),
         ({"tlsProtocols": "SSLv3"}, "SSLv3"),

@@ -241,6 +241,26 @@ def test_the_age_of_a_process() -> None:
     assert 0 < process_age_seconds() < 24 * 3600
 
 
+def test_two_ports_that_are_the_same_are_refused_before_anything_is_emptied(tmp_path: Path) -> None:
+    kept = tmp_path / "data" / "bookie" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    command = [sys.executable, "-m", "magnetar.cli", "standalone", "--data", str(tmp_path / "data"), "--fresh"]
+    refused = subprocess.run([*command, "--port", "8080"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--port and --http-port are both 8080: each needs a port of its own" in refused.stderr
+    assert kept.exists()
+
+
+def test_who_listens_everywhere_gives_clients_what_they_can_use(start_standalone: Any) -> None:
+    ports = ("--port", "0", "--http-port", "0")
+    standalone = start_standalone("--address", "0.0.0.0", *ports).wait_until_ready()
+    assert standalone.service_url.startswith("pulsar://127.0.0.1:")
+    standalone.stop()
+    named = start_standalone("--address", "0.0.0.0", "--set", "advertisedAddress=here.example", *ports)
+    assert named.wait_until_ready().service_url.startswith("pulsar://here.example:")
+
+
 def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> None:
     conf = tmp_path / "standalone.conf"
     conf.write_text("maxTenants=5\nclientLibraryVersionCheckAllowUnversioned=true\n")
@@ -249,9 +269,11 @@ def test_settings_are_checked_and_all_that_is_wrong_is_told(tmp_path: Path) -> N
     assert (valid.returncode, valid.stdout) == (0, "standalone: the settings are valid\n")
     assert "clientLibraryVersionCheckAllowUnversioned is passed over" in valid.stderr
     assert list(tmp_path.iterdir()) == [conf], "nothing was started"
-    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1"]
+    wrong = ["--set", "managedLedgerCacheSizeMB=-1", "--set", "maxTenant=1", "--set", "=1", "--http-port", "6650"]
     refused = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert refused.returncode == 2
     assert "managedLedgerCacheSizeMB is '-1', and not a number from 0 to 2147483647 of MIB" in refused.stderr
     assert "there is no setting 'maxTenant'; did you mean 'maxTenants'?" in refused.stderr
-    assert "Correct these 2 settings" in refused.stderr
+    assert "--set =1: it must be NAME=VALUE" in refused.stderr
+    assert "brokerServicePort and webServicePort are both 6650" in refused.stderr
+    assert "Correct these 4 settings" in refused.stderr

@@ -46,6 +46,12 @@ def test_tokens_by_secret_keys(tmp_path: Path) -> None:
     assert json.loads(said("validate", "-sk", str(key), "-f", str(file)))["sub"] == "a"
 
 
+def test_a_word_that_is_not_in_utf_8_is_refused() -> None:
+    result = tokens("show", "a\udcff")
+    assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+    assert "is not in UTF-8" in result.stderr
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing, no_folder = tmp_path / "missing" / "key", tmp_path / "file" / "key"
     no_folder.parent.touch()

@@ -34,6 +34,18 @@ def test_tokens_as_the_plugin_takes_them(tmp_path: Path) -> None:
         credentials.data()
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "be read: No such file"), (b"\n", "empty"), (b"a=1\nb=2\n", "no token"), (b"a\xff", "no token")],
+)
+def test_a_wrong_file_of_a_token_is_told_at_once(tmp_path: Path, content: bytes | None, told: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingError, match=f"brokerClientAuthenticationParameters: {file} .*{told}"):
+        ClientCredentials("token", f"file://{file}")
+
+
 def test_users_and_certificates() -> None:
     parameters = json.dumps({"userId": "bob", "password": "a:b"})
     basic = ClientCredentials(PACKAGE + "AuthenticationBasic", parameters)

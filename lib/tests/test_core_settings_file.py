@@ -159,11 +159,19 @@ def test_mistakes_say_where_they_are(tmp_path: Path) -> None:
     file.write_text("name=\\uzzzz")
     with pytest.raises(SettingError, match="is damaged: line 1"):
         given_settings.add_file(file)
-    file.write_bytes(b"name=\xff\n")
-    with pytest.raises(SettingError, match="is damaged"):
+    file.write_bytes(b"port=1\nname=\xff\n")
+    with pytest.raises(SettingError, match="is not in UTF-8: look at line 2"):
         given_settings.add_file(file)
     with pytest.raises(SettingError, match="cannot be read: No such file"):
         given_settings.add_file(tmp_path / "none.conf")
+
+
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_bytes(b"\xef\xbb\xbfname=x\r\n")
+    given_settings = GivenSettings(KNOWN)
+    given_settings.add_file(file)
+    assert given_settings.text("name") == "x"
 
 
 def test_a_repeated_name_counts_last_and_is_told(tmp_path: Path) -> None:

@@ -183,8 +183,11 @@ async def test_the_proxy_shows_itself_for_those_whose_credentials_do_not_pass(
     assert (await status_of(client, proxy.web_service_url + PATH))[0] == 401
     assert "brokerClientAuthenticationPlugin and brokerClientAuthenticationParameters must be good" in caplog.text
 
-    gone = BrokerClientSettings(authentication_plugin="token", authentication_parameters=f"file://{tmp_path}/none")
+    own = tmp_path / "own.token"
+    own.write_text("own")
+    gone = BrokerClientSettings(authentication_plugin="token", authentication_parameters=f"file://{own}")
     lost = await guarded(start, broker, anonymous="anybody", broker_client=gone)
+    own.unlink()
     assert await status_of(client, lost.web_service_url + PATH) == (503, "The proxy cannot show itself to brokers")
 
 

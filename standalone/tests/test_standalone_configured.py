@@ -69,6 +69,9 @@ def test_listening_everywhere_tells_clients_an_address_that_they_can_use(tmp_pat
     found = read(tmp_path, "bindAddress=0.0.0.0")
     assert found.configured is not None
     assert found.configured.broker.service_url == "pulsar://127.0.0.1:6650"
+    found = read(tmp_path, "bindAddress=::")
+    assert found.configured is not None
+    assert found.configured.broker.service_url == "pulsar://[::1]:6650"
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""A standalone cluster that does not come up leaves nothing behind."""
+"""How a standalone cluster comes up; one that does not leaves nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
+import aiohttp
 import pytest
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.metadata.store import MetadataStore, StoreUnavailable
@@ -30,3 +32,31 @@ async def test_a_broker_is_closed_when_what_follows_its_start_fails(
         await standalone_cluster.start_cluster(settings)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", ports[0])
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+async def test_both_ports_are_at_an_address_of_ipv6(tmp_path: Path) -> None:
+    settings = StandaloneSettings(
+        data_directory=tmp_path / "data",
+        address="::1",
+        broker_service_port=0,
+        web_service_port=0,
+        persistent_metadata=False,
+    )
+    cluster = await standalone_cluster.start_cluster(settings)
+    try:
+        assert cluster.service_url.startswith("pulsar://[::1]:")
+        assert cluster.admin_url.startswith("http://[::1]:")
+        health = f"{cluster.admin_url}/admin/v2/brokers/health"  # By a message that goes over the other port.
+        async with aiohttp.ClientSession() as session, session.get(health) as answer:
+            assert (answer.status, await answer.text()) == (200, "ok")
+    finally:
+        await cluster.close()

@@ -115,7 +115,7 @@ class StorageTotals:
     write_cache_bytes_max: int
     journal_queue_bytes: int
     entry_log_bytes: int
-    """The bytes of all entry logs together."""
+    """The bytes of all entry logs together, as the last collection has seen them; 0 before the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

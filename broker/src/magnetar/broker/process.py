@@ -87,7 +87,8 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
     broker = given.build(broker)
     if not broker.cluster_name:
         given.problem("clusterName is not set: the cluster that `magnetar init-metadata --cluster` prepared")
-    check_broker(given, broker)
+    control = given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None)
+    check_broker(given, broker, control)
     tell_load_manager(given)
     managed = ManagedLedgerSettings(ensemble_size=REPLICAS, write_quorum=REPLICAS, ack_quorum=REPLICAS)
     metadata = given.attempt(lambda: _metadata(given), NO_METADATA)
@@ -101,7 +102,7 @@ def broker_process_settings(given: GivenSettings) -> BrokerProcessSettings:
         connections=given.build(TcpBookieSettings()),
         bookie_tls=given.attempt(lambda: _bookie_tls(given), None),
         balance=given.build(BalanceSettings()),
-        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
+        control=control,
     )
 
 

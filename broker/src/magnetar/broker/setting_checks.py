@@ -10,9 +10,11 @@ from magnetar.broker.load.broker_report import LOAD_MANAGER_CLASS
 from magnetar.broker.peers.addresses import own_addresses
 from magnetar.broker.policies.offload import of_broker, store_of
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.tls import ServerTls
+from magnetar.process.ports import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 
 logger: Final = logging.getLogger(__name__)
@@ -21,12 +23,13 @@ PROTECTIONS: Final = ("tlsEnabledWithKeyStore", "brokerClientTlsEnabledWithKeySt
 """What this broker cannot do yet; see `refuse_protection`."""
 
 
-def check_broker(given: GivenSettings, broker: BrokerSettings) -> None:
+def check_broker(given: GivenSettings, broker: BrokerSettings, control: ControlSettings | None = None) -> None:
     """Problems of the broker that was made of what was given."""
     refuse_protection(given, PROTECTIONS)
     for look in (_try_authentication, own_addresses, _try_tls, _try_peer_access, _try_offload):
         given.attempt(partial(look, broker), None)
     _refuse_closed_ports(given)
+    _refuse_equal_ports(given, broker, control)
 
 
 def tell_load_manager(given: GivenSettings) -> None:
@@ -49,6 +52,19 @@ def _refuse_closed_ports(given: GivenSettings) -> None:
                 f"{name} is empty, and a port without TLS cannot be switched off here: give it a number and keep "
                 "others from it, such as by bindAddress or by the network's rules"
             )
+
+
+def _refuse_equal_ports(given: GivenSettings, broker: BrokerSettings, control: ControlSettings | None) -> None:
+    host = broker.bind_address
+    ports = [
+        NamedPort("brokerServicePort", host, broker.broker_service_port),
+        NamedPort("brokerServicePortTls", host, broker.broker_service_port_tls),
+        NamedPort("webServicePort", host, broker.web_service_port),
+        NamedPort("webServicePortTls", host, broker.web_service_port_tls),
+    ]
+    if control is not None:
+        ports.append(NamedPort("controlPort", control.host, control.port))
+    refuse_equal_ports(given, ports)
 
 
 def _try_authentication(broker: BrokerSettings) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ _METHODS: Final = {
     "AuthenticationBasic": METHOD_BASIC,
     "AuthenticationTls": METHOD_TLS,
 }
+_TOKEN: Final = re.compile(rb"[!-~]+")
+"""What a header and CONNECT can carry; whether it is good is known to those who are shown it."""
 PARAMETERS: Final = "brokerClientAuthenticationParameters"
 
 
@@ -36,7 +39,8 @@ class ClientCredentials:
     """Credentials of a client, as its plugin's parameters say them."""
 
     def __init__(self, plugin: str = "", parameters: str = "") -> None:
-        """`SettingError` for a plugin that is not known or parameters that it does not take."""
+        """`SettingError` for a plugin that is not known, parameters that it does not take, or a token's file that
+        cannot be used now."""
         name = plugin.rpartition(".")[2]
         method = plugin if plugin in _METHODS.values() else _METHODS.get(name)
         if method is None:
@@ -57,6 +61,7 @@ class ClientCredentials:
     def _take_token(self, parameters: str) -> None:
         if parameters.startswith("file:"):
             self._file = Path(file_of_url(parameters))
+            _look_at_token(self._file)
             return
         text = parameters.removeprefix("token:")
         if parameters.lstrip().startswith("{"):
@@ -84,6 +89,18 @@ class ClientCredentials:
         elif self.method == METHOD_BASIC:
             headers["Authorization"] = "Basic " + base64.b64encode(self.data()).decode()
         return headers
+
+
+def _look_at_token(file: Path) -> None:
+    """A wrong file is told before it is shown to anybody: it may hold what nobody should see."""
+    try:
+        token = file.read_bytes().strip()
+    except OSError as error:
+        raise SettingError(f"{PARAMETERS}: {file} cannot be read: {error.strerror}") from None
+    if not token:
+        raise SettingError(f"{PARAMETERS}: {file} is empty, and should hold a token")
+    if not _TOKEN.fullmatch(token):
+        raise SettingError(f"{PARAMETERS}: {file} holds no token, which is one word without spaces")
 
 
 def _user_and_password(parameters: str) -> bytes:

@@ -154,11 +154,15 @@ class GivenSettings:
     def add_file(self, path: Path) -> None:
         """Take all settings of a properties file. `SettingError`, also when it cannot be read."""
         try:
-            properties = parse_properties(path.read_text(encoding="utf-8"))
+            # Editors of Windows begin a file with a mark of its encoding, which is no part of the first name.
+            properties = parse_properties(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise SettingError(f"the settings file {path} cannot be read: {error.strerror}") from None
-        except (BadProperties, UnicodeDecodeError) as error:
+        except BadProperties as error:
             raise SettingError(f"the settings file {path} is damaged: {error}") from None
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise SettingError(f"the settings file {path} is not in UTF-8: look at line {line}") from None
         seen: dict[str, str] = {}
         for name, value, line in properties:
             where = f"{path}:{line}"
@@ -391,7 +395,15 @@ def _hints(owner: type) -> Mapping[str, Any]:
 
 
 def _replaced(base: T, changes: Mapping[str, Any], refused: Callable[[SettingError], None]) -> T:
-    """With the changes; a part that cannot have its changes stays as it was, and `refused` hears of it."""
+    """With the changes; a part that cannot have its changes stays as it was, and `refused` hears of it. What holds it
+    is not told of then: it may lack only what that part would have said."""
+    whole = True
+
+    def refused_inside(error: SettingError) -> None:
+        nonlocal whole
+        whole = False
+        refused(error)
+
     direct = {path: value for path, value in changes.items() if "." not in path}
     parts: dict[str, dict[str, Any]] = {}
     for path, value in changes.items():
@@ -399,11 +411,12 @@ def _replaced(base: T, changes: Mapping[str, Any], refused: Callable[[SettingErr
         if dot:
             parts.setdefault(part, {})[rest] = value
     for part, inner in parts.items():
-        direct[part] = _replaced(getattr(base, part), inner, refused)
+        direct[part] = _replaced(getattr(base, part), inner, refused_inside)
     try:
         return cast(T, replace(cast(Any, base), **direct)) if direct else base
     except SettingError as error:
-        refused(error)
+        if whole:
+            refused(error)
         return base
 
 

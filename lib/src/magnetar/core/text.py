@@ -1,4 +1,4 @@
-"""Numbers as people read them, in messages and tables."""
+"""Numbers as people read them, in messages and tables, and hosts as URLs have them."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def human_bytes(count: float) -> str:
         count /= 1024
         unit += 1
     return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def host_of_url(host: str) -> str:
+    """A host as it stands in a URL: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -62,7 +62,7 @@ class SettingSources:
         given.add_environment(self.environment)
         for assignment in self.assignments:
             name, equals, value = assignment.partition("=")
-            if not equals:
+            if not equals or not name.strip():
                 given.problem(f"--set {assignment}: it must be NAME=VALUE")
             else:
                 given.add(name.strip(), value, f"--set {name.strip()}")
@@ -189,6 +189,8 @@ def explain_os_error(error: OSError) -> tuple[str, str]:
         return str(error), "The address is none of this machine's: check listeningInterface and bindAddress."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"Not allowed: {error}", "Choose directories and ports that this user may use."
+    if error.errno == errno.EBUSY:
+        return error.strerror or str(error), "Stop that one, or choose other directories."
     if error.errno == errno.EISDIR:
         return f"A directory stands where a file should: {error}", "Put the file back that was there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -13,6 +13,7 @@ from magnetar.auth.credentials import METHOD_NONE
 from magnetar.auth.plugin import ClientCredentials
 from magnetar.core.clock import Clock
 from magnetar.core.errors import SettingError
+from magnetar.core.text import host_of_url
 from magnetar.metadata.store import MetadataStore
 from magnetar.net.connection import Connection, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
@@ -169,7 +170,7 @@ class RunningProxy:
     @property
     def service_url(self) -> str:
         """Where clients connect."""
-        address, settings = self.settings.shown_address, self.settings
+        address, settings = host_of_url(self.settings.shown_address), self.settings
         if settings.service_port is not None:
             return f"pulsar://{address}:{settings.service_port}"
         return f"pulsar+ssl://{address}:{settings.service_port_tls}"
@@ -177,7 +178,7 @@ class RunningProxy:
     @property
     def web_service_url(self) -> str:
         """Where tools connect; empty without an HTTP port."""
-        address, settings = self.settings.shown_address, self.settings
+        address, settings = host_of_url(self.settings.shown_address), self.settings
         if settings.web_service_port is not None:
             return f"http://{address}:{settings.web_service_port}"
         if settings.web_service_port_tls is not None:

@@ -30,7 +30,7 @@ NOBODY: Final = OriginalClient()
 
 
 def own_credentials(settings: BrokerClientSettings) -> ClientCredentials:
-    """The proxy's. `SettingError` for a plugin that is not known or parameters that it does not take."""
+    """The proxy's. `SettingError` as `ClientCredentials`, and for a certificate without TLS."""
     own = ClientCredentials(settings.authentication_plugin, settings.authentication_parameters)
     if own.certificate_files is not None and not settings.tls_enabled:
         raise SettingError("brokerClientAuthenticationPlugin shows a certificate, and tlsEnabledWithBroker is off")

@@ -13,6 +13,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
 from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
+from magnetar.process.ports import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX
@@ -56,11 +57,24 @@ def proxy_process_settings(given: GivenSettings) -> ProxyProcessSettings:
     refuse_protection(given, PROTECTIONS)
     proxy = given.build(ProxySettings(advertised_address=own_address.host_name()))
     given.attempt(lambda: check_settings(proxy, SystemClock()), None)
+    control = given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None)
+    refuse_equal_ports(given, _ports(proxy, control))
     return ProxyProcessSettings(
         metadata=given.attempt(lambda: _metadata(given, proxy), None),
         proxy=proxy,
-        control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
+        control=control,
     )
+
+
+def _ports(proxy: ProxySettings, control: ControlSettings | None) -> list[NamedPort]:
+    host = proxy.bind_address
+    ports = [
+        NamedPort("servicePort", host, proxy.service_port),
+        NamedPort("servicePortTls", host, proxy.service_port_tls),
+        NamedPort("webServicePort", host, proxy.web_service_port),
+        NamedPort("webServicePortTls", host, proxy.web_service_port_tls),
+    ]
+    return ports if control is None else [*ports, NamedPort("controlPort", control.host, control.port)]
 
 
 def _metadata(given: GivenSettings, proxy: ProxySettings) -> MetadataSettings | None:

@@ -28,7 +28,7 @@ from magnetar.process.protection import refuse_protection
 from magnetar.process.service import SettingSources, say, show_setting_errors, tell_about
 from magnetar.process.serving import prepare
 from magnetar.standalone.run import run_standalone
-from magnetar.standalone.settings import ADDRESS, CLUSTER_NAME, COLLECTION, ConfiguredParts, StandaloneSettings
+from magnetar.standalone.settings import CLUSTER_NAME, COLLECTION, SHOWN_OF_ANY, ConfiguredParts, StandaloneSettings
 
 OWN_STORES: Final = (
     "bookkeeperMetadataServiceUri",
@@ -39,9 +39,6 @@ OWN_STORES: Final = (
     "zookeeperServers",
 )
 """Names that ask for a store elsewhere: whoever gives one wants a broker of that cluster."""
-
-
-ANY_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (compared with, not listened on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def standalone_settings(given: GivenSettings, folder: FolderOptions) -> Standalo
             )
     broker = given.build(BrokerSettings(cluster_name=CLUSTER_NAME))
     if given.text_unused("bindAddress") is not None and given.text_unused("advertisedAddress") is None:
-        shown = ADDRESS if broker.bind_address in ANY_ADDRESSES else broker.bind_address
+        shown = SHOWN_OF_ANY.get(broker.bind_address, broker.bind_address)
         broker = replace(broker, advertised_address=shown)
     if broker.read_only.enabled:
         given.problem(

@@ -36,6 +36,7 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
     prepare(log_level)
     raise_limit()
     try:
+        _refuse_one_port_for_both(settings)
         with claimed(settings.data_directory, fresh=fresh):
             CRASHES.record_in(settings.data_directory / CRASH_FOLDER)
             uvloop.run(_serve(settings))
@@ -52,6 +53,12 @@ def run_standalone(settings: StandaloneSettings, *, fresh: bool, log_level: str)
         show_error(*explain_error(error, settings))
         return EXIT_FAILED
     return EXIT_STOPPED
+
+
+def _refuse_one_port_for_both(settings: StandaloneSettings) -> None:
+    # The system lets one process bind it twice; then no client could connect, and nothing would tell.
+    if settings.broker_service_port == settings.web_service_port != 0:
+        raise SettingError(f"--port and --http-port are both {settings.web_service_port}: each needs a port of its own")
 
 
 async def _serve(settings: StandaloneSettings) -> None:

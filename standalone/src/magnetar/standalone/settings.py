@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CLUSTER_NAME: Final = "standalone"
 ADDRESS: Final = "127.0.0.1"
+SHOWN_OF_ANY: Final = {"0.0.0.0": ADDRESS, "::": "::1"}  # noqa: S104  (compared with, not listened on)
+"""All addresses of the machine, and which of them clients are told where nothing else is said."""
 
 COLLECTION: Final = GarbageCollectionSettings(wait_seconds=60.0, disk_almost_full_share=0.95, disk_full_share=0.98)
 """A small store is looked through in milliseconds, so what was deleted need not stay for a quarter of an hour."""

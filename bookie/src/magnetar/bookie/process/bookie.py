@@ -33,6 +33,7 @@ from magnetar.net.tls import TlsSettings, client_tls
 from magnetar.process import own_address
 from magnetar.process.control_settings import ANY_HOST, control_settings
 from magnetar.process.metadata_settings import CONFIG_PATH, MetadataSettings, session_timeout_ms
+from magnetar.process.ports import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import TRY_AGAIN, Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
@@ -112,7 +113,18 @@ def bookie_process_settings(given: GivenSettings) -> BookieProcessSettings:
         control=given.attempt(lambda: control_settings(given, DEFAULT_CONTROL_PORT), None),
         shown=_shown(given),
     )
+    refuse_equal_ports(given, _ports(node))
     return BookieProcessSettings(metadata=given.attempt(lambda: bookkeeper_metadata(given), NO_METADATA), node=node)
+
+
+def _ports(node: NodeSettings) -> list[NamedPort]:
+    ports = [NamedPort("bookiePort", node.bookie.listen_host, node.bookie.port)]
+    if node.control is not None:
+        ports.append(NamedPort("controlPort", node.control.host, node.control.port))
+    if node.http is not None:
+        name = "prometheusStatsHttpPort" if node.http.metrics_only else "httpServerPort"
+        ports.append(NamedPort(name, node.http.host, node.http.port))
+    return ports
 
 
 def bookie_client_tls(given: GivenSettings) -> TlsSettings | None:

@@ -8,6 +8,7 @@ be durable, and has to write it once more.
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import threading
@@ -46,6 +47,13 @@ class IndexUnreadable(IndexFailed):
     """What was read is not what was written, as checksums say."""
 
 
+class IndexInUse(IndexFailed):
+    """Another process holds it."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(errno.EBUSY, f"the index is in use by another process, maybe by this bookie itself: {said}")
+
+
 @contextmanager
 def telling() -> Iterator[None]:
     """Raises what goes wrong inside as `IndexFailed`, but for what has an error of its own."""
@@ -54,6 +62,8 @@ def telling() -> Iterator[None]:
     except (IndexFailed, MagnetarError):
         raise
     except Exception as error:
+        if "/LOCK:" in str(error):
+            raise IndexInUse(str(error)) from error
         failed = IndexUnreadable if "Corruption" in str(error) else IndexFailed
         raise failed(f"index: {error}") from error
 

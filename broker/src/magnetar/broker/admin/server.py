@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.shared_ports import SharedPortSettings
+from magnetar.net.accepting import known_host
 from magnetar.net.http_connections import HttpConnections
 from magnetar.net.tls import ServerTls
 
@@ -87,7 +88,9 @@ class AdminServer:
         return port
 
     def _take(self, port: int, *, tls: bool = False, shared: bool = False) -> int:
-        listening = socket.create_server((self._address, port), backlog=LISTEN_BACKLOG, reuse_port=shared)
+        listening = socket.create_server(
+            (self._address, port), family=_family(self._address), backlog=LISTEN_BACKLOG, reuse_port=shared
+        )
         listening.setblocking(False)
         self._sockets.append(listening)
         if tls:
@@ -151,6 +154,14 @@ class AdminServer:
         for listening in self._sockets:
             tls = self._tls.context if self._tls is not None and listening in self._with_tls else None
             await connections.listen_at(self._runner.server, listening, tls)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """IPv4 where the host has such an address, else IPv6. OSError for a host that is not known."""
+    with known_host(host):
+        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    families = {family for family, *_ in found}
+    return socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
 
 
 def _report(starting: asyncio.Task[None]) -> None:

@@ -30,7 +30,8 @@ ATTEMPTS_MAX: Final = 7
 HEARTBEAT_TENANT: Final = "pulsar"
 SLA_MONITOR_TENANT: Final = "sla-monitor"
 
-_BROKER_ID: Final = re.compile(r"[^:]+:[0-9]+")
+_BROKER_ID: Final = re.compile(r"(?:[^:]+|[0-9A-Fa-f:.]+):[0-9]+")
+"""A host or an address of IPv6, and a port."""
 
 
 class CutUnknown(StoreUnavailable):

@@ -16,6 +16,7 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import MESSAGE_SIZE_BYTES_MAX, MIB, PORT_MAX
 from magnetar.core.setting import check_ranges, part, setting
+from magnetar.core.text import host_of_url
 from magnetar.net.tls import SERVER_TLS_NAMES, TlsSettings
 
 VERSION_PREFIX: Final = "Pulsar Server"
@@ -168,23 +169,27 @@ class BrokerSettings:
         return f"{self.advertised_address}:{self.web_service_port}"
 
     @property
+    def _url_host(self) -> str:
+        return host_of_url(self.advertised_address)
+
+    @property
     def service_url(self) -> str:
         """Where clients find the binary protocol."""
-        return f"pulsar://{self.advertised_address}:{self.broker_service_port}"
+        return f"pulsar://{self._url_host}:{self.broker_service_port}"
 
     @property
     def service_url_tls(self) -> str | None:
         """The URL at which clients find the binary protocol with TLS; None where it is not served with TLS."""
         port = self.broker_service_port_tls
-        return None if port is None else f"pulsar+ssl://{self.advertised_address}:{port}"
+        return None if port is None else f"pulsar+ssl://{self._url_host}:{port}"
 
     @property
     def web_service_url_tls(self) -> str | None:
         """Where tools find the admin API with TLS; None where that is not served."""
         port = self.web_service_port_tls
-        return None if port is None else f"https://{self.advertised_address}:{port}"
+        return None if port is None else f"https://{self._url_host}:{port}"
 
     @property
     def web_service_url(self) -> str:
         """Where tools find the admin API."""
-        return f"http://{self.advertised_address}:{self.web_service_port}"
+        return f"http://{self._url_host}:{self.web_service_port}"

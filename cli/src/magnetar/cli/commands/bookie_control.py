@@ -89,7 +89,7 @@ STATE_LABELS = (
     Column("damage", lambda row: "; ".join(row.limbo.damage)),
     Column("ledgers", lambda row: row.ledgers),
     Column("entries", lambda row: row.entries),
-    Column("entry logs", lambda row: human_bytes(row.entry_log_bytes)),
+    Column("entry logs", lambda row: f"{human_bytes(row.entry_log_bytes)} at the last collection"),
     Column(
         "write cache", lambda row: f"{human_bytes(row.write_cache_bytes)} of {human_bytes(row.write_cache_bytes_max)}"
     ),

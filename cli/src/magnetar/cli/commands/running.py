@@ -7,7 +7,9 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Coroutine, Iterator
 from typing import Final, TypeVar
 
@@ -66,7 +68,28 @@ def complete(work: Coroutine[None, None, T]) -> T:
         # What goes wrong is told once, in words; what the parts below log about it would only hide that.
         logging.getLogger().addHandler(logging.NullHandler())
     with guarded():
-        return uvloop.run(work)
+        return uvloop.run(_interruptible(work))
+
+
+async def _interruptible(work: Coroutine[None, None, T]) -> T:
+    """What the work returns. Ctrl-C cancels it, so that it takes back what it has begun and leaves the terminal as it
+    was; a second one ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return await work  # Signals are the main thread's.
+    loop, task, before = asyncio.get_running_loop(), asyncio.current_task(), signal.getsignal(signal.SIGINT)
+    assert task is not None
+
+    def interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        return await work
+    finally:
+        if loop.remove_signal_handler(signal.SIGINT):
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -80,6 +103,10 @@ def guarded() -> Iterator[None]:
         raise typer.Exit(EXIT_FAILED) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except UnicodeEncodeError as error:
+        # Python keeps what a shell gave in another encoding as surrogates, which nothing but a path may have.
+        show_error(f"{error.object!r} is not in UTF-8.", "Correct the option, or use a terminal and a locale of UTF-8.")
+        raise typer.Exit(EXIT_USAGE) from None
     except (MagnetarError, OSError) as error:
         show_error(*explain(error))
         raise typer.Exit(EXIT_USAGE if isinstance(error, SettingError) else EXIT_FAILED) from None

@@ -38,7 +38,7 @@ SyncOption = Annotated[
 
 
 def _not_empty(value: str | None) -> str | None:
-    """All addresses of the machine are none that clients could be told."""
+    """An empty one would be all addresses of the machine, which is said by 0.0.0.0."""
     if value is not None and not value.strip():
         raise typer.BadParameter("an address or the name of a host is wanted")
     return value
@@ -50,7 +50,8 @@ TransactionsOption = Annotated[
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        help="Address to listen on and to give to clients. \\[default: 127.0.0.1]",
+        help="Address to listen on and to give to clients. 0.0.0.0 listens on all; clients are given --set "
+        "advertisedAddress=HOST, else 127.0.0.1. \\[default: 127.0.0.1]",
         callback=_not_empty,
         rich_help_panel="Network",
     ),
@@ -105,10 +106,10 @@ def run(
       magnetar standalone --conf standalone.conf --set maxMessageSize=1048576
     """
     from magnetar.standalone.run import run_standalone
-    from magnetar.standalone.settings import ADDRESS, StandaloneSettings
+    from magnetar.standalone.settings import ADDRESS, SHOWN_OF_ANY, StandaloneSettings
 
     environment = prefixed_environment()
-    if conf is None and not assignments and not environment and not check:
+    if not (conf or assignments or environment or check or address in SHOWN_OF_ANY):
         settings = StandaloneSettings(
             data_directory=data,
             address=address if address is not None else ADDRESS,
@@ -124,7 +125,7 @@ def run(
 
     options = settings_given(
         bindAddress=("--address", address),
-        advertisedAddress=("--address", address),
+        advertisedAddress=("--address", None if address in SHOWN_OF_ANY else address),
         brokerServicePort=("--port", port),
         webServicePort=("--http-port", http_port),
         transactionCoordinatorEnabled=("--transactions", "true" if transactions else None),

@@ -7,6 +7,7 @@ from typing import Final
 
 from magnetar.core.errors import SettingError
 from magnetar.core.limits import PORT_MAX
+from magnetar.core.text import host_of_url
 
 STEP: Final = 100
 """Between the ports of two processes: Pulsar's usual ports and their neighbours with TLS do not meet."""
@@ -49,4 +50,4 @@ def reached(bind_address: str) -> str:
     """Where this machine reaches what listens at an address."""
     if bind_address in EVERY_ADDRESS:
         return LOOPBACK
-    return f"[{bind_address}]" if ":" in bind_address else bind_address
+    return host_of_url(bind_address)
