@@ -281,6 +281,14 @@ def check_compiled(tree: Tree) -> Iterator[Violation]:
                     yield Violation(module.path, node.lineno, f"{kind} in a compiled module", "wait in a plain module")
 
 
+def check_foreign_frames(tree: Tree) -> Iterator[Violation]:
+    """Nobody takes the frames of another thread: it goes on while they are looked at, and a broker crashed by that."""
+    for module in tree.written_modules():
+        for call in module.nodes.of(ast.Call):
+            if _names(call.func) & {"_current_frames"}:
+                yield Violation(module.path, call.lineno, "frames of another thread", "magnetar.process.thread_stack")
+
+
 def check_hot_lines(tree: Tree) -> Iterator[Violation]:
     """A module that mypyc compiles says so at the end of its docstring, and no other one does."""
     compiled = {Path(module) for module in HOT_MODULES}
@@ -332,6 +340,7 @@ CHECKS: Final[tuple[Callable[[Tree], Iterator[Violation]], ...]] = (
     check_order,
     check_test_names,
     check_compiled,
+    check_foreign_frames,
     check_hot_lines,
     check_section_comments,
     check_loggers,

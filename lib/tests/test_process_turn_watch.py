@@ -9,10 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import uvloop
 from magnetar.core.slow_turns import SlowTurns
+from magnetar.process.thread_stack import FRAMES_MAX, ThreadStack, stack_in
 from magnetar.process.turn_watch import (
     AT_WORK_SECONDS,
     BEAT_SECONDS,
@@ -21,7 +23,6 @@ from magnetar.process.turn_watch import (
     REST_BEATS,
     TOLD_SECONDS,
     TurnWatch,
-    stack_of,
     thread_clock,
 )
 
@@ -42,6 +43,19 @@ class HandLoop(asyncio.BaseEventLoop):
         """Nothing to take out of a heap."""
 
 
+class OneStack(ThreadStack):
+    """Always the same one."""
+
+    def __init__(self) -> None:
+        """No thread."""
+
+    def tell(self) -> str:
+        return "turn (tests/test_process_turn_watch.py:1)"
+
+    def close(self) -> None:
+        """No file."""
+
+
 class Watched:
     """A watch over a loop whose time the test moves on."""
 
@@ -51,7 +65,7 @@ class Watched:
         self.turns = SlowTurns()
         self.loop = HandLoop()
         self.watch = TurnWatch(self.loop, self.turns, lambda: self.now, lambda: self.used)
-        self.watch._thread_id = threading.get_ident()
+        self.watch._stack = OneStack()
         self.watch._note_beat()
 
     def turn(self, seconds: float, *, seen: bool = True) -> None:
@@ -140,16 +154,13 @@ def test_beats_rest_while_there_is_next_to_nothing_to_do(watched: Watched) -> No
     assert watched.watch._timer is None
 
 
-def test_beats_begin_again_when_the_loop_is_at_work(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beats_begin_again_when_the_loop_is_at_work(watched: Watched) -> None:
     beats(watched, 0.0)
     watched.now += 60
-    watched.used += AT_WORK_SECONDS / 2
-    sleeping = sys._getframe()
-    monkeypatch.setattr(watched.watch, "_frame", lambda: sleeping)
-    monkeypatch.setattr("magnetar.process.turn_watch.SLEEPING", {sleeping.f_code.co_name})
-    watched.watch._look_at_rest()
-    watched.used += AT_WORK_SECONDS / 2
-    watched.watch._look_at_rest()
+    for _ in range(2):
+        watched.used += AT_WORK_SECONDS / 2
+        watched.watch._look_at_rest()
+        watched.loop.due()  # type: ignore[operator]
     assert rests(watched), "little work in each look, however much in all"
     watched.used += 2 * AT_WORK_SECONDS
     watched.watch._look_at_rest()
@@ -165,7 +176,12 @@ def test_beats_begin_again_when_the_loop_is_at_work(watched: Watched, monkeypatc
 def test_a_resting_loop_that_waits_for_a_disk_is_at_work(watched: Watched) -> None:
     beats(watched, 0.0)
     watched.watch._look_at_rest()
-    assert not rests(watched), "the innermost function is no selector"
+    assert rests(watched), "it may come to the call yet"
+    watched.watch._look_at_rest()
+    assert not rests(watched)
+    watched.now += 0.2
+    watched.loop.due()  # type: ignore[operator]
+    assert watched.turns.count == 1
 
 
 def test_no_rest_before_a_slow_turn_is_told(watched: Watched) -> None:
@@ -183,7 +199,8 @@ def test_no_rest_before_a_slow_turn_is_told(watched: Watched) -> None:
 
 def test_a_beat_after_the_end_is_none(watched: Watched) -> None:
     beats(watched, 0.0)
-    watched.watch._look_at_rest()
+    for _ in range(2):
+        watched.watch._look_at_rest()
     watched.watch.stop()
     watched.loop.due()  # type: ignore[operator]
     assert watched.watch._timer is None
@@ -260,14 +277,57 @@ def test_a_loop_that_runs_is_watched_from_outside(new_loop: object, caplog: pyte
     assert not [thread for thread in threading.enumerate() if thread.name == "turn-watch"]
 
 
-def test_a_stack_is_told_innermost_first() -> None:
-    def inner() -> str:
-        return stack_of(sys._getframe())
+def waiting(depth: int, begun: threading.Event, over: threading.Event) -> None:
+    if depth:
+        waiting(depth - 1, begun, over)
+    else:
+        begun.set()
+        over.wait()
 
-    assert stack_of(None) == ""
-    first, second, *_ = inner().split(" < ")
-    assert first.startswith("inner (tests/test_process_turn_watch.py:")
-    assert second.startswith("test_a_stack_is_told_innermost_first (")
+
+@contextmanager
+def waiting_thread(depth: int) -> Iterator[ThreadStack]:
+    begun, over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=waiting, args=(depth, begun, over))
+    thread.start()
+    begun.wait()
+    assert thread.ident is not None
+    stack = ThreadStack(thread.ident)
+    yield stack
+    over.set()
+    thread.join()
+    assert stack.tell() == "", "a thread that has ended"
+    stack.close()
+
+
+def test_a_stack_of_another_thread_is_told_innermost_first() -> None:
+    with waiting_thread(2) as stack, waiting_thread(0):
+        for _ in range(2):
+            found = stack.tell().split(" < ")
+            assert [one.partition(" ")[0] for one in found[2:5]] == ["waiting"] * 3, found
+            assert found[2].startswith("waiting (tests/test_process_turn_watch.py:")
+            assert found[-1].startswith("_bootstrap (")
+
+
+def test_only_the_innermost_frames_are_told() -> None:
+    with waiting_thread(50) as stack:
+        assert len(stack.tell().split(" < ")) == FRAMES_MAX
+
+
+def test_a_stack_is_found_among_those_of_all_threads() -> None:
+    text = """Thread 0x00000000000000aa (most recent call first):
+  File "/a/b/other.py", line 1 in other
+
+Current thread 0x00000000000000ab (most recent call first):
+  File "/a/b/c.py", line 7 in f
+  File "<string>", line ??? in <module>
+
+Thread 0x00000000000000ac (most recent call first):
+  File "/a/b/other.py", line 1 in other
+"""
+    assert stack_in(text, "0x00000000000000ab") == "f (b/c.py:7) < <module> (<string>:???)"
+    assert stack_in(text, "0x00000000000000ff") == ""
+    assert stack_in("Thread 0x00000000000000aa (most recent call first):\n  <no Python frame>\n", "0xaa") == ""
 
 
 SERVICE = """

@@ -88,6 +88,7 @@ CASES = [
     (tidy.check_order, {".importlinter": PURE, "tools/a.py": "for x in {1, 2}:\n    print(x)\n"}, "tools/a.py:1"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}async def f() -> None:\n    pass\n"}, f"{COMPILED}:2"),
     (tidy.check_compiled, {COMPILED: f"{GOOD}x = sum(n for n in (1, 2))\n"}, f"{COMPILED}:2"),
+    (tidy.check_foreign_frames, {"tools/a.py": f"{GOOD}import sys\nx = sys._current_frames()\n"}, "tools/a.py:3"),
     (tidy.check_section_comments, {"tools/a.py": f"{GOOD}\n# Reads.\n\nx = 1\n"}, "tools/a.py:3"),
     (tidy.check_section_comments, {"tools/a.py": f"{GOOD}\n# -----\n\nx = 1\n"}, "tools/a.py:3"),
     (tidy.check_hot_lines, {COMPILED: GOOD}, f"{COMPILED}:1"),

@@ -4,8 +4,8 @@ A timer on the loop beats forty times a second. When a beat is late, the turn th
 long. What ran is seen from outside: a thread looks whether a beat is overdue, and if so at the loop's stack. No debug
 mode, nothing per turn.
 
-The beats of a process that has next to nothing to do rest. Only the thread looks on then, ten times a
-second, and the beats begin again when the loop is found at work.
+The beats of a process that has next to nothing to do rest. Only the thread calls the loop then, ten times a second, and
+the beats begin again when the loop is found at work.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Final, NamedTuple
 
 from magnetar.core.slow_turns import SLOW_SECONDS, SLOW_TURNS, SlowTurns
+from magnetar.process.thread_stack import ThreadStack
 
 logger: Final = logging.getLogger(__name__)
 
@@ -42,20 +42,11 @@ RESTING_LOOK_SECONDS: Final = 0.1
 AT_WORK_SECONDS: Final = 0.01
 """Use of the processor between two such looks from which on the loop is at work."""
 
-SLEEPING: Final = frozenset({"select", "run", "run_forever", "run_until_complete"})
-"""Innermost function of a loop that waits for events: the selector's, or the one that runs a loop written in C."""
-
 OVERDUE_SECONDS: Final = 0.05
 """Lateness of a beat from which on the thread looks at the stack, once per beat."""
 
 TOLD_SECONDS: Final = 10.0
 """Between two lines of the log. Slow turns in between are in the next one, with the stack of the longest."""
-
-FRAMES_MAX: Final = 15
-"""Innermost frames that are told: those of our code, and who called it."""
-
-PATH_PARTS: Final = 2
-"""Folders and files of a path that are told: `trimming/choice.py`."""
 
 NOT_SEEN: Final = "what ran was not seen: it never let go of the interpreter"
 
@@ -93,7 +84,10 @@ class TurnWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._thread_id = 0
+        self._stack: ThreadStack | None = None
+        """That of the loop's thread."""
+        self._unanswered = False
+        """The loop has not come to the last call of a look at rest."""
         self._longest: _SlowTurn | None = None
         """Of those that the log does not have yet."""
         self._untold = 0
@@ -101,7 +95,7 @@ class TurnWatch:
 
     def start(self) -> None:
         """Begin to watch the loop of the thread that calls this."""
-        self._thread_id = threading.get_ident()
+        self._stack = ThreadStack(threading.get_ident())
         self._note_beat()
         self._thread = threading.Thread(target=self._look_on, name="turn-watch", daemon=True)
         self._thread.start()
@@ -115,6 +109,9 @@ class TurnWatch:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
         if self._longest is not None:
             self._tell(self._longest)
 
@@ -175,31 +172,31 @@ class TurnWatch:
                 self._look()
 
     def _look_at_rest(self) -> None:
-        """Let the beats begin again if the loop is at work, with one that is due now."""
+        """Let the beats begin again if the loop is at work, with one that is due now: it has used the processor, or
+        did not come to the last call."""
         used_seconds = self._processor_seconds()
-        is_at_work = used_seconds - self._beat_processor_seconds > AT_WORK_SECONDS
-        if not is_at_work:
-            frame = self._frame()
-            is_at_work = frame is not None and frame.f_code.co_name not in SLEEPING
+        is_at_work = self._unanswered or used_seconds - self._beat_processor_seconds > AT_WORK_SECONDS
         self._beat_processor_seconds = used_seconds
         if is_at_work:
             # Nothing on the loop writes any of these while the beats rest.
             self._busy_processor_seconds = used_seconds
             self._beat_seconds = self._now_seconds() - BEAT_SECONDS
-            self._resting = False
+            self._resting = self._unanswered = False
             self._loop.call_soon_threadsafe(self._beat)
+        else:
+            self._unanswered = True
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        """On the loop: it is not stuck."""
+        self._unanswered = False
 
     def _look(self) -> None:
         """See what runs if a beat is overdue, once per beat."""
         beat = self._beat_seconds
         overdue_seconds = self._now_seconds() - beat - BEAT_SECONDS
-        if overdue_seconds > OVERDUE_SECONDS and self._seen[0] != beat:
-            frame = self._frame()
-            self._seen = (beat, stack_of(frame) if frame is not None else NOT_SEEN)
-
-    def _frame(self) -> FrameType | None:
-        """The innermost frame of the loop's thread."""
-        return sys._current_frames().get(self._thread_id)  # noqa: SLF001  (the documented way to a thread's stack)
+        if overdue_seconds > OVERDUE_SECONDS and self._seen[0] != beat and self._stack is not None:
+            self._seen = (beat, self._stack.tell() or NOT_SEEN)
 
 
 def thread_clock() -> Callable[[], float]:
@@ -209,13 +206,3 @@ def thread_clock() -> Callable[[], float]:
         return time.process_time
     clock = time.pthread_getcpuclockid(threading.get_ident())
     return lambda: time.clock_gettime(clock)
-
-
-def stack_of(frame: FrameType | None) -> str:
-    """The innermost frames in one line, the innermost one first."""
-    found: list[str] = []
-    while frame is not None and len(found) < FRAMES_MAX:
-        path = "/".join(frame.f_code.co_filename.split("/")[-PATH_PARTS:])
-        found.append(f"{frame.f_code.co_name} ({path}:{frame.f_lineno})")
-        frame = frame.f_back
-    return " < ".join(found)
