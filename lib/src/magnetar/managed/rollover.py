@@ -1,4 +1,7 @@
-"""When a ledger is full. Pure."""
+"""When a ledger is full. Pure.
+
+Hot: compiled by mypyc (see CONTRIBUTING).
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.bookie.counters import Outcomes
+from magnetar.bookie.outcomes import Outcomes
 from magnetar.core.histogram import QUANTILES, Histogram, Windows
 from prometheus_client.metrics_core import Metric
 

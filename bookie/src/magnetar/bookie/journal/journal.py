@@ -26,11 +26,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from magnetar.bookie.counters import JournalCounters
 from magnetar.bookie.journal import format as journal_format
 from magnetar.bookie.journal import header as journal_header
 from magnetar.bookie.journal.note import NOTE_IDLE_SECONDS, NOTE_SECONDS, EndNote
 from magnetar.bookie.journal.worker import JournalWorker, ended
+from magnetar.bookie.outcomes import JournalCounters
 from magnetar.bookie.settings import JournalSettings
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.disk import Disk, DiskFile

@@ -25,7 +25,7 @@ from magnetar.bookie.autorecovery.auditor.loss_watch import LossWatch
 from magnetar.bookie.autorecovery.auditor.replicas_check import EntryLists, ReplicasCheck
 from magnetar.bookie.autorecovery.registered_bookies import available_bookies, known_bookies, tells_of_bookies
 from magnetar.bookie.autorecovery.underreplication import CHECK_ASKED_FOR_MS, parse_delay
-from magnetar.bookie.counters import Outcomes
+from magnetar.bookie.outcomes import Outcomes
 from magnetar.core.errors import PeerError, Unavailable
 from magnetar.metadata.store import Notification, SessionEvent
 from magnetar.wire.bookkeeper.under_replication import CheckKind
