@@ -251,11 +251,14 @@ class SimulatedMetadata:
 
     def told(self, follower: Follower, notifications: list[Notification]) -> None:
         """A follower: changes can be read there."""
-        if follower is not self._follower:
+        if follower is not self._follower or not self._connected or self._closed or not notifications:
             return
-        if self._connected and not self._closed and notifications and self._service.reachable(self._host):
-            connection = self._connection
+        connection = self._connection
+        if self._service.reachable(self._host):
             self._reply(lambda: self._tell(connection, notifications))
+        else:
+            # What a connection does not deliver ends it: nobody goes on unaware of what was said meanwhile.
+            self._later(self._service.delay_seconds(), lambda: self._lose(connection))
 
     def _tell(self, connection: int, notifications: list[Notification]) -> None:
         if connection == self._connection and self._connected:
@@ -349,6 +352,10 @@ class SimulatedMetadata:
             self._heard_at = self._loop.time()
         elif self._loop.time() - self._heard_at > SESSION_SECONDS:
             self._service.end(self._session_id)
+
+    def _lose(self, connection: int) -> None:
+        if connection == self._connection:
+            self._lose_connection()
 
     def _lose_connection(self) -> None:
         if self._closed or not self._connected:

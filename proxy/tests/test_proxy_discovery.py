@@ -69,6 +69,44 @@ async def test_load_that_brokers_write_is_not_read_again() -> None:
     await store.close()
 
 
+class SlowFirstAnswer(MemoryMetadataStore):
+    """The list of brokers comes late at the first of two requests, as it was when it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.held = asyncio.Event()
+
+    async def children(self, path: str, *, watch: bool = True) -> list[str]:
+        found = await super().children(path, watch=watch)
+        self.asked += 1
+        if self.asked == 1:
+            await self.held.wait()
+        return found
+
+
+async def test_an_older_list_does_not_take_the_place_of_a_newer_one() -> None:
+    """Whoever asks for an unknown broker reads beside the one that follows changes. The older reading could end last,
+    and nothing changed its list any more: no client was served until the next broker came or went."""
+    store = SlowFirstAnswer()
+    watched = WatchedBrokers(store)
+    store.asked = 1
+    await watched.start()
+    store.asked = 0
+    async with asyncio.timeout(30):
+        rereading = asyncio.create_task(watched.reread())
+        while not store.asked:
+            await asyncio.sleep(0.01)
+        await store.put(f"{BROKERS_PATH}/b:1", registration(1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        store.held.set()
+        await rereading
+    await until(watched, 1)
+    await watched.close()
+    await store.close()
+
+
 def test_brokers_that_are_named() -> None:
     named = NamedBrokers(FixedBrokers(service_url="pulsar://a:1,b:2", web_service_url_tls="https://c:3/"))
     plain, tls = BrokerChoice(named, named, tls=False), BrokerChoice(named, named, tls=True)

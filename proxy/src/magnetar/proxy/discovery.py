@@ -192,6 +192,8 @@ class WatchedBrokers:
         self._leaving: Sequence[KnownBroker] = ()
         self._rereading: asyncio.Task[None] | None = None
         self._reread_seconds = float("-inf")
+        self._reading = asyncio.Lock()
+        """One reading at a time: of two the older one could end last, and nothing would change it any more."""
         self._kept = KeptCurrent(store, "brokers", self._refresh, _concerns)
 
     def all(self) -> Sequence[KnownBroker]:
@@ -230,10 +232,11 @@ class WatchedBrokers:
             await asyncio.gather(self._rereading, return_exceptions=True)
 
     async def _refresh(self) -> None:
-        # In this order, as brokers go from one list to the other.
-        found = await self._read(BROKERS_PATH)
-        self._leaving = await self._read(DRAINING_PATH)
-        self._found = found
+        async with self._reading:
+            # In this order, as brokers go from one list to the other.
+            found = await self._read(BROKERS_PATH)
+            self._leaving = await self._read(DRAINING_PATH)
+            self._found = found
 
     async def _read(self, path: str) -> list[KnownBroker]:
         found: list[KnownBroker] = []
