@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -307,6 +309,19 @@ def test_a_stack_of_another_thread_is_told_innermost_first() -> None:
             assert [one.partition(" ")[0] for one in found[2:5]] == ["waiting"] * 3, found
             assert found[2].startswith("waiting (tests/test_process_turn_watch.py:")
             assert found[-1].startswith("_bootstrap (")
+
+
+def test_a_process_that_may_have_no_file_runs_without_stacks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_name: str) -> int:
+        raise OSError(errno.EPERM, "not allowed here")
+
+    monkeypatch.setattr(os, "memfd_create", refused, raising=False)
+    stack = ThreadStack(threading.get_ident())
+    assert stack.tell() == ""
+    stack.close()
+    assert "not allowed here" in caplog.text
 
 
 def test_only_the_innermost_frames_are_told() -> None:

@@ -9,10 +9,13 @@ nothing.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import re
 import tempfile
-from typing import Final
+from typing import IO, Final
+
+logger: Final = logging.getLogger(__name__)
 
 FRAMES_MAX: Final = 15
 """Innermost frames that are told: those of our code, and who called it."""
@@ -37,23 +40,29 @@ class ThreadStack:
 
     def tell(self) -> str:
         """The innermost frames in one line, the innermost one first; empty when there is none to be seen."""
-        os.ftruncate(self._file, 0)
-        os.lseek(self._file, 0, os.SEEK_SET)
-        faulthandler.dump_traceback(self._file, all_threads=True)
-        return stack_in(os.pread(self._file, TEXT_BYTES_MAX, 0).decode(errors="replace"), self._heading)
+        if self._file is None:
+            return ""
+        self._file.seek(0)
+        self._file.truncate()
+        faulthandler.dump_traceback(self._file.fileno(), all_threads=True)
+        return stack_in(os.pread(self._file.fileno(), TEXT_BYTES_MAX, 0).decode(errors="replace"), self._heading)
 
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._file)
+        if self._file is not None:
+            self._file.close()
 
 
-def _file_in_memory() -> int:
-    """Written to as fast on a machine whose disks stand still."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("thread-stack")
-    file, path = tempfile.mkstemp()
-    os.unlink(path)
-    return file
+def _file_in_memory() -> IO[bytes] | None:
+    """Written to as fast on a machine whose disks stand still. None where there is no room for any: a process that is
+    to serve does not fail for that."""
+    try:
+        if hasattr(os, "memfd_create"):
+            return open(os.memfd_create("thread-stack"), "w+b", buffering=0)
+        return tempfile.TemporaryFile(buffering=0)
+    except OSError as error:
+        logger.warning("long turns of the event loop are told without what ran: %s", error)
+        return None
 
 
 def stack_in(text: str, heading: str) -> str:
