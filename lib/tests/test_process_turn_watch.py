@@ -23,6 +23,7 @@ from magnetar.process.turn_watch import (
     NOT_SEEN,
     OVERDUE_SECONDS,
     REST_BEATS,
+    RESTING_LOOK_SECONDS,
     TOLD_SECONDS,
     TurnWatch,
     thread_clock,
@@ -179,11 +180,14 @@ def test_a_resting_loop_that_waits_for_a_disk_is_at_work(watched: Watched) -> No
     beats(watched, 0.0)
     watched.watch._look_at_rest()
     assert rests(watched), "it may come to the call yet"
+    watched.now += RESTING_LOOK_SECONDS
     watched.watch._look_at_rest()
     assert not rests(watched)
-    watched.now += 0.2
+    # A turn of two looks is found: it counts from the call that was not answered.
+    watched.now += 0.001
     watched.loop.due()  # type: ignore[operator]
     assert watched.turns.count == 1
+    assert watched.turns.seconds == pytest.approx(RESTING_LOOK_SECONDS + 0.001)
 
 
 def test_no_rest_before_a_slow_turn_is_told(watched: Watched) -> None:

@@ -14,7 +14,7 @@ from magnetar.control.settings import ControlSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.tls import ServerTls
-from magnetar.process.ports import NamedPort, refuse_equal_ports
+from magnetar.process.port_conflicts import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 
 logger: Final = logging.getLogger(__name__)

@@ -86,8 +86,8 @@ class TurnWatch:
         self._thread: threading.Thread | None = None
         self._stack: ThreadStack | None = None
         """That of the loop's thread."""
-        self._unanswered = False
-        """The loop has not come to the last call of a look at rest."""
+        self._called_seconds: float | None = None
+        """When a look at rest called the loop, which has not answered yet."""
         self._longest: _SlowTurn | None = None
         """Of those that the log does not have yet."""
         self._untold = 0
@@ -172,24 +172,26 @@ class TurnWatch:
                 self._look()
 
     def _look_at_rest(self) -> None:
-        """Let the beats begin again if the loop is at work, with one that is due now: it has used the processor, or
-        did not come to the last call."""
-        used_seconds = self._processor_seconds()
-        is_at_work = self._unanswered or used_seconds - self._beat_processor_seconds > AT_WORK_SECONDS
-        self._beat_processor_seconds = used_seconds
-        if is_at_work:
-            # Nothing on the loop writes any of these while the beats rest.
+        """Let the beats begin again if the loop is at work: it has used the processor, or has not answered the call of
+        the last look. In that case its turn has lasted since then at least, and counts from there."""
+        used_seconds, now = self._processor_seconds(), self._now_seconds()
+        called_seconds = self._called_seconds
+        is_at_work = used_seconds - self._beat_processor_seconds > AT_WORK_SECONDS
+        # Nothing on the loop writes any of these while the beats rest.
+        if called_seconds is None:
+            self._beat_processor_seconds = used_seconds
+        if called_seconds is not None or is_at_work:
             self._busy_processor_seconds = used_seconds
-            self._beat_seconds = self._now_seconds() - BEAT_SECONDS
-            self._resting = self._unanswered = False
+            self._beat_seconds = (now if called_seconds is None else called_seconds) - BEAT_SECONDS
+            self._resting, self._called_seconds = False, None
             self._loop.call_soon_threadsafe(self._beat)
         else:
-            self._unanswered = True
+            self._called_seconds = now
             self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         """On the loop: it is not stuck."""
-        self._unanswered = False
+        self._called_seconds = None
 
     def _look(self) -> None:
         """See what runs if a beat is overdue, once per beat."""

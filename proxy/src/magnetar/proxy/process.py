@@ -13,7 +13,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.process import own_address
 from magnetar.process.control_settings import control_settings
 from magnetar.process.metadata_settings import MetadataSettings, pulsar_metadata
-from magnetar.process.ports import NamedPort, refuse_equal_ports
+from magnetar.process.port_conflicts import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX, STORE_SILENCE_SECONDS_MAX

@@ -33,7 +33,7 @@ from magnetar.net.tls import TlsSettings, client_tls
 from magnetar.process import own_address
 from magnetar.process.control_settings import ANY_HOST, control_settings
 from magnetar.process.metadata_settings import CONFIG_PATH, MetadataSettings, session_timeout_ms
-from magnetar.process.ports import NamedPort, refuse_equal_ports
+from magnetar.process.port_conflicts import NamedPort, refuse_equal_ports
 from magnetar.process.protection import refuse_protection
 from magnetar.process.service import TRY_AGAIN, Service
 from magnetar.process.serving import STORE_SILENCE_SECONDS_MAX
