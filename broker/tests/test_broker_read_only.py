@@ -19,9 +19,12 @@ from magnetar.broker.settings.read_only import ReadOnlySettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received, ShiftedClock
 from magnetar.core.clock import Clock
+from magnetar.core.errors import Unavailable
+from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.following.followed_ledger import FollowedLedger
+from magnetar.managed.following.tail_follower import TailFollower
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -128,6 +131,30 @@ async def test_a_reader_knows_where_the_topic_ends(stage: Stage) -> None:
         published = (await producer.publish(1, first=number))[0]
         last = (await client.request(pb.BaseCommand.GET_LAST_MESSAGE_ID, consumer_id=1)).body.last_message_id
         assert (last.ledgerId, last.entryId) == (published.ledgerId, published.entryId)
+
+
+async def test_who_has_read_more_than_is_shown_is_not_taken_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner is away, and bookies do not vouch for the last entry: a reader that has it waits."""
+    producer = await stage.producer()
+    published = await producer.publish(3)
+    reader = await stage.reader()
+    client = await reader.connect()
+    start = {"durable": False, "initialPosition": EARLIEST, "start_message_id": published[-1]}
+    with monkeypatch.context() as away:
+
+        async def nobody_answers(self: TailFollower) -> Position:
+            raise Unavailable("the owner is away")
+
+        away.setattr(TailFollower, "owner_says", nobody_answers)
+        subscribe = {"topic": TOPIC, "subscription": "r", "consumer_id": 1, "subType": 0, **start}
+        answer = await client.request(pb.BaseCommand.SUBSCRIBE, **subscribe)
+        assert (answer.name, answer.body.error) == ("ERROR", pb.ServiceNotReady)
+        await client.consumer(TOPIC, "another", 2, durable=False, initialPosition=EARLIEST)
+        answer = await client.request(pb.BaseCommand.SEEK, consumer_id=2, message_id=published[-1])
+        assert (answer.name, answer.body.error) == ("ERROR", pb.ServiceNotReady)
+    await client.consumer(TOPIC, "r", **start)
+    await producer.publish(1, first=3)
+    assert payloads(await client.messages(2, permits=100)) == [b"m2", b"m3"]
 
 
 async def test_lookups_lead_to_brokers_that_only_read(stage: Stage) -> None:

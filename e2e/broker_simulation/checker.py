@@ -151,6 +151,15 @@ def readers_hear_of_the_end(topic: TopicHistory) -> Iterator[str]:
             yield f"a reader is told that it is at the end behind {read[-1:]}; {topic.logs[0][-1:]} is the last entry"
 
 
+def the_last_message_is_told(topic: TopicHistory) -> Iterator[str]:
+    """Who asks for the last message hears of one that is not before what was confirmed by then."""
+    told = [(receipt.told_at, receipt.position) for receipt in topic.receipts if receipt.position is not None]
+    for end in topic.ends_told:
+        confirmed = max((position for told_at, position in told if told_at <= end.asked_at), default=(-1, -1))
+        if end.position < confirmed:
+            yield f"{end.broker} says that {end.position} is the last message; {confirmed} was confirmed before"
+
+
 def one_broker_owns_it(topic: TopicHistory) -> Iterator[str]:
     """By the metadata, in the end. Before, a node may stand for a moment of a bundle that was split meanwhile: who has
     claimed it reads the cut after that, and gives it back."""
@@ -166,5 +175,6 @@ TOPIC_RULES: Final[tuple[TopicRule, ...]] = (
     confirmations_follow_time,
     all_read_the_same,
     readers_hear_of_the_end,
+    the_last_message_is_told,
     one_broker_owns_it,
 )

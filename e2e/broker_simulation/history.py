@@ -204,6 +204,14 @@ class SubscriptionHistory:
         return topic.held(session.broker, begin, end)
 
 
+class EndTold(NamedTuple):
+    """A broker has told which message is a topic's last one."""
+
+    position: Position
+    broker: str
+    asked_at: float
+
+
 class CompactedEntry(NamedTuple):
     """An entry that a reader with `readCompacted` has got."""
 
@@ -255,6 +263,8 @@ class TopicHistory:
     """What readers have got, each from its start on."""
     whole: list[list[Entry]] = field(default_factory=list)
     """What readers have got that came to the end when nothing was published any more."""
+    ends_told: list[EndTold] = field(default_factory=list)
+    """To those who asked when nothing went wrong any more, and no transaction hid anything."""
     holders: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     """Which brokers' nodes say that they own the topic's bundle, from which moment on."""
 

@@ -194,8 +194,10 @@ def seeking_one_too_far() -> list[Patch]:
     """A seek leaves out the entry that it names."""
     right = original(seek, "position_of_seek")
 
-    def position_of_seek(topic: PersistentTopic, message_id: Any) -> tuple[Position, list[int] | None]:
-        position, remaining = right(topic, message_id)
+    def position_of_seek(
+        topic: PersistentTopic, message_id: Any, *, knows_end: bool
+    ) -> tuple[Position, list[int] | None]:
+        position, remaining = right(topic, message_id, knows_end=knows_end)
         if topic.ledger.ledgers.contains(position):
             position = topic.ledger.ledgers.next_position(position)
         return position, remaining
@@ -209,8 +211,8 @@ def readers_begin_one_too_late() -> list[Patch]:
     """A reader that comes back begins behind the entry behind its last one."""
     right = original(seek, "reader_start")
 
-    def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
-        position: Position = right(topic, wanted, earliest=earliest)
+    def reader_start(topic: PersistentTopic, wanted: Position, **known: bool) -> Position:
+        position: Position = right(topic, wanted, **known)
         if topic.ledger.ledgers.contains(position):
             position = topic.ledger.ledgers.next_position(topic.ledger.ledgers.next_position(position))
         return position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +25,7 @@ from e2e.broker_simulation.parameters import Parameters, draw_parameters, topic_
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.protocol import Entrances
 from e2e.broker_simulation.read_only.brokers import check_written
+from e2e.broker_simulation.read_only.end_askers import EndAsker
 from e2e.broker_simulation.read_only.witness import BindingsWitness
 from e2e.broker_simulation.readers import Reader
 from e2e.broker_simulation.regions.run import RegionsRun
@@ -220,12 +222,28 @@ class BrokerRun:
             return  # What compaction has to leave is known of keys that are drawn for a producer's whole life.
         await asyncio.sleep(ALONE_SECONDS)
         parameters = replace(self.parameters, entries=LAST_ENTRIES)
+        askers = self._start_end_askers(cluster)
         hosts = []
         for number, topic in enumerate(self.history.topics):
             name = f"last-producer{number}"
             producer = Producer(self._client(cluster, name), topic, name, parameters, Sequence())
             hosts.append(cluster.client(name, producer))
         await self._until_done(hosts, "does not come to an end")
+        for asker in askers:
+            asker.leave_when_done = True
+        await self._until_done(askers.values(), "does not come to an end")
+
+    def _start_end_askers(self, cluster: Cluster) -> dict[EndAsker, Host]:
+        """At brokers that only read. Where there are transactions they may hide what was confirmed."""
+        if self.parameters.transactions is not None:
+            return {}
+        askers = {}
+        for number, topic in enumerate(self.history.topics):
+            name = f"end-asker{number}"
+            reading = Entrances(cluster.reading_names, proxies=False)
+            asker = EndAsker(Client(cluster.world, name, reading, self.history, self._witness), topic, name)
+            askers[asker] = cluster.client(name, asker)
+        return askers
 
     async def _be_late_once_more(self, cluster: Cluster) -> None:
         """At owners that have just come, of transactions that are all over."""
@@ -267,7 +285,9 @@ class BrokerRun:
         client.may_move(reading, read_only.move_share)
         return client
 
-    async def _until_done(self, hosts: list[Host], complaint: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    async def _until_done(
+        self, hosts: Iterable[Host], complaint: str, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         await until_done(self.history, hosts, complaint, patience_seconds)
 
     async def _read_all(self, cluster: Cluster, when: str) -> None:

@@ -20,6 +20,7 @@ from e2e.broker_simulation.history import (
     Content,
     Delivered,
     Ended,
+    EndTold,
     Entry,
     Granted,
     History,
@@ -187,6 +188,10 @@ def reader_misses(story: Story) -> None:
     story.topic.readings = [[story.log[0], story.log[2]]]
 
 
+def end_is_old(story: Story) -> None:
+    story.topic.ends_told.append(EndTold((1, 1), BROKER, asked_at=story.topic.receipts[2].told_at))
+
+
 def two_nodes(story: Story) -> None:
     story.topic.holders.append((3.0, frozenset({BROKER, "broker1"})))
 
@@ -209,6 +214,7 @@ def stuck(story: Story) -> None:
         (two_owners, "broker1 has confirmed p:0 at (1, 0), which was sent after broker0 had confirmed p:2"),
         (changed, "reading 0 has"),
         (reader_misses, "reader 0 has"),
+        (end_is_old, "broker0 says that (1, 1) is the last message; (1, 2) was confirmed before"),
         (two_nodes, "['broker0', 'broker1'] own its bundle"),
         (stuck, "does not come to an end"),
     ],
@@ -217,6 +223,13 @@ def test_what_is_wrong_with_a_topic_is_seen(spoil: Callable[[Story], None], said
     story = Story()
     spoil(story)
     assert any(said in violation for violation in story.violations())
+
+
+def test_the_last_message_may_be_what_was_confirmed_when_it_was_asked_for() -> None:
+    story = Story()
+    told_at = story.topic.receipts[2].told_at
+    story.topic.ends_told += [EndTold((1, 1), BROKER, told_at - 0.1), EndTold((1, 3), BROKER, told_at)]
+    assert not story.violations()
 
 
 def test_a_duplicate_is_wrong_where_there_is_deduplication() -> None:

@@ -180,8 +180,8 @@ def bindings_are_taken_by_force() -> list[Patch]:
 def end_is_not_asked_for() -> list[Patch]:
     """A client that asks for the last message hears of the last one that is shown here."""
 
-    async def learn_end(self: FollowingTopic) -> None:
-        """Nothing."""
+    async def learn_end(self: FollowingTopic) -> bool:
+        return True
 
     return [(FollowingTopic, "learn_end", learn_end)]
 

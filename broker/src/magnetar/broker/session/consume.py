@@ -310,14 +310,15 @@ class ConsumerCommands:
         earliest = request.initialPosition == CommandSubscribe.Earliest
         if not isinstance(topic, PersistentTopic):
             return LATEST
-        await topic.learn_end()
+        knows_end = await topic.learn_end()
         if request.start_message_rollback_duration_sec:
             now_ms = self._session.context.clock.now_ms()
             since_ms = now_ms - 1_000 * request.start_message_rollback_duration_sec
             return await position_of_time(topic, since_ms, compacted=request.read_compacted)
         if not request.durable and request.HasField("start_message_id"):
             wanted = request.start_message_id
-            return reader_start(topic, (signed64(wanted.ledgerId), signed64(wanted.entryId)), earliest=earliest)
+            position = (signed64(wanted.ledgerId), signed64(wanted.entryId))
+            return reader_start(topic, position, earliest=earliest, knows_end=knows_end)
         return EARLIEST if earliest else LATEST
 
     # --- requests about a consumer
@@ -372,9 +373,9 @@ class ConsumerCommands:
         attachment.opened_seconds = KNOWN
         topic, subscription = attachment.topic, attachment.subscription
         if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
-            await topic.learn_end()
+            knows_end = await topic.learn_end()
             if request.HasField("message_id"):
-                position, ack_set = position_of_seek(topic, request.message_id)
+                position, ack_set = position_of_seek(topic, request.message_id, knows_end=knows_end)
             else:
                 compacted = attachment.consumer.identity.read_compacted
                 position = await position_of_time(topic, request.message_publish_time, compacted=compacted)

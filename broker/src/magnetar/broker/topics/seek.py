@@ -18,23 +18,38 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 from magnetar.wire.pulsar.metadata import MessageMetadataView
 
 
-def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool) -> Position:
+def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool, knows_end: bool) -> Position:
     """Where a non-durable cursor begins for a start message id.
 
     Reading begins with the named entry itself; the client drops what precedes its wish (Pulsar
-    `PersistentTopic.getNonDurableSubscription`). -1:-1 is the earliest; past the end counts as not given."""
+    `PersistentTopic.getNonDurableSubscription`). -1:-1 is the earliest; past the end counts as not given: then
+    `earliest` says whether it begins at the first entry, or behind the last one. `PulsarError`: see `_check_known`."""
     ledger_id, entry_id = wanted
     if ledger_id < 0 or entry_id < 0:
         return EARLIEST
     if wanted > topic.ledger.last_confirmed:
+        _check_known(topic, wanted, knows_end=knows_end)
         return EARLIEST if earliest and wanted != LATEST else LATEST
     return wanted
 
 
-def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple[Position, list[int] | None]:
+def _check_known(topic: PersistentTopic, wanted: Position, *, knows_end: bool) -> None:
+    """Who follows a topic whose owner is away may know less of it than a client that has read it elsewhere: it must
+    not be taken back. `PulsarError`: the client asks again, as for a topic that moves."""
+    if not knows_end and wanted < LATEST:
+        ledger_id, entry_id = wanted
+        raise PulsarError(
+            ServerError.SERVICE_NOT_READY,
+            f"{topic.name} is not known up to {ledger_id}:{entry_id} here, and its owner does not answer",
+        )
+
+
+def position_of_seek(
+    topic: PersistentTopic, message_id: MessageIdData, *, knows_end: bool
+) -> tuple[Position, list[int] | None]:
     """The entry that reading goes on with, and what of its batch is still to be delivered (None: all of it).
 
-    Raises `PulsarError` for an ack set that no batch can have."""
+    Raises `PulsarError` for an ack set that no batch can have, and see `_check_known`."""
     words = len(message_id.ack_set)
     if words > ACK_SET_WORDS_MAX:
         raise PulsarError(
@@ -44,6 +59,7 @@ def position_of_seek(topic: PersistentTopic, message_id: MessageIdData) -> tuple
     if position[0] < 0 or position[1] < 0:
         return EARLIEST, None
     if position > topic.ledger.last_confirmed:
+        _check_known(topic, position, knows_end=knows_end)
         return LATEST, None
     return position, list(message_id.ack_set) or None
 

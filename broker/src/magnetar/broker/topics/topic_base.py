@@ -133,8 +133,9 @@ class TopicBase:
         """By which name its schemas are kept."""
         return (self.source or self.name).schema_name
 
-    async def learn_end(self) -> None:
-        """Know everything that was published by now: an owner always does."""
+    async def learn_end(self) -> bool:
+        """Know everything that was published by now: an owner always does. False: nobody could tell."""
+        return True
 
     def leaving(self, subscription: str) -> asyncio.Future[None] | None:
         """Done when a subscription that leaves this broker has left; None: it does not leave."""

@@ -63,15 +63,17 @@ class FollowingTopic(PersistentTopic):
         """Everything up to here may be sent to consumers."""
         return self.ledger.last_confirmed if self.transactions is None else self.transactions.max_read_position
 
-    async def learn_end(self) -> None:
-        """Know everything that the writer has confirmed by now, if it answers. Else what is known stays the end, and is
-        told as that: a consumer that waits hears of the rest later."""
+    async def learn_end(self) -> bool:
+        """Know everything that the writer has confirmed by now, if it answers. Else (False) what is known stays the
+        end, and is told as that: a consumer that waits hears of the rest later."""
         try:
-            await self.ledger.catch_up()
+            knows = await self.ledger.catch_up()
             if self.transactions is not None:
                 await self.transactions.look_to_the_end()
         except MagnetarError as error:
             logger.info("%s: nobody says where it ends now: %s", self.name, error)
+            return False
+        return knows
 
     def maintain_deduplication(self) -> None:
         """Nothing: the writer deduplicates."""
