@@ -348,12 +348,14 @@ class Consumer(Attached):
         assert session is not None
         sought = Sought(session, self.client.now(), EARLIEST)
         self._history.events.append(sought)
+        session.unsubscribed_at = sought.at
         self.client.note("unsubscribes")
         self.client.history.on_moment()
         end_id = self.id
         try:
             await link.ask(lambda request_id: requests.unsubscribe(request_id, end_id))
         except PulsarError as error:
+            session.unsubscribed_at = float("inf")
             self.client.note(f"may not unsubscribe: {error}")
             return
         sought.done_at = self.client.now()

@@ -448,7 +448,7 @@ def exclusive_is_one(subscription: SubscriptionHistory, topic: TopicHistory) -> 
     for event in subscription.events:
         if isinstance(event, Began):
             for other in live:
-                stays = other.ended_at is None or other.closed
+                stays = (other.ended_at is None or other.closed) and event.session.began_at < other.unsubscribed_at
                 if stays and other.broker == event.session.broker:
                     yield f"session {event.session.number} is let in beside session {other.number}"
             live[event.session] = None

@@ -65,6 +65,8 @@ class Session:
     """Ended by the consumer, which was answered; else the broker, or the network, has ended it, or nobody."""
     began_at: float = 0.0
     """When it was told that it is let in."""
+    unsubscribed_at: float = float("inf")
+    """When it asked for the end of the subscription, unless that was refused: others may be let in since."""
 
     @property
     def only_reads(self) -> bool:

@@ -111,7 +111,8 @@ class BrokerRun:
         self._late.drain = True
         await self._until_done(stragglers, "does not come to an end")
         self._transfer.drain = True
-        await self._until_done(transactors, "does not take all that is there", self._transactions_seconds)
+        complaint = "does not take all that is there"
+        await until_done(self.history, transactors, complaint, self._transactions_seconds, self._count_taken)
         await self._until_transactions_are_over(cluster)
         # Whoever has lost its session must have heard of it: until then it answers as if it was the owner.
         await asyncio.sleep(SETTLING_SECONDS)
@@ -260,6 +261,12 @@ class BrokerRun:
         """How long a transaction that is over may be held somewhere."""
         parameters = self.parameters.transactions
         return PATIENCE_SECONDS if parameters is None or parameters.late is None else INQUIRY_SECONDS
+
+    def _count_taken(self) -> int:
+        """How many messages transactors have taken for good."""
+        committed = (one.taken for one in self.history.transactions if one.commit and one.answered)
+        parts = {(part.topic, part.position, index) for taken in committed for part in taken for index in part.indexes}
+        return len(parts | self.history.plain)
 
     async def _until_transactions_are_over(self, cluster: Cluster) -> None:
         """Nothing is held for ever, neither positions nor acknowledgements nor coordinators' records."""

@@ -436,6 +436,14 @@ def test_two_exclusive_consumers() -> None:
     assert "session 1 is let in beside session 0" in story.violations()[0]
 
 
+@pytest.mark.parametrize(("began_at", "wrong"), [(1.0, True), (3.0, False)])
+def test_who_unsubscribes_may_be_followed_before_it_is_told(began_at: float, wrong: bool) -> None:
+    story = Story()
+    story.session().unsubscribed_at = 2.0
+    story.session(link=2).began_at = began_at
+    assert bool(story.violations()) == wrong
+
+
 def test_an_exclusive_consumer_at_a_former_owner() -> None:
     """It may not know yet that it owns the topic no more."""
     story = Story()
