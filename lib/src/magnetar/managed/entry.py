@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.metadata import MessageMetadataView, skim
+from mypy_extensions import mypyc_attr
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """An entry as it is stored: `data` is never changed, and its metadata is parsed at most once for all readers."""
 

@@ -21,6 +21,7 @@ from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 from magnetar.wire.pulsar.varint import read_length, read_tag, read_varint, signed32, skip_value
+from mypy_extensions import mypyc_attr
 
 BROKER_ENTRY_MAGIC: Final = 0x0E02
 CHECKSUM_MAGIC: Final = 0x0E01
@@ -39,6 +40,7 @@ _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 
 
+@mypyc_attr(acyclic=True)
 class MessageMetadataView:
     """The fields of MessageMetadata that a broker acts on. Numbers that were absent are -1, texts are empty."""
 
