@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
 import json
 import os
@@ -204,6 +205,21 @@ def test_bodies() -> None:
     lines = body_lines(bytes(range(20)), BodyFormat.HEX)
     assert lines[0] == "00000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................"
     assert lines[1].split() == ["00000010", "10", "11", "12", "13", "...."]
+
+
+@pytest.mark.parametrize(("columns", "bar"), [(40, False), (100, True)])
+def test_progress_in_a_narrow_terminal_tells_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, columns: int, bar: bool
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("Reading entry logs") as report:
+        report(300, 1_200, "12.log")
+    assert " 300/1200" in terminal.getvalue()
+    assert ("━" in terminal.getvalue()) == bar
 
 
 def test_progress_without_a_terminal_is_silent_at_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,13 @@ def test_an_empty_address(start_standalone: Any) -> None:
     assert "an address or the name of a host is wanted" in standalone.output
 
 
+def test_an_empty_name_of_the_folder(start_standalone: Any) -> None:
+    """It would be the current folder."""
+    standalone = start_standalone("--data", "")
+    assert standalone.wait() == 2
+    assert "the name of a folder is wanted" in standalone.output
+
+
 def test_a_file_in_the_place_of_the_folder(start_standalone: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for data in (tmp_path / "file", tmp_path / "file" / "below"):

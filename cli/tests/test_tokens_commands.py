@@ -124,6 +124,14 @@ def test_what_is_refused(arguments: tuple[str, ...], reason: str) -> None:
     assert reason in " ".join(result.output.split())
 
 
+def test_a_file_in_the_place_of_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "my token"
+    file.write_text(TOKEN)
+    result = tokens("show", str(file), COLUMNS="300", TERMINAL_WIDTH="300")
+    assert result.exit_code == 2
+    assert f"{file} is a file; to read a token from it: --token-file '{file}'" in " ".join(result.output.split())
+
+
 def test_durations() -> None:
     assert [duration_seconds(text) for text in ("5s", "2m", "1h", "3d", "1w", "1Y")] == [
         5,

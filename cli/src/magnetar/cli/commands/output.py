@@ -18,6 +18,8 @@ from magnetar.process.console import DIM, RED, YELLOW, styled
 
 PROGRESS_LINE_SECONDS: Final = 5.0
 """Between two lines of progress where there is no terminal to draw a bar on."""
+WIDTH_WITH_BAR: Final = 80
+"""Of a terminal. In a narrower one numbers would be cut off for the bar and the detail."""
 HEX_BYTES_PER_LINE: Final = 16
 
 
@@ -187,10 +189,21 @@ def progress(title: str) -> Iterator[Report]:
         yield _progress_lines(title)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[detail]}"), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()]
+    if console.width >= WIDTH_WITH_BAR:
+        columns.insert(1, BarColumn())
+        columns.append(TextColumn("{task.fields[detail]}"))
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=None, detail="")
 
         def report(done: int, total: int, detail: str) -> None:

@@ -16,8 +16,24 @@ from magnetar.cli.commands.options import (
     settings_given,
 )
 
+
+def _folder(text: str) -> Path:
+    """An empty one would be the current folder, as where a variable of a script is not set."""
+    if not text.strip():
+        raise typer.BadParameter("the name of a folder is wanted")
+    return Path(text)
+
+
 DataOption = Annotated[
-    Path, typer.Option("--data", "-d", help="Folder for everything that is stored.", rich_help_panel="Storage")
+    Path,
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="PATH",
+        parser=_folder,
+        help="Folder for everything that is stored.",
+        rich_help_panel="Storage",
+    ),
 ]
 FreshOption = Annotated[
     bool,

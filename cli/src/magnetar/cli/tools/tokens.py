@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -99,4 +100,13 @@ def given_token(argument: str | None, file: Path | None, *, stdin: bool) -> str:
         return file.read_text(encoding="utf-8").strip()
     if not argument:
         raise SettingError("no token: give it as an argument, by --token-file, --stdin, or in TOKEN")
+    if _is_file(argument):
+        raise SettingError(f"{argument} is a file; to read a token from it: --token-file {shlex.quote(argument)}")
     return argument.strip()
+
+
+def _is_file(argument: str) -> bool:
+    try:
+        return Path(argument).is_file()
+    except OSError:  # A token is longer than the name of a file may be.
+        return False
