@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ import pytest
 from magnetar.metadata.store import SessionEvent, StoreUnavailable
 from magnetar.metadata.zookeeper_session import ZookeeperSession
 
-PING, WATCH_EVENT = -2, -1
+AUTH, WATCH_EVENT = -4, -1
 CLOSE, DELETE, GET_DATA = -11, 2, 4
 HEADER = struct.Struct(">iqi")
 DATA_MISSING = b"\0\0\0\x09x"
@@ -99,6 +101,8 @@ async def reconnected(heard: list[Any]) -> None:
         pytest.param(lambda _: frame(b"abc"), id="half a header"),
         pytest.param(lambda _: frame(b""), id="nothing"),
         pytest.param(lambda _: b"\xff\xff\xff\xff", id="a negative length"),
+        pytest.param(lambda _: answer(AUTH), id="the credentials are good"),
+        pytest.param(lambda _: answer(AUTH, -115), id="the credentials are bad"),
         pytest.param(lambda _: frame(HEADER.pack(WATCH_EVENT, 1, 0) + b"\0"), id="half a watch event"),
     ],
 )
@@ -110,6 +114,31 @@ async def test_a_connection_with_nonsense_is_left_for_another_one(nonsense: Answ
         await session.call(delete)
         assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
         assert peer.connections == 2
+
+
+async def test_an_answer_that_nobody_could_hold_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(lambda _: b"\x7f\xff\xff\xff") as (session, heard, _), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="went away under a write"):
+            await session.call(delete)
+        await reconnected(heard)
+    assert "the server announces 2147483647 bytes" in caplog.text
+
+
+async def test_names_that_cannot_be_looked_up_now_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the process has no file left to open."""
+    look_up, left = socket.getaddrinfo, [errno.EMFILE, errno.ENOMEM]
+
+    def without_files(*arguments: Any) -> Any:
+        if left:
+            raise OSError(left.pop(), "cannot be had")
+        return look_up(*arguments)
+
+    async with connected(lambda _: frame(b"")) as (session, heard, _), asyncio.timeout(30):
+        monkeypatch.setattr(socket, "getaddrinfo", without_files)
+        with pytest.raises(StoreUnavailable):
+            await session.call(delete)
+        await reconnected(heard)
+        assert not left
 
 
 async def test_what_may_be_repeated_is_asked_again_elsewhere() -> None:
