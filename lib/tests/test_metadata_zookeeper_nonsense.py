@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from magnetar.metadata.store import SessionEvent, StoreUnavailable
+from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import ZookeeperSession
 
 AUTH, WATCH_EVENT = -4, -1
-CLOSE, DELETE, GET_DATA = -11, 2, 4
+CLOSE, DELETE, GET_DATA, MULTI = -11, 2, 4, 14
 HEADER = struct.Struct(">iqi")
 DATA_MISSING = b"\0\0\0\x09x"
 """A value of nine bytes of which one is there."""
@@ -47,7 +48,7 @@ class Server:
             writer.write(frame(struct.pack(">iiqi16s?", 0, 3000, 7, 16, b"p" * 16, False)))
             while True:
                 number, kind = struct.unpack_from(">ii", await self._read(reader))
-                if kind in (CLOSE, DELETE, GET_DATA) and first:
+                if kind in (CLOSE, DELETE, GET_DATA, MULTI) and first:
                     writer.write(self._nonsense(number))
                 else:
                     writer.write(answer(number))
@@ -62,25 +63,33 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(nonsense: Answers) -> AsyncIterator[tuple[ZookeeperSession, list[Any], Server]]:
-    """A session, what it tells of itself, and its server."""
-    heard: list[Any] = []
+async def serving(nonsense: Answers) -> AsyncIterator[tuple[str, Server]]:
+    """Where a server is, and the server."""
     peer = Server(nonsense)
     listening = await asyncio.start_server(peer.serve, "127.0.0.1")
-    port = listening.sockets[0].getsockname()[1]
-    session = ZookeeperSession(
-        f"127.0.0.1:{port}",
-        session_timeout_ms=30_000,
-        operation_timeout_ms=30_000,
-        on_notification=heard.append,
-        on_session_event=heard.append,
-    )
-    try:
-        await session.open()
-        yield session, heard, peer
-    finally:
-        await session.close()
-        listening.close()
+    yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}", peer
+    listening.close()
+
+
+@asynccontextmanager
+async def connected(
+    nonsense: Answers, operation_timeout_ms: int = 30_000
+) -> AsyncIterator[tuple[ZookeeperSession, list[Any], Server]]:
+    """A session, what it tells of itself, and its server."""
+    heard: list[Any] = []
+    async with serving(nonsense) as (hosts, peer):
+        session = ZookeeperSession(
+            hosts,
+            session_timeout_ms=30_000,
+            operation_timeout_ms=operation_timeout_ms,
+            on_notification=heard.append,
+            on_session_event=heard.append,
+        )
+        try:
+            await session.open()
+            yield session, heard, peer
+        finally:
+            await session.close()
 
 
 def delete(client: Any) -> Any:
@@ -174,3 +183,27 @@ async def test_an_answer_that_cannot_be_read_is_told_and_the_connection_stays() 
             with pytest.raises(StoreUnavailable, match="cannot be read"):
                 await session.call(lambda client: client.get_async("/node"), repeatable=True)
         assert (heard, peer.connections) == ([], 1)
+
+
+async def test_a_request_that_is_refused_each_time_ends_with_its_time() -> None:
+    asked: list[int] = []
+
+    def busy(number: int) -> bytes:
+        asked.append(number)
+        return answer(number, -122)
+
+    async with connected(busy, operation_timeout_ms=200) as (session, heard, peer), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="fails each attempt: RequestTimeoutError"):
+            await session.call(delete, repeatable=True)
+        assert len(asked) > 1
+        assert (heard, peer.connections) == ([], 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_a_transaction_with_too_few_or_too_many_results_is_uncertain(count: int) -> None:
+    results = (struct.pack(">i?i", -1, False, -1) + struct.pack(">i", -101)) * count + struct.pack(">i?i", -1, True, -1)
+    async with serving(lambda number: answer(number, body=results)) as (hosts, _), asyncio.timeout(30):
+        store = await ZookeeperMetadataStore.open(f"zk:{hosts}")
+        with pytest.raises(StoreUnavailable, match=f"answers a transaction with {count} results"):
+            await store.put_while_there("/node", b"", 1, ["/other"])
+        await store.close()

@@ -227,6 +227,9 @@ class ZookeeperSession:
                     self._check_open()
                     if not repeatable:
                         raise StoreUnavailable(f"ZooKeeper at {self._hosts} went away under a write") from error
+                    if self._loop.time() >= deadline:
+                        # It may be connected all the while: a server may refuse this request alone, each time.
+                        raise StoreUnavailable(f"ZooKeeper at {self._hosts} fails each attempt: {error!r}") from error
                     # The news that the connection is gone may still be on its way here: do not spin until it comes.
                     await asyncio.sleep(_REPEAT_DELAY_SECONDS)
         finally:
