@@ -412,6 +412,28 @@ def metadata_of(found: Received) -> MessageMetadataView:
 # --- what clients can make grow
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["all are stored", "one is refused"])
+async def test_what_is_written_into_messages_does_not_count_as_brought(*, refused: bool) -> None:
+    """Else each of them would make what the broker holds of publishers less than nothing, and its limit none."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        for number in range(3):
+            other: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 7} if refused and number == 1 else {}
+            client.send(
+                Command.SEND,
+                message(b"m%d" % number, sequence_id=number, **other),
+                producer_id=1,
+                sequence_id=number,
+                txnid_most_bits=0,
+                txnid_least_bits=3,
+            )
+        answers = [await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR")) for _ in range(3)]
+        second = "SEND_ERROR" if refused else "SEND_RECEIPT"
+        assert [one.name for one in answers] == ["SEND_RECEIPT", second, "SEND_RECEIPT"]
+        assert broker.service.limits.publish_buffer.held_bytes == 0
+        await ended(client, 3)
+
+
 async def test_a_coordinator_has_so_many_transactions_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module, "OPEN_MAX", 3)
     async with coordinator_stage() as stage:

@@ -82,11 +82,10 @@ def publish_checked(
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals, unstorable)
     refusals = unstorable | refusals
-    if batch.transactions is not None:
-        _name_transactions(batch, batch.transactions, refusals)
     if batch.replicated is not None and batch.producer.identity.source_positions:
         _answer_by_position(batch, batch.replicated, refusals)
     if not refusals:
+        _name_transactions(batch)
         append(batch)
         return
     producer = batch.producer
@@ -102,6 +101,7 @@ def publish_checked(
         part = batch.part(start, end, sum(_messages_in(payload) for payload in batch.payloads[start:end]))
         producer.batches_pending += 1
         if refusal is None:
+            _name_transactions(part)
             append(part)
         else:
             producer.answer_in_order(part, *refusal)
@@ -227,19 +227,16 @@ def _add_ended(
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
 
 
-def _name_transactions(
-    batch: PublishBatch, transactions: list[tuple[int, int] | None], refusals: dict[int, Refusal]
-) -> None:
+def _name_transactions(batch: PublishBatch) -> None:
     """The Go client names the transaction in SEND alone (pulsar-client-go#1498), and readers and the topic's next
     owner go by the metadata: there it is written, as Java's client does. Apache's broker shows such a message also
-    after an abort."""
-    for index, transaction in enumerate(transactions):
-        if transaction is None or index in refusals:
-            continue
+    after an abort.
+
+    The batch counts as large as it came: of so much is its connection relieved once it is stored."""
+    for index, transaction in enumerate(batch.transactions or ()):
         payload = batch.payloads[index]
-        if _transaction_of(payload) == NO_TRANSACTION:
+        if transaction is not None and _transaction_of(payload) == NO_TRANSACTION:
             batch.payloads[index] = with_transaction(payload, *transaction)
-            batch.size_bytes += len(batch.payloads[index]) - len(payload)
 
 
 def _transaction_of(payload: bytes) -> tuple[int, int] | None:
