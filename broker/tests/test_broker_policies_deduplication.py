@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -92,6 +93,22 @@ async def test_a_batch_counts_by_its_highest_sequence_id() -> None:
         assert [stored(one) for one in await send(client, 1, 2, 3)] == [False, False, True]
         client.send(Command.SEND, content, **fields)
         assert not stored(await client.expect(Command.SEND_RECEIPT))
+
+
+async def test_sequence_ids_are_signed_in_snapshots_and_comparisons() -> None:
+    """As Apache's broker has them. Else one of a client's could not be written into any snapshot, and the topic would
+    not even be unloaded."""
+    minus_one, lowest = (1 << 64) - 1, 1 << 63
+    async with broker_with(deduplication_snapshot_entries=1) as (broker, client), asyncio.timeout(60):
+        assert await opened(client) == -1
+        assert [stored(one) for one in await send(client, lowest, minus_one)] == [True, True]
+        assert [stored(one) for one in await send(client, minus_one)] == [False]
+        assert state(broker).stored == {"p": -1}
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == -1
+        assert [stored(one) for one in await send(client, minus_one, 0, lowest)] == [False, True, False]
+        assert state(broker).stored == {"p": 0}
 
 
 async def test_chunks_of_one_message_share_its_sequence_id() -> None:
