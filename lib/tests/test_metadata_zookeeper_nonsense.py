@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from magnetar.metadata import zookeeper_session
 from magnetar.metadata.store import SessionEvent, StoreUnavailable
 from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import ZookeeperSession
@@ -196,6 +197,28 @@ async def test_a_request_that_is_refused_each_time_ends_with_its_time() -> None:
         with pytest.raises(StoreUnavailable, match="fails each attempt: RequestTimeoutError"):
             await session.call(delete, repeatable=True)
         assert len(asked) > 1
+        assert (heard, peer.connections) == ([], 1)
+
+
+async def test_what_a_server_has_no_time_for_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what changes something: it was not looked at."""
+    monkeypatch.setattr(zookeeper_session, "_THROTTLED_DELAY_SECONDS", 0.01)
+    asked: list[int] = []
+
+    def throttle(number: int) -> bytes:
+        asked.append(number)
+        return answer(number, -127 if len(asked) < 3 else 0)
+
+    async with connected(throttle) as (session, heard, peer), asyncio.timeout(30):
+        await session.call(delete)
+        assert (len(asked), heard, peer.connections) == (3, [], 1)
+
+
+async def test_a_server_that_never_has_time_is_unavailable() -> None:
+    async with connected(lambda number: answer(number, -127), operation_timeout_ms=100) as (session, heard, peer):
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="has too much to do"):
+                await session.call(delete)
         assert (heard, peer.connections) == ([], 1)
 
 
