@@ -192,6 +192,21 @@ async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected(
         assert [stored(one) for one in await send(client, 1, 2)] == [False, True]
 
 
+async def test_a_producer_whose_old_connection_ends_late_is_not_forgotten_while_it_is_connected() -> None:
+    async with broker_with(deduplication_forget_seconds=1_000) as (broker, client):
+        await opened(client)
+        later = await broker.connect()
+        body = await later.producer(TOPIC, 1, producer_name="p", user_provided_producer_name=False, epoch=1)
+        assert body.last_sequence_id == -1
+        await send(later, 0, 1)
+        await client.close()
+        while broker.service.limits.connections.total > 1:
+            await later.round_trip()
+        broker.service.clock.advance(2_000)
+        await broker.service.upkeep.check_now("deduplication")
+        assert [stored(one) for one in await send(later, 1, 2)] == [False, True]
+
+
 async def test_namespaces_and_topics_switch_it_on_and_off() -> None:
     async with broker_with(deduplication=False) as (broker, client):
         await opened(client)
