@@ -285,6 +285,8 @@ class Deduplication:
     def _persisted(self, error: MagnetarError | None) -> None:
         if error is not None:
             logger.warning("%s: no deduplication snapshot now, the next one may be: %s", self._ledger.name, error)
+        else:
+            self._ledger.trim_later()  # What the snapshot tells of was kept until now.
 
 
 class DeduplicatedTopic(Protocol):
