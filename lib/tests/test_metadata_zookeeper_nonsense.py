@@ -151,6 +151,12 @@ async def test_names_that_cannot_be_looked_up_now_are_looked_up_again(monkeypatc
         assert not left
 
 
+async def test_what_no_host_can_be_called_is_told_without_a_trace() -> None:
+    """A thread that ends by an error fails this test."""
+    with pytest.raises(StoreUnavailable, match=r"no ZooKeeper answers at a\.\.b:2181"):
+        await ZookeeperMetadataStore.open("zk:a..b:2181", operation_timeout_ms=100)
+
+
 async def test_what_may_be_repeated_is_asked_again_elsewhere() -> None:
     async with connected(lambda number: answer(number + 1)) as (session, _, peer), asyncio.timeout(30):
         await session.call(delete, repeatable=True)

@@ -262,14 +262,14 @@ def _refuse_what_nobody_asked_for(connection: Any) -> None:
 
 
 def _look_up_hosts_again(connection: Any) -> None:
-    """Looking up the hosts' names fails without being an answer where the process has no file left to open. For kazoo's
-    thread that is the end."""
+    """Looking up the hosts' names fails without being an answer where the process has no file left to open, or for what
+    no host can be called. For kazoo's thread that is the end."""
     look_up = connection._expand_client_hosts  # noqa: SLF001
 
     def look_up_or_wait() -> Any:
         try:
             return look_up()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             logger.warning("the hosts of ZooKeeper cannot be looked up now: %s", error)
             return []
 
