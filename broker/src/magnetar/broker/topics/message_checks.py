@@ -74,11 +74,12 @@ def publish_checked(
             _add_unplaced(batch.replicated, refusals)
     unstorable: dict[int, Refusal] = {}
     if buffer is not None:
-        _add_markers(batch, unstorable)
-        _add_unnamed(batch, unstorable)
+        _add_markers(batch, refusals)
+        _add_unnamed(batch, refusals)
     if batch.transactions is not None:
-        _add_ended(batch, batch.transactions, buffer, unstorable)
-    # What is stored has its receipt, also when its transaction has ended since.
+        _add_ended(batch, batch.transactions, buffer, refusals, unstorable)
+    # What is stored has its receipt, also when its transaction has ended since. What is never stored has none: once a
+    # later message is, its sequence id alone would look like that of a duplicate to whoever did not hear the refusal.
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals, unstorable)
     refusals = unstorable | refusals
@@ -216,15 +217,17 @@ def _add_ended(
     transactions: list[tuple[int, int] | None],
     buffer: TransactionBuffer | None,
     refusals: dict[int, Refusal],
+    unstorable: dict[int, Refusal],
 ) -> None:
+    """`unstorable` are those that may have been stored before, which deduplication can tell."""
     for index, transaction in enumerate(transactions):
         if transaction is None or index in refusals:
             continue
         text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
-        if not text and _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
-            text = OTHER_TRANSACTION
         if text:
-            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+            unstorable[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+        elif _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
+            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, OTHER_TRANSACTION)
 
 
 def _name_transactions(batch: PublishBatch) -> None:
