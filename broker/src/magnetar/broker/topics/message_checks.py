@@ -114,13 +114,20 @@ def _refusals(batch: PublishBatch, policies: EffectivePolicies) -> dict[int, Ref
     size_bytes_max = policies.message_size_bytes_max
     delay_ms_max = policies.delay_ms_max if policies.delayed_delivery else 0
     for index, payload in enumerate(batch.payloads):
-        if 0 < size_bytes_max < len(payload) and not batch.has_chunks:
+        if 0 < size_bytes_max < len(payload) and not (batch.has_chunks and _is_chunk(payload)):
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, "Exceed maximum message size")
         elif delay_ms_max > 0 or policies.encryption_required:
             refusal = _refusal_by_metadata(payload, policies, delay_ms_max)
             if refusal is not None:
                 refusals[index] = refusal
     return refusals
+
+
+def _is_chunk(payload: bytes) -> bool:
+    try:
+        return skim(payload).num_chunks > 1
+    except BadMetadata:
+        return False
 
 
 def _refusal_by_metadata(payload: bytes, policies: EffectivePolicies, delay_ms_max: int) -> Refusal | None:
