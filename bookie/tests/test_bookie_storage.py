@@ -273,6 +273,17 @@ def test_an_index_that_is_in_use_is_not_opened_twice(tmp_path: Path) -> None:
     assert remedy == "Stop that one, or choose other directories."
 
 
+def test_an_index_whose_lock_cannot_be_had_is_not_said_to_be_in_use(tmp_path: Path) -> None:
+    """Such as one that was made by another user."""
+    Index(tmp_path, MIB).close()
+    (lock,) = tmp_path.glob("locations/LOCK")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(IndexFailed, match="LOCK: Is a directory") as refused:
+        Index(tmp_path, MIB)
+    assert not isinstance(refused.value, IndexInUse)
+
+
 def test_the_index_outlives_a_write_that_failed(tmp_path: Path) -> None:
     index = Index(tmp_path, MIB)
     index.put_locations(1, range(100), range(100))

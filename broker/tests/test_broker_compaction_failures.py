@@ -13,6 +13,7 @@ from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.ledger.client import BookKeeperClient
 from magnetar.ledger.writer import OpenLedgerWriter
 from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.cursors.storage import CursorStorage
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.metadata.store import StoreUnavailable
 
@@ -101,6 +102,26 @@ async def test_the_broker_goes(
     assert (await world.compact())["status"] == "SUCCESS"
     assert await world.read() == AFTER
     assert await world.compacted_ledgers() == {(await world.compacted()).ledger_id}
+
+
+async def test_nothing_is_trimmed_before_it_is_stored_that_it_is_compacted(
+    world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner knows nothing of the new ledger, and deletes it."""
+    await (await world.ledger()).roll()
+    with monkeypatch.context() as patch:
+        stop = Stop(patch, CursorStorage, "flush", after=False)
+        topic = await world.topic()
+        (await world.compaction()).start()
+        async with asyncio.timeout(60):
+            await stop.reached.wait()
+        await topic.ledger.trim()
+        await world.broker.service.abandon([topic])
+    ledger = await world.ledger()
+    await until(lambda: not is_unsettled(ledger))
+    assert await world.read() == BEFORE
+    assert (await world.compact())["status"] == "SUCCESS"
+    assert await world.read() == AFTER
 
 
 async def test_bookies_that_refuse(world: CompactionWorld) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -94,6 +95,22 @@ async def test_a_batch_counts_by_its_highest_sequence_id() -> None:
         assert not stored(await client.expect(Command.SEND_RECEIPT))
 
 
+async def test_sequence_ids_are_signed_in_snapshots_and_comparisons() -> None:
+    """As Apache's broker has them. Else one of a client's could not be written into any snapshot, and the topic would
+    not even be unloaded."""
+    minus_one, lowest = (1 << 64) - 1, 1 << 63
+    async with broker_with(deduplication_snapshot_entries=1) as (broker, client), asyncio.timeout(60):
+        assert await opened(client) == -1
+        assert [stored(one) for one in await send(client, lowest, minus_one)] == [True, True]
+        assert [stored(one) for one in await send(client, minus_one)] == [False]
+        assert state(broker).stored == {"p": -1}
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == -1
+        assert [stored(one) for one in await send(client, minus_one, 0, lowest)] == [False, True, False]
+        assert state(broker).stored == {"p": 0}
+
+
 async def test_chunks_of_one_message_share_its_sequence_id() -> None:
     async with broker_with() as (broker, client):
         await opened(client)
@@ -173,6 +190,21 @@ async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected(
         broker.service.clock.advance(2_000)
         await broker.service.upkeep.check_now("deduplication")
         assert [stored(one) for one in await send(client, 1, 2)] == [False, True]
+
+
+async def test_a_producer_whose_old_connection_ends_late_is_not_forgotten_while_it_is_connected() -> None:
+    async with broker_with(deduplication_forget_seconds=1_000) as (broker, client):
+        await opened(client)
+        later = await broker.connect()
+        body = await later.producer(TOPIC, 1, producer_name="p", user_provided_producer_name=False, epoch=1)
+        assert body.last_sequence_id == -1
+        await send(later, 0, 1)
+        await client.close()
+        while broker.service.limits.connections.total > 1:
+            await later.round_trip()
+        broker.service.clock.advance(2_000)
+        await broker.service.upkeep.check_now("deduplication")
+        assert [stored(one) for one in await send(later, 1, 2)] == [False, True]
 
 
 async def test_namespaces_and_topics_switch_it_on_and_off() -> None:

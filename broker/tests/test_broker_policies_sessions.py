@@ -12,7 +12,14 @@ import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
-from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock, batch_message, message
+from magnetar.broker.testing.sessions import (
+    MemoryBroker,
+    ProtocolClient,
+    ShiftedClock,
+    batch_message,
+    command_frame,
+    message,
+)
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import ServerError
@@ -212,6 +219,19 @@ async def test_message_size_and_delay_are_answered_in_their_turn() -> None:
         assert errors[1].message == "Exceeds max allowed delivery delay of 1000 milliseconds"
         assert broker.service.topics[TOPIC].messages_in == 3
         await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+
+
+async def test_chunks_are_of_any_size_and_what_comes_with_them_is_not() -> None:
+    async with broker_with() as (broker, client):
+        await client.producer(TOPIC)
+        await set_topic(broker, maxMessageSize=100)
+        chunk = message(b"x" * 200, num_chunks_from_msg=2, chunk_id=0, uuid="u", total_chunk_msg_size=400)
+        client.send_bytes(
+            command_frame(Command.SEND, chunk, producer_id=1, sequence_id=0, is_chunk=True)
+            + command_frame(Command.SEND, message(b"x" * 200), producer_id=1, sequence_id=1)
+        )
+        answers = [await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR")) for _ in range(2)]
+        assert [one.name for one in answers] == ["SEND_RECEIPT", "SEND_ERROR"]
 
 
 @pytest.mark.parametrize("topic", [TOPIC, NON_PERSISTENT])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import NodeChange, Notification
 from magnetar.net.tls import TlsSettings
 
 
@@ -191,6 +193,42 @@ async def test_the_client_of_a_removed_cluster_for_which_nobody_asks_is_closed()
     assert await remotes.client("north") is north
     await remotes.close()
     assert not remotes._tasks
+
+
+async def test_a_cluster_that_is_removed_while_the_store_is_away_is_found_removed() -> None:
+    store = MemoryMetadataStore()
+    resources = Resources(store)
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    path = resources.cluster_path("west")
+    await resources.documents.create(path, {"brokerServiceUrl": "pulsar://west:6650"})
+    pool = (await remotes.client("west"))._parts.pool
+    store.disconnect()
+    await store.another_session().delete(path)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await until(lambda: not remotes._tasks)
+    assert not pool._closed, "nobody knows"
+    store.reconnect()
+    await until(lambda: pool._closed)
+    await remotes.close()
+
+
+class UnsureStore(MemoryMetadataStore):
+    """Tells of a change where a node was deleted, as ZooKeeper's store does when it was away meanwhile."""
+
+    def watch(self, listener: Callable[[Notification], None]) -> Callable[[], None]:
+        return super().watch(lambda told: listener(Notification(NodeChange.MODIFIED, told.path)))
+
+
+async def test_a_change_that_may_be_a_removal_is_looked_at() -> None:
+    resources = Resources(UnsureStore())
+    remotes = RemoteClusters(resources, BrokerSettings, SystemClock(), Random(0))
+    path = resources.cluster_path("west")
+    await resources.documents.create(path, {"brokerServiceUrl": "pulsar://west:6650"})
+    pool = (await remotes.client("west"))._parts.pool
+    await resources.documents.delete(path)
+    await until(lambda: pool._closed)
+    await remotes.close()
 
 
 TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"

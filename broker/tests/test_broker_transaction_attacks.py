@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from typing import Any
 
 import google_crc32c
 import pytest
+from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import MemoryBroker, Received, batch_message, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions import coordinator as coordinator_module
@@ -24,6 +26,7 @@ from magnetar.wire.pulsar.metadata import MessageMetadataView, skim
 
 from broker.tests import transaction_ack_stage as acks
 from broker.tests.test_broker_transaction_buffer import (
+    ENABLED,
     TOPIC,
     Command,
     all_sent,
@@ -376,6 +379,34 @@ async def test_a_message_of_another_transaction_than_its_command_says_is_refused
         assert loaded(broker).number_of_entries == 0
 
 
+IN_SEVEN: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 7}
+
+
+@pytest.mark.parametrize(
+    ("content", "command"),
+    [
+        pytest.param(marker(1, 1, commit=True), {}, id="the end of a transaction"),
+        pytest.param(message(b"m1", sequence_id=1, **IN_SEVEN), {}, id="its command names no transaction"),
+        pytest.param(
+            message(b"m1", sequence_id=1, **IN_SEVEN),
+            {"txnid_most_bits": 0, "txnid_least_bits": 5},
+            id="its command names another transaction",
+        ),
+    ],
+)
+async def test_what_is_never_stored_is_not_acknowledged_as_a_duplicate(content: bytes, command: Any) -> None:
+    """A client that missed the refusal sends it again, and what came behind it is stored by then."""
+    async with transactional(replace(ENABLED, policies=PolicySettings(deduplication=True))) as (broker, client):
+        await client.producer(TOPIC)
+        await send(client, 0)
+        for behind in (["SEND_RECEIPT"], []):
+            client.send(Command.SEND, content, producer_id=1, sequence_id=1, **command)
+            refused = await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR"))
+            assert (refused.name, refused.body.error) == ("SEND_ERROR", pb.NotAllowedError)
+            assert [one.name for _ in behind for one in await send(client, 2)] == behind
+        assert loaded(broker).number_of_entries == 2
+
+
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("made", [message, batch_message])
 @pytest.mark.parametrize("checksum", [True, False])
@@ -410,6 +441,28 @@ def metadata_of(found: Received) -> MessageMetadataView:
 
 
 # --- what clients can make grow
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["all are stored", "one is refused"])
+async def test_what_is_written_into_messages_does_not_count_as_brought(*, refused: bool) -> None:
+    """Else each of them would make what the broker holds of publishers less than nothing, and its limit none."""
+    async with transactional() as (broker, client):
+        await client.producer(TOPIC)
+        for number in range(3):
+            other: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 7} if refused and number == 1 else {}
+            client.send(
+                Command.SEND,
+                message(b"m%d" % number, sequence_id=number, **other),
+                producer_id=1,
+                sequence_id=number,
+                txnid_most_bits=0,
+                txnid_least_bits=3,
+            )
+        answers = [await client._take(lambda one: one.name in ("SEND_RECEIPT", "SEND_ERROR")) for _ in range(3)]
+        second = "SEND_ERROR" if refused else "SEND_RECEIPT"
+        assert [one.name for one in answers] == ["SEND_RECEIPT", second, "SEND_RECEIPT"]
+        assert broker.service.limits.publish_buffer.held_bytes == 0
+        await ended(client, 3)
 
 
 async def test_a_coordinator_has_so_many_transactions_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

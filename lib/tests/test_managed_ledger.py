@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.api import EntryNotFound
+from magnetar.ledger.api import EntryNotFound, NotEnoughBookies
 from magnetar.managed.errors import (
     CursorNotFound,
     ManagedLedgerClosed,
@@ -178,6 +178,32 @@ async def test_trim_follows_the_slowest_cursor(world: ManagedWorld) -> None:
     assert ledger.ledgers.ids == ids[3:]
     with pytest.raises(CursorNotFound):
         await ledger.delete_cursor("slow")
+
+
+async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(world: ManagedWorld) -> None:
+    """The snapshot of deduplication, and the ledger of a compaction: if the owner is killed before, the next one reads
+    the entries again, or they are lost."""
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.factory(settings).open(NAME)
+    cursor = await ledger.open_cursor("pulsar.dedup", EARLIEST)
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    await world.settle()
+    ids = list(ledger.ledgers.ids)
+    world.ledgers.refuse_creation = NotEnoughBookies("no bookies")
+    cursor.acknowledge_cumulative(ledger.last_confirmed)
+    with pytest.raises(NotEnoughBookies):
+        await cursor.set_properties({"producer": 34})
+    await world.settle()
+    assert ledger.ledgers.ids == ids
+    world.ledgers.refuse_creation = None
+    await cursor.set_properties({"producer": 34})
+    await world.settle()
+    assert ledger.ledgers.ids == ids[3:]
+    assert cursor.needless_up_to == cursor.mark_delete
+    reopened = await world.factory(settings).open(NAME)
+    found = await reopened.open_cursor("pulsar.dedup", EARLIEST)
+    assert (found.properties, await read_all(found)) == ({"producer": 34}, [])
 
 
 async def test_without_cursors_everything_but_the_current_ledger_goes(world: ManagedWorld) -> None:

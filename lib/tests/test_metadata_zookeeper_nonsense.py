@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from magnetar.metadata import zookeeper_session
 from magnetar.metadata.store import SessionEvent, StoreUnavailable
+from magnetar.metadata.zookeeper import ZookeeperMetadataStore
 from magnetar.metadata.zookeeper_session import ZookeeperSession
 
-PING, WATCH_EVENT = -2, -1
-CLOSE, DELETE, GET_DATA = -11, 2, 4
+AUTH, WATCH_EVENT = -4, -1
+CLOSE, DELETE, GET_DATA, MULTI = -11, 2, 4, 14
 HEADER = struct.Struct(">iqi")
 DATA_MISSING = b"\0\0\0\x09x"
 """A value of nine bytes of which one is there."""
@@ -45,7 +49,7 @@ class Server:
             writer.write(frame(struct.pack(">iiqi16s?", 0, 3000, 7, 16, b"p" * 16, False)))
             while True:
                 number, kind = struct.unpack_from(">ii", await self._read(reader))
-                if kind in (CLOSE, DELETE, GET_DATA) and first:
+                if kind in (CLOSE, DELETE, GET_DATA, MULTI) and first:
                     writer.write(self._nonsense(number))
                 else:
                     writer.write(answer(number))
@@ -60,25 +64,33 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(nonsense: Answers) -> AsyncIterator[tuple[ZookeeperSession, list[Any], Server]]:
-    """A session, what it tells of itself, and its server."""
-    heard: list[Any] = []
+async def serving(nonsense: Answers) -> AsyncIterator[tuple[str, Server]]:
+    """Where a server is, and the server."""
     peer = Server(nonsense)
     listening = await asyncio.start_server(peer.serve, "127.0.0.1")
-    port = listening.sockets[0].getsockname()[1]
-    session = ZookeeperSession(
-        f"127.0.0.1:{port}",
-        session_timeout_ms=30_000,
-        operation_timeout_ms=30_000,
-        on_notification=heard.append,
-        on_session_event=heard.append,
-    )
-    try:
-        await session.open()
-        yield session, heard, peer
-    finally:
-        await session.close()
-        listening.close()
+    yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}", peer
+    listening.close()
+
+
+@asynccontextmanager
+async def connected(
+    nonsense: Answers, operation_timeout_ms: int = 30_000
+) -> AsyncIterator[tuple[ZookeeperSession, list[Any], Server]]:
+    """A session, what it tells of itself, and its server."""
+    heard: list[Any] = []
+    async with serving(nonsense) as (hosts, peer):
+        session = ZookeeperSession(
+            hosts,
+            session_timeout_ms=30_000,
+            operation_timeout_ms=operation_timeout_ms,
+            on_notification=heard.append,
+            on_session_event=heard.append,
+        )
+        try:
+            await session.open()
+            yield session, heard, peer
+        finally:
+            await session.close()
 
 
 def delete(client: Any) -> Any:
@@ -99,6 +111,8 @@ async def reconnected(heard: list[Any]) -> None:
         pytest.param(lambda _: frame(b"abc"), id="half a header"),
         pytest.param(lambda _: frame(b""), id="nothing"),
         pytest.param(lambda _: b"\xff\xff\xff\xff", id="a negative length"),
+        pytest.param(lambda _: answer(AUTH), id="the credentials are good"),
+        pytest.param(lambda _: answer(AUTH, -115), id="the credentials are bad"),
         pytest.param(lambda _: frame(HEADER.pack(WATCH_EVENT, 1, 0) + b"\0"), id="half a watch event"),
     ],
 )
@@ -110,6 +124,37 @@ async def test_a_connection_with_nonsense_is_left_for_another_one(nonsense: Answ
         await session.call(delete)
         assert heard == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
         assert peer.connections == 2
+
+
+async def test_an_answer_that_nobody_could_hold_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(lambda _: b"\x7f\xff\xff\xff") as (session, heard, _), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="went away under a write"):
+            await session.call(delete)
+        await reconnected(heard)
+    assert "the server announces 2147483647 bytes" in caplog.text
+
+
+async def test_names_that_cannot_be_looked_up_now_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the process has no file left to open."""
+    look_up, left = socket.getaddrinfo, [errno.EMFILE, errno.ENOMEM]
+
+    def without_files(*arguments: Any) -> Any:
+        if left:
+            raise OSError(left.pop(), "cannot be had")
+        return look_up(*arguments)
+
+    async with connected(lambda _: frame(b"")) as (session, heard, _), asyncio.timeout(30):
+        monkeypatch.setattr(socket, "getaddrinfo", without_files)
+        with pytest.raises(StoreUnavailable):
+            await session.call(delete)
+        await reconnected(heard)
+        assert not left
+
+
+async def test_what_no_host_can_be_called_is_told_without_a_trace() -> None:
+    """A thread that ends by an error fails this test."""
+    with pytest.raises(StoreUnavailable, match=r"no ZooKeeper answers at a\.\.b:2181"):
+        await ZookeeperMetadataStore.open("zk:a..b:2181", operation_timeout_ms=100)
 
 
 async def test_what_may_be_repeated_is_asked_again_elsewhere() -> None:
@@ -145,3 +190,49 @@ async def test_an_answer_that_cannot_be_read_is_told_and_the_connection_stays() 
             with pytest.raises(StoreUnavailable, match="cannot be read"):
                 await session.call(lambda client: client.get_async("/node"), repeatable=True)
         assert (heard, peer.connections) == ([], 1)
+
+
+async def test_a_request_that_is_refused_each_time_ends_with_its_time() -> None:
+    asked: list[int] = []
+
+    def busy(number: int) -> bytes:
+        asked.append(number)
+        return answer(number, -122)
+
+    async with connected(busy, operation_timeout_ms=200) as (session, heard, peer), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="fails each attempt: RequestTimeoutError"):
+            await session.call(delete, repeatable=True)
+        assert len(asked) > 1
+        assert (heard, peer.connections) == ([], 1)
+
+
+async def test_what_a_server_has_no_time_for_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what changes something: it was not looked at."""
+    monkeypatch.setattr(zookeeper_session, "_THROTTLED_DELAY_SECONDS", 0.01)
+    asked: list[int] = []
+
+    def throttle(number: int) -> bytes:
+        asked.append(number)
+        return answer(number, -127 if len(asked) < 3 else 0)
+
+    async with connected(throttle) as (session, heard, peer), asyncio.timeout(30):
+        await session.call(delete)
+        assert (len(asked), heard, peer.connections) == (3, [], 1)
+
+
+async def test_a_server_that_never_has_time_is_unavailable() -> None:
+    async with connected(lambda number: answer(number, -127), operation_timeout_ms=100) as (session, heard, peer):
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="has too much to do"):
+                await session.call(delete)
+        assert (heard, peer.connections) == ([], 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_a_transaction_with_too_few_or_too_many_results_is_uncertain(count: int) -> None:
+    results = (struct.pack(">i?i", -1, False, -1) + struct.pack(">i", -101)) * count + struct.pack(">i?i", -1, True, -1)
+    async with serving(lambda number: answer(number, body=results)) as (hosts, _), asyncio.timeout(30):
+        store = await ZookeeperMetadataStore.open(f"zk:{hosts}")
+        with pytest.raises(StoreUnavailable, match=f"answers a transaction with {count} results"):
+            await store.put_while_there("/node", b"", 1, ["/other"])
+        await store.close()

@@ -21,6 +21,7 @@ from magnetar.process.turn_watch import (
     AT_WORK_SECONDS,
     BEAT_SECONDS,
     NOT_SEEN,
+    NOT_SHOWN,
     OVERDUE_SECONDS,
     REST_BEATS,
     RESTING_LOOK_SECONDS,
@@ -49,11 +50,12 @@ class HandLoop(asyncio.BaseEventLoop):
 class OneStack(ThreadStack):
     """Always the same one."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         """No thread."""
+        self.text = text
 
     def tell(self) -> str:
-        return "turn (tests/test_process_turn_watch.py:1)"
+        return self.text
 
     def close(self) -> None:
         """No file."""
@@ -68,7 +70,7 @@ class Watched:
         self.turns = SlowTurns()
         self.loop = HandLoop()
         self.watch = TurnWatch(self.loop, self.turns, lambda: self.now, lambda: self.used)
-        self.watch._stack = OneStack()
+        self.watch._stack = self.stack = OneStack("turn (tests/test_process_turn_watch.py:1)")
         self.watch._note_beat()
 
     def turn(self, seconds: float, *, seen: bool = True) -> None:
@@ -124,6 +126,14 @@ def test_what_an_earlier_turn_ran_is_not_told_of_a_later_one(
     watched.turn(0.08)
     watched.turn(0.2, seen=False)
     assert caplog.messages[0].endswith(NOT_SEEN)
+
+
+def test_a_stack_that_cannot_be_had_is_not_blamed_on_the_turn(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.stack.text = ""
+    watched.turn(0.2)
+    assert caplog.messages[0].endswith(NOT_SHOWN)
 
 
 def test_what_is_untold_is_told_at_the_end(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
@@ -326,6 +336,19 @@ def test_a_process_that_may_have_no_file_runs_without_stacks(
     assert stack.tell() == ""
     stack.close()
     assert "not allowed here" in caplog.text
+
+
+def test_among_more_threads_than_faulthandler_tells_of_there_is_no_stack() -> None:
+    over = threading.Event()
+    with waiting_thread(0) as stack:
+        others = [threading.Thread(target=over.wait) for _ in range(120)]
+        for other in others:
+            other.start()
+        assert stack.tell() == "", "the newest threads come first"
+        over.set()
+        for other in others:
+            other.join()
+        assert stack.tell().startswith("wait (")
 
 
 def test_only_the_innermost_frames_are_told() -> None:

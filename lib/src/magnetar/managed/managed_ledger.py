@@ -456,8 +456,8 @@ class ManagedLedger:
                 raise
 
     def slowest_mark(self) -> Position | None:
-        """Up to where every durable cursor has acknowledged; None: there is none."""
-        return min((cursor.mark_delete for cursor in self.cursors.values()), default=None)
+        """Up to where no durable cursor needs anything; None: there is none."""
+        return min((cursor.needless_up_to for cursor in self.cursors.values()), default=None)
 
     def ledgers_removed(self) -> None:
         """Ledgers have left the list, or another one has come into use."""

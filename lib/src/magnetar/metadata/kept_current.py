@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.core.errors import Unavailable
+from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import MetadataStore, Notification, SessionEvent
 
 logger: Final = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ class KeptCurrent:
             self._changed.clear()
             try:
                 await self._refresh()
-            except Unavailable as error:
+            except MagnetarError as error:
+                # A refusal as well: a ZooKeeper that throttles refuses, and nobody would follow changes any more.
                 logger.warning("the list of %s cannot be read: %s", self._what, error)
                 # News end the pause: they come when the store is back.
                 with contextlib.suppress(TimeoutError):

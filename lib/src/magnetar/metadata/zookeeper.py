@@ -179,7 +179,10 @@ class ZookeeperMetadataStore(ListenedStore):
             return transaction.commit_async()
 
         for _ in range(_ATTEMPTS_MAX):
-            *found, result = await self._call(request)
+            answers = await self._call(request)
+            if len(answers) != len(others) + 1:
+                raise StoreUnavailable(f"ZooKeeper answers a transaction with {len(answers)} results: {answers}")
+            *found, result = answers
             for other, answer in zip(others, found, strict=True):
                 if isinstance(answer, NoNodeError):
                     raise NodeNotFound(other)

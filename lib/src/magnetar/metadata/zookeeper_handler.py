@@ -24,13 +24,17 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.connection import AUTH_XID, ConnectionDropped
 from kazoo.protocol.states import KeeperState
+from magnetar.core.limits import MIB
 
 logger: Final = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Read at a time: hundreds of usual replies. A larger one takes several reads."""
+
+REPLY_BYTES_MAX: Final = 256 * MIB
+"""A list of several million children. Java's client takes 1 MiB, unless `jute.maxbuffer` says more."""
 
 
 class Result(AsyncResult):  # type: ignore[misc]  # kazoo has no types.
@@ -233,3 +237,40 @@ def reconnect_whatever_is_said(client: KazooClient) -> None:
 
     connection._read_response = read_expected  # noqa: SLF001
     connection._connect_attempt = connect_and_stay  # noqa: SLF001
+    _refuse_what_nobody_asked_for(connection)
+    _look_up_hosts_again(connection)
+
+
+def _refuse_what_nobody_asked_for(connection: Any) -> None:
+    """kazoo takes an answer to credentials for that of whatever request is the next one: a deletion would count as
+    done. And it waits for an answer of any size, and sends nothing meanwhile."""
+    read, read_header = connection._read, connection._read_header  # noqa: SLF001
+
+    def read_bounded(size_bytes: int, timeout: float) -> Any:
+        if size_bytes > REPLY_BYTES_MAX:
+            raise ConnectionDropped(f"the server announces {size_bytes} bytes")
+        return read(size_bytes, timeout)
+
+    def read_header_asked_for(timeout: float) -> Any:
+        header, data, offset = read_header(timeout)
+        if header.xid == AUTH_XID:
+            raise ConnectionDropped("the server answers credentials, and was shown none")
+        return header, data, offset
+
+    connection._read = read_bounded  # noqa: SLF001
+    connection._read_header = read_header_asked_for  # noqa: SLF001
+
+
+def _look_up_hosts_again(connection: Any) -> None:
+    """Looking up the hosts' names fails without being an answer where the process has no file left to open, or for what
+    no host can be called. For kazoo's thread that is the end."""
+    look_up = connection._expand_client_hosts  # noqa: SLF001
+
+    def look_up_or_wait() -> Any:
+        try:
+            return look_up()
+        except (OSError, UnicodeError) as error:
+            logger.warning("the hosts of ZooKeeper cannot be looked up now: %s", error)
+            return []
+
+    connection._expand_client_hosts = look_up_or_wait  # noqa: SLF001

@@ -26,6 +26,7 @@ from kazoo.exceptions import (
     RequestTimeoutError,
     SessionExpiredError,
     SessionMovedError,
+    ThrottledOpError,
 )
 from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
@@ -73,6 +74,9 @@ _SEND_SECONDS_MAX: Final = 0.1
 """How long kazoo may take to send the end of a session to a server that is not expected to answer."""
 
 _REPEAT_DELAY_SECONDS: Final = 0.02
+
+_THROTTLED_DELAY_SECONDS: Final = 0.2
+"""How long a server that has too much to do is left alone."""
 
 _CONNECTION_ERRORS: Final = (
     AuthFailedError,
@@ -214,7 +218,8 @@ class ZookeeperSession:
         """Send one request and return its result; kazoo's exceptions about nodes come through.
 
         Waits for a connection for as long as the operation timeout. A repeatable request is sent again when the
-        connection fails under it; else, and when time is up, `StoreUnavailable`."""
+        connection fails under it, and any request that the server has no time for and did not look at (its
+        `throttledOpWaitTime`); else, and when time is up, `StoreUnavailable`."""
         deadline = self._loop.time() + self._operation_timeout_seconds
         self._patience.requests += 1
         try:
@@ -223,10 +228,18 @@ class ZookeeperSession:
                 try:
                     async with self._slots:
                         return await self._send(request, watch)
+                except ThrottledOpError as error:
+                    self._check_open()
+                    if self._loop.time() >= deadline:
+                        raise StoreUnavailable(f"ZooKeeper at {self._hosts} has too much to do") from error
+                    await asyncio.sleep(_THROTTLED_DELAY_SECONDS)
                 except _CONNECTION_ERRORS as error:
                     self._check_open()
                     if not repeatable:
                         raise StoreUnavailable(f"ZooKeeper at {self._hosts} went away under a write") from error
+                    if self._loop.time() >= deadline:
+                        # It may be connected all the while: a server may refuse this request alone, each time.
+                        raise StoreUnavailable(f"ZooKeeper at {self._hosts} fails each attempt: {error!r}") from error
                     # The news that the connection is gone may still be on its way here: do not spin until it comes.
                     await asyncio.sleep(_REPEAT_DELAY_SECONDS)
         finally:

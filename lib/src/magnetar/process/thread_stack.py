@@ -39,7 +39,8 @@ class ThreadStack:
         self._file = _file_in_memory()
 
     def tell(self) -> str:
-        """The innermost frames in one line, the innermost one first; empty when there is none to be seen."""
+        """The innermost frames in one line, the innermost one first; empty when there is none to be seen. Of more than
+        a hundred threads the older ones, such as the main one, are not."""
         if self._file is None:
             return ""
         self._file.seek(0)

@@ -49,6 +49,7 @@ TOLD_SECONDS: Final = 10.0
 """Between two lines of the log. Slow turns in between are in the next one, with the stack of the longest."""
 
 NOT_SEEN: Final = "what ran was not seen: it never let go of the interpreter"
+NOT_SHOWN: Final = "what ran cannot be seen: this process has no file in memory, or too many threads"
 
 
 class _SlowTurn(NamedTuple):
@@ -198,7 +199,7 @@ class TurnWatch:
         beat = self._beat_seconds
         overdue_seconds = self._now_seconds() - beat - BEAT_SECONDS
         if overdue_seconds > OVERDUE_SECONDS and self._seen[0] != beat and self._stack is not None:
-            self._seen = (beat, self._stack.tell() or NOT_SEEN)
+            self._seen = (beat, self._stack.tell() or NOT_SHOWN)
 
 
 def thread_clock() -> Callable[[], float]:

@@ -47,6 +47,11 @@ class IndexUnreadable(IndexFailed):
     """What was read is not what was written, as checksums say."""
 
 
+_IN_USE: Final = ("/LOCK: Resource temporarily unavailable", "lock hold by current process")
+"""What RocksDB says when another process holds a database, and when this one does. The lock's file may also be one that
+this user must not write."""
+
+
 class IndexInUse(IndexFailed):
     """Another process holds it."""
 
@@ -62,7 +67,7 @@ def telling() -> Iterator[None]:
     except (IndexFailed, MagnetarError):
         raise
     except Exception as error:
-        if "/LOCK:" in str(error):
+        if any(said in str(error) for said in _IN_USE):
             raise IndexInUse(str(error)) from error
         failed = IndexUnreadable if "Corruption" in str(error) else IndexFailed
         raise failed(f"index: {error}") from error

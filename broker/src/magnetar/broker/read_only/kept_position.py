@@ -193,6 +193,11 @@ class KeptPosition:
     # --- magnetar.managed.cursors.store.CursorStore
 
     @property
+    def durable_mark(self) -> Position:
+        """Nothing is deleted by it: that is the owner's."""
+        return self.acks.mark_delete
+
+    @property
     def last_entry_id(self) -> int:
         """There is no ledger."""
         return NO_ENTRY

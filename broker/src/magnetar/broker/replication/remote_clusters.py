@@ -20,10 +20,10 @@ from magnetar.broker.settings.access import PeerSettings
 from magnetar.client.client import PulsarClient
 from magnetar.client.settings import ClientSettings
 from magnetar.core.errors import MagnetarError
-from magnetar.metadata.store import NodeChange
+from magnetar.metadata.store import NodeChange, SessionEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from magnetar.broker.resources import Resources
     from magnetar.broker.settings.broker import BrokerSettings
@@ -105,8 +105,9 @@ class RemoteClusters:
         self._lock = asyncio.Lock()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        """Clients of clusters that were removed, which are being closed."""
-        self._stop_listening = resources.configuration_store.watch(self._take_notification)
+        """Looks whether clusters are removed, and closing their clients."""
+        store = resources.configuration_store
+        self._stop_listening = store.watch(self._take_notification), store.watch_session(self._take_session_event)
 
     async def client(self, cluster: str) -> PulsarClient:
         """The client of a cluster. Raises `NoRemote`, or what the configuration store raises."""
@@ -157,24 +158,36 @@ class RemoteClusters:
         )
 
     def _take_notification(self, told: Notification) -> None:
-        """A cluster is removed: nobody may ever ask for its client again."""
-        if told.change is not NodeChange.DELETED:
-            return
-        for cluster in [one for one in self._clients if self._resources.cluster_path(one) == told.path]:
+        """A cluster may be removed: nobody may ever ask for its client again. Where a store may have missed that, it
+        tells of a change."""
+        if told.change in (NodeChange.DELETED, NodeChange.MODIFIED):
+            self._look_for_removed([one for one in self._clients if self._resources.cluster_path(one) == told.path])
+
+    def _take_session_event(self, event: SessionEvent) -> None:
+        """The look at a removed cluster may have failed meanwhile."""
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_RESTARTED):
+            self._look_for_removed(self._clients)
+
+    def _look_for_removed(self, clusters: Iterable[str]) -> None:
+        for cluster in clusters:
             task = asyncio.get_running_loop().create_task(self._let_go_of_removed(cluster))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _let_go_of_removed(self, cluster: str) -> None:
         try:
-            await self.client(cluster)  # The store may tell of a change where there was none.
-        except MagnetarError as error:
+            if await self._resources.documents.get(self._resources.cluster_path(cluster)) is None:
+                await self.client(cluster)
+        except NoRemote as error:
             logger.info("connections to cluster %s are closed: %s", cluster, error)
+        except MagnetarError as error:
+            logger.warning("whether cluster %s is removed is not known now: %s", cluster, error)
 
     async def close(self) -> None:
         """Close every client."""
         self._closed = True
-        self._stop_listening()
+        for stop_listening in self._stop_listening:
+            stop_listening()
         clients, self._clients = self._clients, {}
         for cluster, (_, client) in clients.items():
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.source_position import SourcePositions
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import LATEST
+from magnetar.core.ids import LATEST, signed64
 from magnetar.core.limits import MIB
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import skim
@@ -41,7 +41,12 @@ logger: Final = logging.getLogger(__name__)
 CURSOR_NAME: Final = "pulsar.dedup"
 REPLAY_ENTRIES: Final = 500
 REPLAY_BYTES: Final = 5 * MIB
-NEVER: Final = -1
+NEVER: Final = -(1 << 63) - 1
+"""Below every sequence id. These are signed, as Apache's broker counts them and snapshots hold them; the wire has them
+unsigned."""
+
+NONE_KNOWN: Final = -1
+"""The last sequence id of a producer that is not known."""
 
 
 class DuplicateStatus(Enum):
@@ -111,9 +116,9 @@ class Deduplication:
         if metadata.num_chunks > 1 and metadata.chunk_id != metadata.num_chunks - 1:
             return
         if metadata.marker_type >= 0:
-            return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1, unsigned.
+            return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1.
         name = metadata.producer_name
-        highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        highest = _highest(metadata.sequence_id, metadata.highest_sequence_id)
         if metadata.replicated_from and self._sources.replay(metadata.replicated_from, entry.data):
             self._replayed[name] = max(highest, self._replayed.get(name, NEVER))
             return
@@ -137,7 +142,7 @@ class Deduplication:
         sequence_ids, highest_ids = batch.sequence_ids, batch.highest_sequence_ids
         statuses: list[DuplicateStatus] | None = None
         for index in range(len(sequence_ids)):
-            sequence_id = sequence_ids[index]
+            sequence_id = signed64(sequence_ids[index])
             if index in refused or (batch.has_chunks and not _ends_message(batch.payloads[index])):
                 continue
             if sequence_id <= last:
@@ -147,9 +152,9 @@ class Deduplication:
                 continue
             if index in unstorable:
                 continue
-            highest = highest_ids[index]
-            last = highest if highest > sequence_id else sequence_id
-        self.pushed[name] = last
+            last = _highest(sequence_ids[index], highest_ids[index])
+        if last != NEVER:
+            self.pushed[name] = last
         return statuses
 
     def _check_replicated(
@@ -170,8 +175,8 @@ class Deduplication:
             elif by_position:
                 statuses[index] = self._check_position(batch.producer, message)
             elif not message.is_chunk_before_last:
-                sequence_id = batch.sequence_ids[index]
-                highest = max(sequence_id, batch.highest_sequence_ids[index])
+                highest = _highest(batch.sequence_ids[index], batch.highest_sequence_ids[index])
+                sequence_id = signed64(batch.sequence_ids[index])
                 statuses[index] = self._check_original(message.producer_name, sequence_id, highest)
         return None if all(status is DuplicateStatus.NEW for status in statuses) else statuses
 
@@ -211,7 +216,7 @@ class Deduplication:
                 name = message.producer_name
                 if name not in self.stored or name in self._idle_since:
                     self._idle_since[name] = now  # Nobody says when a producer elsewhere is gone.
-                self.stored[name] = max(batch.sequence_ids[index], batch.highest_sequence_ids[index])
+                self.stored[name] = _highest(batch.sequence_ids[index], batch.highest_sequence_ids[index])
 
     def batch_stored(self, batch: PublishBatch, position: Position) -> None:
         """What `check` found new is durable; `position` is of its last entry."""
@@ -229,7 +234,7 @@ class Deduplication:
             while last >= 0 and not _ends_message(batch.payloads[last]):
                 last -= 1
         if last >= 0:
-            self.stored[batch.producer.name] = max(batch.sequence_ids[last], batch.highest_sequence_ids[last])
+            self.stored[batch.producer.name] = _highest(batch.sequence_ids[last], batch.highest_sequence_ids[last])
 
     def append_failed(self) -> None:
         """Batches were not stored: their producers send them again."""
@@ -238,7 +243,8 @@ class Deduplication:
 
     def last_sequence_id(self, producer_name: str) -> int:
         """The highest one that the producer need not send again; -1 when nothing is known of it."""
-        return max(self.pushed.get(producer_name, NEVER), self.stored.get(producer_name, NEVER))
+        last = max(self.pushed.get(producer_name, NEVER), self.stored.get(producer_name, NEVER))
+        return NONE_KNOWN if last == NEVER else last
 
     def producer_added(self, name: str) -> None:
         """It is connected: what is known of it is kept."""
@@ -279,6 +285,8 @@ class Deduplication:
     def _persisted(self, error: MagnetarError | None) -> None:
         if error is not None:
             logger.warning("%s: no deduplication snapshot now, the next one may be: %s", self._ledger.name, error)
+        else:
+            self._ledger.trim_later()  # What the snapshot tells of was kept until now.
 
 
 class DeduplicatedTopic(Protocol):
@@ -360,6 +368,12 @@ def _note_refused(replicator: Producer, position: Position) -> None:
     refused = replicator.refused_position
     if refused is None or position < refused:
         replicator.refused_position = position
+
+
+def _highest(sequence_id: int, highest_sequence_id: int) -> int:
+    """The last sequence id of a batch, or that of a single message, which says 0 for it, or nothing."""
+    last = signed64(sequence_id)
+    return max(last, signed64(highest_sequence_id)) if highest_sequence_id else last
 
 
 def _ends_message(payload: bytes) -> bool:

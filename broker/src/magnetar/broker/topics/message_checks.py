@@ -74,19 +74,19 @@ def publish_checked(
             _add_unplaced(batch.replicated, refusals)
     unstorable: dict[int, Refusal] = {}
     if buffer is not None:
-        _add_markers(batch, unstorable)
-        _add_unnamed(batch, unstorable)
+        _add_markers(batch, refusals)
+        _add_unnamed(batch, refusals)
     if batch.transactions is not None:
-        _add_ended(batch, batch.transactions, buffer, unstorable)
-    # What is stored has its receipt, also when its transaction has ended since.
+        _add_ended(batch, batch.transactions, buffer, refusals, unstorable)
+    # What is stored has its receipt, also when its transaction has ended since. What is never stored has none: once a
+    # later message is, its sequence id alone would look like that of a duplicate to whoever did not hear the refusal.
     if deduplication is not None:
         _add_duplicates(batch, topic_name, deduplication, refusals, unstorable)
     refusals = unstorable | refusals
-    if batch.transactions is not None:
-        _name_transactions(batch, batch.transactions, refusals)
     if batch.replicated is not None and batch.producer.identity.source_positions:
         _answer_by_position(batch, batch.replicated, refusals)
     if not refusals:
+        _name_transactions(batch)
         append(batch)
         return
     producer = batch.producer
@@ -102,6 +102,7 @@ def publish_checked(
         part = batch.part(start, end, sum(_messages_in(payload) for payload in batch.payloads[start:end]))
         producer.batches_pending += 1
         if refusal is None:
+            _name_transactions(part)
             append(part)
         else:
             producer.answer_in_order(part, *refusal)
@@ -113,13 +114,20 @@ def _refusals(batch: PublishBatch, policies: EffectivePolicies) -> dict[int, Ref
     size_bytes_max = policies.message_size_bytes_max
     delay_ms_max = policies.delay_ms_max if policies.delayed_delivery else 0
     for index, payload in enumerate(batch.payloads):
-        if 0 < size_bytes_max < len(payload) and not batch.has_chunks:
+        if 0 < size_bytes_max < len(payload) and not (batch.has_chunks and _is_chunk(payload)):
             refusals[index] = (ServerError.NOT_ALLOWED_ERROR, "Exceed maximum message size")
         elif delay_ms_max > 0 or policies.encryption_required:
             refusal = _refusal_by_metadata(payload, policies, delay_ms_max)
             if refusal is not None:
                 refusals[index] = refusal
     return refusals
+
+
+def _is_chunk(payload: bytes) -> bool:
+    try:
+        return skim(payload).num_chunks > 1
+    except BadMetadata:
+        return False
 
 
 def _refusal_by_metadata(payload: bytes, policies: EffectivePolicies, delay_ms_max: int) -> Refusal | None:
@@ -216,30 +224,29 @@ def _add_ended(
     transactions: list[tuple[int, int] | None],
     buffer: TransactionBuffer | None,
     refusals: dict[int, Refusal],
+    unstorable: dict[int, Refusal],
 ) -> None:
+    """`unstorable` are those that may have been stored before, which deduplication can tell."""
     for index, transaction in enumerate(transactions):
         if transaction is None or index in refusals:
             continue
         text = NO_BUFFER if buffer is None else buffer.refusal(transaction)
-        if not text and _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
-            text = OTHER_TRANSACTION
         if text:
-            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+            unstorable[index] = (ServerError.NOT_ALLOWED_ERROR, text)
+        elif _transaction_of(batch.payloads[index]) not in (transaction, NO_TRANSACTION):
+            refusals[index] = (ServerError.NOT_ALLOWED_ERROR, OTHER_TRANSACTION)
 
 
-def _name_transactions(
-    batch: PublishBatch, transactions: list[tuple[int, int] | None], refusals: dict[int, Refusal]
-) -> None:
+def _name_transactions(batch: PublishBatch) -> None:
     """The Go client names the transaction in SEND alone (pulsar-client-go#1498), and readers and the topic's next
     owner go by the metadata: there it is written, as Java's client does. Apache's broker shows such a message also
-    after an abort."""
-    for index, transaction in enumerate(transactions):
-        if transaction is None or index in refusals:
-            continue
+    after an abort.
+
+    The batch counts as large as it came: of so much is its connection relieved once it is stored."""
+    for index, transaction in enumerate(batch.transactions or ()):
         payload = batch.payloads[index]
-        if _transaction_of(payload) == NO_TRANSACTION:
+        if transaction is not None and _transaction_of(payload) == NO_TRANSACTION:
             batch.payloads[index] = with_transaction(payload, *transaction)
-            batch.size_bytes += len(batch.payloads[index]) - len(payload)
 
 
 def _transaction_of(payload: bytes) -> tuple[int, int] | None:

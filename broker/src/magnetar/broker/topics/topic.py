@@ -249,7 +249,7 @@ class PersistentTopic(TopicBase):
     def remove_producer(self, producer: Producer) -> None:
         """The producer is gone: the next one may come in, and deduplication keeps its numbers for a while."""
         super().remove_producer(producer)
-        if self.deduplication is not None:
+        if self.deduplication is not None and producer.name not in self.producers.by_name:
             self.deduplication.producer_removed(producer.name)
 
     async def create_subscription(

@@ -79,16 +79,16 @@ async def _interruptible(work: Coroutine[None, None, T]) -> T:
     loop, task, before = asyncio.get_running_loop(), asyncio.current_task(), signal.getsignal(signal.SIGINT)
     assert task is not None
 
-    def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
+    def interrupt(*_: object) -> None:
+        # Not a handler of the loop, which may be stuck: in output that a pager does not take, for instance.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        task.cancel()
+        loop.call_soon_threadsafe(task.cancel)
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         return await work
     finally:
-        if loop.remove_signal_handler(signal.SIGINT):
+        if signal.getsignal(signal.SIGINT) is interrupt:
             signal.signal(signal.SIGINT, before)
 
 

@@ -70,6 +70,13 @@ class Cursor:
         return self.acks.mark_delete
 
     @property
+    def needless_up_to(self) -> Position:
+        """Nothing up to here is needed for this cursor any more. Where something is stored with the position, such as a
+        deduplication snapshot, it is what is left of these entries: they are needed until it is durable."""
+        storage = self._storage
+        return self.acks.mark_delete if storage is None or not self.properties else storage.durable_mark
+
+    @property
     def backlog_entries(self) -> int:
         """Confirmed entries that are not acknowledged."""
         return self.acks.backlog(self._appends.last_confirmed)
@@ -219,7 +226,7 @@ class Cursor:
         """Replace the properties that are stored with the position. Durable on return."""
         self.properties.clear()
         self.properties.update(properties)
-        return self._changed_and_durable()
+        return self._changed_and_durable(self._ledger.trim_later)
 
     def set_cursor_properties(self, properties: Mapping[str, str]) -> Coroutine[Any, Any, None]:
         """Replace the cursor's own properties. Durable on return."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import MagnetarError, Unavailable
+from magnetar.core.ids import Position
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import LedgerError, LedgerUnavailable, LedgerWriter
 from magnetar.managed.ack_state import AckState
@@ -101,6 +102,7 @@ class CursorStorage:
 
     __slots__ = (
         "_appends",
+        "_durable_mark",
         "_in_flight",
         "_last_write_seconds",
         "_next",
@@ -108,6 +110,7 @@ class CursorStorage:
         "_waiting",
         "_write_state",
         "_writer",
+        "_written_mark",
         "acks",
         "cursor_properties",
         "dirty",
@@ -124,6 +127,9 @@ class CursorStorage:
         self._appends: AppendPath = appends
         self._write_state: WriteState = WriteState.IDLE
         self._writer: LedgerWriter | None = None
+        self._durable_mark: Position = recovered.acks.mark_delete
+        self._written_mark: Position = self._durable_mark
+        """That of the write in flight."""
         self._next: NextLedger | None = None
         self._in_flight: list[PersistCallback] | None = None
         self._waiting: list[PersistCallback] | None = None
@@ -138,6 +144,11 @@ class CursorStorage:
         self.ledger_id: int = recovered.cursor_ledger_id
         """Id of the cursor's ledger, as the node was last known for sure to name it: durable state is there."""
         self.switched_ms: int = 0
+
+    @property
+    def durable_mark(self) -> Position:
+        """Up to where everything is acknowledged in what is stored."""
+        return self._durable_mark if self.dirty or self._busy else self.acks.mark_delete
 
     @property
     def last_entry_id(self) -> int:
@@ -305,6 +316,7 @@ class CursorStorage:
 
     def _snapshot(self) -> bytes:
         self.dirty = False
+        self._written_mark = self.acks.mark_delete
         return encode_position(self.acks, self.properties, self._appends.settings)
 
     def _ledger_full(self, writer: LedgerWriter) -> bool:
@@ -423,6 +435,8 @@ class CursorStorage:
     def _finished(self, error: MagnetarError | None) -> None:
         told, self._in_flight = self._in_flight, None
         self._become(WriteState.IDLE)
+        if error is None:
+            self._durable_mark = self._written_mark
         for done in told or ():
             done(error)
         if self._waiting and not self._busy:

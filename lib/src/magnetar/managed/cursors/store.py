@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
 from magnetar.managed.ack_state import AckState
 
 
@@ -25,6 +26,11 @@ class CursorStore(Protocol):
     """When that ledger came into use, in milliseconds since 1970; 0: there was none."""
     dirty: bool
     """Whether the state differs from what is kept."""
+
+    @property
+    def durable_mark(self) -> Position:
+        """Up to where everything is acknowledged in what is kept."""
+        ...
 
     @property
     def last_entry_id(self) -> int:

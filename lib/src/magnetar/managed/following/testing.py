@@ -78,6 +78,11 @@ class StoredByWriter:
         self._cursor: Cursor = cursor
 
     @property
+    def durable_mark(self) -> Position:
+        """Nothing is deleted by it."""
+        return self.acks.mark_delete
+
+    @property
     def last_entry_id(self) -> int:
         """No ledger, no entry."""
         return -1

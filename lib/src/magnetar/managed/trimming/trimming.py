@@ -28,7 +28,7 @@ class Cursors(Protocol):
     """All cursors of a managed ledger."""
 
     def slowest_mark(self) -> Position | None:
-        """Up to where every durable cursor has acknowledged; None: there is none."""
+        """Up to where no durable cursor needs anything; None: there is none."""
         ...
 
     def ledgers_removed(self) -> None:
