@@ -180,7 +180,10 @@ async def test_trim_follows_the_slowest_cursor(world: ManagedWorld) -> None:
         await ledger.delete_cursor("slow")
 
 
-async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(world: ManagedWorld) -> None:
+@pytest.mark.parametrize("has_ledger", [False, True])
+async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(
+    world: ManagedWorld, has_ledger: bool
+) -> None:
     """The snapshot of deduplication, and the ledger of a compaction: if the owner is killed before, the next one reads
     the entries again, or they are lost."""
     settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
@@ -190,11 +193,14 @@ async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(wo
         await append(ledger, numbered(number, number))
     await world.settle()
     ids = list(ledger.ledgers.ids)
+    if has_ledger:
+        await cursor.set_properties({"producer": -1})
+        world.ledgers.fail_appends_after = 0
     world.ledgers.refuse_creation = NotEnoughBookies("no bookies")
     cursor.acknowledge_cumulative(ledger.last_confirmed)
     with pytest.raises(NotEnoughBookies):
         await cursor.set_properties({"producer": 34})
-    await world.settle()
+    await ledger.trim()
     assert ledger.ledgers.ids == ids
     world.ledgers.refuse_creation = None
     await cursor.set_properties({"producer": 34})
@@ -204,6 +210,24 @@ async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(wo
     reopened = await world.factory(settings).open(NAME)
     found = await reopened.open_cursor("pulsar.dedup", EARLIEST)
     assert (found.properties, await read_all(found)) == ({"producer": 34}, [])
+
+
+async def test_a_seek_back_that_is_not_stored_yet_needs_what_is_read_again(world: ManagedWorld) -> None:
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0, cursor_ledger_entries_max=1)
+    ledger = await world.factory(settings).open(NAME)
+    cursor, slow = [await ledger.open_cursor(name, EARLIEST) for name in ("replicated", "slow")]
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    cursor.acknowledge_cumulative(ledger.last_confirmed)
+    await cursor.set_properties({"replicated": 1})
+    world.ledgers.refuse_creation = NotEnoughBookies("no bookies")
+    ids = list(ledger.ledgers.ids)
+    with pytest.raises(NotEnoughBookies):
+        await cursor.reset(EARLIEST)
+    slow.acknowledge_cumulative(ledger.last_confirmed)
+    await world.settle()
+    assert ledger.ledgers.ids == ids
+    assert len(await read_all(cursor)) == 35
 
 
 async def test_without_cursors_everything_but_the_current_ledger_goes(world: ManagedWorld) -> None:

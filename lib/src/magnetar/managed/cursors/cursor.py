@@ -73,8 +73,8 @@ class Cursor:
     def needless_up_to(self) -> Position:
         """Nothing up to here is needed for this cursor any more. Where something is stored with the position, such as a
         deduplication snapshot, it is what is left of these entries: they are needed until it is durable."""
-        storage = self._storage
-        return self.acks.mark_delete if storage is None or not self.properties else storage.durable_mark
+        storage, mark = self._storage, self.acks.mark_delete
+        return mark if storage is None or not self.properties else min(mark, storage.durable_mark)
 
     @property
     def backlog_entries(self) -> int:
