@@ -44,6 +44,8 @@ class MemoryHold:
         self.told: list[tuple[float, str]] = []
         self.answer_seconds = 0.0
         self.refuse: MagnetarError | None = None
+        self.stores = True
+        """Else what is acknowledged is held in memory, and answered with an error."""
         self.held = asyncio.Event()
         self.held.set()
         self.closed = 0
@@ -61,12 +63,18 @@ class MemoryHold:
     async def acknowledge_up_to(self, position: tuple[int, int]) -> None:
         await self._answer(f"up to {position[0]}:{position[1]}")
         self.acks.acknowledge_cumulative(position)
+        self._check_stored()
 
     async def acknowledge_each(self, whole: Sequence[Position], parts: Sequence[PartOfBatch] = ()) -> None:
         await self._answer(f"{len(whole)} and {len(parts)}")
         self.acks.acknowledge(whole)
         for position, remaining in parts:
             self.acks.acknowledge_batch_indexes(position, list(remaining), 0)
+        self._check_stored()
+
+    def _check_stored(self) -> None:
+        if not self.stores:
+            raise PulsarError(ServerError.METADATA_ERROR, "the metadata store is out of reach")
 
     async def seek(self, position: Position) -> None:
         await self._answer(f"seek {position[0]}:{position[1]}")
@@ -234,6 +242,38 @@ async def test_an_owner_that_forgot_is_told_all_again() -> None:
     assert stage.same()
     assert stage.lost == []
     await stage.kept.close()
+
+
+async def test_what_the_owner_has_and_may_not_have_stored_is_told_again() -> None:
+    stage = Stage()
+    stage.hold.stores = False
+    stage.acknowledge(0, 1)
+    stage.store.persist(stage.done.append)
+    await asyncio.sleep(1.0)
+    assert stage.same()
+    stage.kept.held_again(let_go=False)
+    await asyncio.sleep(1.0)
+    assert stage.done == []
+    stage.hold.stores = True
+    await asyncio.sleep(1.0)
+    assert stage.done == [None]
+
+
+async def test_a_mark_that_was_moved_back_to_what_was_confirmed_is_not_told_again() -> None:
+    """The owner had more in memory, and somebody moved its mark back."""
+    stage = Stage()
+    stage.acknowledge(0)
+    await asyncio.sleep(1.0)
+    stage.hold.stores = False
+    stage.acknowledge(1, 2)
+    await asyncio.sleep(1.0)
+    stage.kept.held_again(let_go=False)
+    await asyncio.sleep(1.0)
+    assert stage.hold.acks.mark_delete == (1, 2)
+    stage.hold.acks.reset((1, 1))
+    stage.kept.held_again(let_go=True)
+    await asyncio.sleep(1.0)
+    assert isinstance(stage.lost[0], PositionMoved)
 
 
 async def test_what_apache_may_have_forgotten_of_a_seek_is_sought_again() -> None:

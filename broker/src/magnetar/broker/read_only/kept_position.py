@@ -155,6 +155,8 @@ class KeptPosition:
         self._lost: MagnetarError | None = None
         self._told = Kept(self.mark_delete)
         """The owner has confirmed this much."""
+        self._seen = self.mark_delete
+        """It had this mark at the last look, stored or not."""
         self._sent = self._told
         """It may have been told this much."""
         self._seek_owed = False
@@ -183,6 +185,7 @@ class KeptPosition:
         self.acks = acks
         # Not more than the owner has: what was not taken over is acknowledged once more.
         self._told = self._sent = Kept.of(acks)
+        self._seen = acks.mark_delete
         self._stored = True
         if self.state is KeptState.LOST:
             self._timer = self._loop.call_soon(self._tell_lost)
@@ -372,8 +375,9 @@ class KeptPosition:
             at_owner = await hold.mark_delete()
             self._check_moved(at_owner)
             self._returned = False
-            # What was confirmed by the former owner may be gone, and may be told twice.
-            self._told = Kept(at_owner)
+            # What was confirmed by the former owner may be gone, and may be told twice. What this one has beyond that
+            # it may not have stored: it applies what it then answers with an error.
+            self._told, self._seen = Kept(min(at_owner, self._told.mark)), at_owner
         now = Kept.of(self.acks)
         self.dirty = False
         if self._in_flight is not None:
@@ -387,7 +391,7 @@ class KeptPosition:
                 self._sought = True
                 await hold.seek(start_after(now.mark))
                 self._seek_owed = False
-                self._told = self._sent = Kept(now.mark)
+                self._told, self._sent, self._seen = Kept(now.mark), Kept(now.mark), now.mark
                 progress()
             self._sent = now
             while tells := tell_next(self._told, now, COMMANDS_AT_ONCE):
@@ -419,7 +423,7 @@ class KeptPosition:
         may have lost what it had answered: then the mark is behind, and is told again."""
         if not self._let_go or self._seek_owed:
             return
-        low, high = self._told.mark, max(self._sent.mark, self.acks.mark_delete)
+        low, high = max(self._told.mark, self._seen), max(self._sent.mark, self.acks.mark_delete)
         back = at_owner < low and self.acks.entries_between(at_owner, low)
         ahead = at_owner > high and self.acks.entries_between(high, at_owner)
         if back or ahead:
