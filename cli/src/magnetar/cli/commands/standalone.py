@@ -17,11 +17,11 @@ from magnetar.cli.commands.options import (
 )
 
 
-def _folder(text: str) -> Path:
+def _folder(given: str | Path) -> Path:
     """An empty one would be the current folder, as where a variable of a script is not set."""
-    if not text.strip():
+    if not str(given).strip():
         raise typer.BadParameter("the name of a folder is wanted")
-    return Path(text)
+    return Path(given)
 
 
 DataOption = Annotated[
@@ -29,7 +29,7 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         "-d",
-        metavar="PATH",
+        metavar="<path>",
         parser=_folder,
         help="Folder for everything that is stored.",
         rich_help_panel="Storage",
