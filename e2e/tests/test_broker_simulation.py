@@ -145,6 +145,7 @@ def test_every_kind_of_fault_happens() -> None:
         pytest.param(1390, id="a consumer is told to leave in the moment in which it is let in"),
         pytest.param(1396, id="a client of the admin API is gone before it is served"),
         pytest.param(5010, id="two brokers behind one proxy each let one in, and one of them is the owner"),
+        pytest.param(109470, id="a subscription is let go of that was never made, as its owner was out of reach"),
         pytest.param(104171, id="who unsubscribes hears late that it may be followed by another one"),
         pytest.param(103650, id="a transactor comes on, one commit in a second or two, and has much to take"),
     ],

@@ -49,20 +49,31 @@ class BindingsWitness:
         """A broker that lets a subscription go has had its owner store what those have acknowledged who have left."""
         if any(isinstance(event, Sought) for event in subscription.events):
             return
+        wanted = _acknowledged_in_order(subscription, broker, since)
+        if not wanted:
+            return  # It may never have been made: its owner was out of reach.
         who = f"{subscription.name} of {subscription.topic}"
         stored = stored_cursor(self._witness, self._table, subscription.topic, subscription.name)
         if stored is None:
             self._witness.accuse(f"{who}: {broker} lets go of it, and the cursor's node is not there")
             return
         found = StoredAcknowledgements(stored)
-        left = {event.session for event in subscription.events if isinstance(event, Ended)}
-        for event in subscription.events:
-            if not isinstance(event, Acknowledged) or event.remaining is not None:
-                continue
-            session, position = event.session, event.positions[0]
-            # Who has asked to be let go has its answer later.
-            in_order = session in left and (session.ended_at is None or session.closed)
-            if session.broker != broker or not in_order or session.began_at < since:
-                continue
+        for event in wanted:
+            position = event.positions[0]
             if not (found.mark >= position if event.cumulative else found.cover(position)):
                 self._witness.accuse(f"{who}: {broker} lets go of it, and its owner has not stored {position}")
+
+
+def _acknowledged_in_order(subscription: SubscriptionHistory, broker: str, since: float) -> list[Acknowledged]:
+    """Whole entries that were acknowledged at a broker, by those who have left since, or have asked to."""
+    left = {event.session for event in subscription.events if isinstance(event, Ended)}
+    found = []
+    for event in subscription.events:
+        if not isinstance(event, Acknowledged) or event.remaining is not None:
+            continue
+        session = event.session
+        # Who has asked to be let go has its answer later.
+        in_order = session in left and (session.ended_at is None or session.closed)
+        if session.broker == broker and in_order and session.began_at >= since:
+            found.append(event)
+    return found
