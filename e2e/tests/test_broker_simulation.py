@@ -162,6 +162,7 @@ def test_a_seed_that_was_held_against_a_broker_that_did_no_wrong(seed: int) -> N
         pytest.param(621, id="an append fails while others wait for the topic's first snapshot"),
         pytest.param(3983, id="an acknowledgement comes after the end of its transaction"),
         pytest.param(5407, id="the metadata store is away when the node of a split bundle is to go"),
+        pytest.param(109684, id="all up to a batch, part of which is named and all of which is acknowledged"),
         pytest.param(105940, id="an owner that cannot store a position tells of it, and counts as if it had"),
         pytest.param(72071, id="a refusal is lost, and whoever sends again is told that nobody knows"),
     ],

@@ -97,6 +97,13 @@ def test_a_cumulative_acknowledgement_of_what_was_left_of_a_batch_takes_all_of_i
     assert state.remaining_ack_set((10, 1)) is None
 
 
+def test_a_cumulative_acknowledgement_within_a_batch_that_is_acknowledged_takes_all_before_it() -> None:
+    state = AckState(ledgers(5), (10, -1))
+    state.acknowledge([(10, 2)])
+    assert state.acknowledge_cumulative((10, 2), [0b100])
+    assert (state.mark_delete, state.individual_count, state.partial or {}) == ((10, 2), 0, {})
+
+
 def test_words_are_signed_and_start_at_entry_zero() -> None:
     state = AckState(ledgers(200), (10, 69))
     state.acknowledge([(10, 127), (10, 128)])
@@ -201,6 +208,7 @@ POSITION = st.tuples(st.integers(1, 7).map(lambda index: index * 10), st.integer
 STEP = st.one_of(
     st.tuples(st.just("acknowledge"), st.lists(POSITION, max_size=8)),
     st.tuples(st.just("cumulative"), POSITION),
+    st.tuples(st.just("cumulative in a batch"), st.tuples(POSITION, st.integers(1, 7))),
     st.tuples(st.just("batch"), st.tuples(POSITION, st.integers(0, 7))),
     st.tuples(st.just("grow"), st.integers(1, 4)),
     st.tuples(st.just("roll"), st.none()),
@@ -281,6 +289,11 @@ def test_twin(sizes: list[int], steps: list[tuple[str, object]], stored_form: st
                 state.acknowledge_cumulative((ledger_id, entry_id))
                 if (ledger_id, entry_id) <= ledger_list.last_position():
                     twin.acknowledge([each for each in twin.entries() if each <= (ledger_id, entry_id)])
+            case "cumulative in a batch", ((int(ledger_id), int(entry_id)), int(left)):
+                state.acknowledge_cumulative((ledger_id, entry_id), [left])
+                if (ledger_id, entry_id) in twin.entries():
+                    twin.acknowledge([each for each in twin.entries() if each < (ledger_id, entry_id)])
+                    twin.batch((ledger_id, entry_id), left)
             case "batch", ((int(ledger_id), int(entry_id)), int(left)):
                 state.acknowledge_batch_indexes((ledger_id, entry_id), [left], 3)
                 twin.batch((ledger_id, entry_id), left)

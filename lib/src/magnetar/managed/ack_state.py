@@ -127,9 +127,11 @@ class AckState:
         changed. A position after the end of its (closed) ledger means that end; one that was never confirmed is
         ignored."""
         if remaining is not None and (left := value_of(remaining)):
-            if not self._ledgers.contains(position) or position <= self.mark_delete or self.is_acknowledged(position):
+            if not self._ledgers.contains(position) or position <= self.mark_delete:
                 return False
-            if self.partial:
+            if self.is_acknowledged(position):
+                left = 0
+            elif self.partial:
                 left &= self.partial.get(position, -1)
             if left:
                 before = self._ledgers.previous_position(position)
