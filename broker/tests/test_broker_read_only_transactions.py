@@ -102,6 +102,31 @@ async def test_a_topic_with_an_open_transaction_is_read_up_to_it(stage: Stage) -
     assert await received(client, 1) == [b"m2"]
 
 
+async def test_a_reader_may_begin_with_a_message_of_an_open_transaction(stage: Stage) -> None:
+    """Who published it has its id. The owner tells of the last message first, which is before it."""
+    await send(stage.producer, 0)
+    (receipt,) = await send(stage.producer, 1, transaction=3)
+    client = await stage.reader.connect()
+    start = receipt.body.message_id
+    await client.consumer(TOPIC, "r", durable=False, initialPosition=EARLIEST, start_message_id=start)
+    client.send(Command.FLOW, consumer_id=1, messagePermits=100)
+    await ended(stage.producer, 3)
+    assert await received(client, 1) == [b"m1"]
+
+
+async def test_a_seek_goes_to_a_message_of_an_open_transaction(stage: Stage) -> None:
+    client = await stage.consumer()
+    await send(stage.producer, 0)
+    assert await received(client, 1) == [b"m0"]
+    await send(stage.producer, 1)
+    (receipt,) = await send(stage.producer, 2, transaction=3)
+    await send(stage.producer, 3)
+    await client.request(Command.SEEK, consumer_id=1, message_id=receipt.body.message_id)
+    await ended(stage.producer, 3)
+    client = await stage.consumer()
+    assert await received(client, 2) == [b"m2", b"m3"]
+
+
 async def test_snapshots_that_were_just_made_are_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a session reads in the metadata store may be old until it has written something."""
     await send(stage.producer, 0, transaction=7)

@@ -21,10 +21,10 @@ from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.limits import RESERVED_SUBSCRIPTIONS
-from magnetar.broker.topics.seek import last_message_id, position_of_seek, position_of_time, reader_start
+from magnetar.broker.topics.seek import last_message_id, position_in, position_of_seek, position_of_time, reader_start
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import EARLIEST, LATEST, Position, signed64
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -310,15 +310,14 @@ class ConsumerCommands:
         earliest = request.initialPosition == CommandSubscribe.Earliest
         if not isinstance(topic, PersistentTopic):
             return LATEST
-        knows_end = await topic.learn_end()
+        wanted = position_in(request.start_message_id)  # The first one of all, if there is none.
+        knows_end = await topic.learn_end(wanted)
         if request.start_message_rollback_duration_sec:
             now_ms = self._session.context.clock.now_ms()
             since_ms = now_ms - 1_000 * request.start_message_rollback_duration_sec
             return await position_of_time(topic, since_ms, compacted=request.read_compacted)
         if not request.durable and request.HasField("start_message_id"):
-            wanted = request.start_message_id
-            position = (signed64(wanted.ledgerId), signed64(wanted.entryId))
-            return reader_start(topic, position, earliest=earliest, knows_end=knows_end)
+            return reader_start(topic, wanted, earliest=earliest, knows_end=knows_end)
         return EARLIEST if earliest else LATEST
 
     # --- requests about a consumer
@@ -373,7 +372,7 @@ class ConsumerCommands:
         attachment.opened_seconds = KNOWN
         topic, subscription = attachment.topic, attachment.subscription
         if isinstance(topic, PersistentTopic) and isinstance(subscription, Subscription):
-            knows_end = await topic.learn_end()
+            knows_end = await topic.learn_end(position_in(request.message_id))
             if request.HasField("message_id"):
                 position, ack_set = position_of_seek(topic, request.message_id, knows_end=knows_end)
             else:
@@ -392,7 +391,7 @@ class ConsumerCommands:
         consumer, subscription = attachment.consumer, attachment.subscription
         if consumer.identity.subscription_type.acknowledges_individually:
             if request.message_ids:
-                named = ((signed64(one.ledgerId), signed64(one.entryId)) for one in request.message_ids)
+                named = map(position_in, request.message_ids)
                 return self._redeliver_these(consumer, subscription, named)
             if len(consumer.pending) > REDELIVERED_AT_ONCE:
                 return self._redeliver_these(consumer, subscription, iter(sorted(consumer.pending.messages)))

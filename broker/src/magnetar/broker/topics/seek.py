@@ -18,6 +18,11 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import MessageIdData
 from magnetar.wire.pulsar.metadata import MessageMetadataView
 
 
+def position_in(message_id: MessageIdData) -> Position:
+    """The entry that a client names."""
+    return (signed64(message_id.ledgerId), signed64(message_id.entryId))
+
+
 def reader_start(topic: PersistentTopic, wanted: Position, *, earliest: bool, knows_end: bool) -> Position:
     """Where a non-durable cursor begins for a start message id.
 
@@ -55,7 +60,7 @@ def position_of_seek(
         raise PulsarError(
             ServerError.NOT_ALLOWED_ERROR, f"An ack set of {words} words; at most {ACK_SET_WORDS_MAX} are taken"
         )
-    position = (signed64(message_id.ledgerId), signed64(message_id.entryId))
+    position = position_in(message_id)
     if position[0] < 0 or position[1] < 0:
         return EARLIEST, None
     if position > topic.ledger.last_confirmed:

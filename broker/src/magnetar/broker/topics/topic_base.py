@@ -19,6 +19,7 @@ from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producer_admission import Admitted, ProducerAdmission
 from magnetar.broker.topics.producers import Producers
 from magnetar.core.clock import Clock
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -133,8 +134,9 @@ class TopicBase:
         """By which name its schemas are kept."""
         return (self.source or self.name).schema_name
 
-    async def learn_end(self) -> bool:
-        """Know everything that was published by now: an owner always does. False: nobody could tell."""
+    async def learn_end(self, wanted: Position = EARLIEST) -> bool:
+        """Know everything that was published by now, an entry that is wanted above all: an owner always does. False:
+        nobody could tell."""
         return True
 
     def leaving(self, subscription: str) -> asyncio.Future[None] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,11 +64,14 @@ class FollowingTopic(PersistentTopic):
         """Everything up to here may be sent to consumers."""
         return self.ledger.last_confirmed if self.transactions is None else self.transactions.max_read_position
 
-    async def learn_end(self) -> bool:
+    async def learn_end(self, wanted: Position = EARLIEST) -> bool:
         """Know everything that the writer has confirmed by now, if it answers. Else (False) what is known stays the
         end, and is told as that: a consumer that waits hears of the rest later."""
         try:
             knows = await self.ledger.catch_up()
+            if knows and self.ledger.last_confirmed < wanted < LATEST:
+                # It tells of its last message first. What open transactions hold, and markers, may come behind that.
+                knows = await self.ledger.catch_up()
             if self.transactions is not None:
                 await self.transactions.look_to_the_end()
         except MagnetarError as error:
