@@ -259,6 +259,42 @@ async def test_what_the_owner_has_and_may_not_have_stored_is_told_again() -> Non
     assert stage.done == [None]
 
 
+async def test_what_was_taken_over_and_may_not_be_stored_is_told_again() -> None:
+    """Its owner refused an acknowledgement that it has in memory; the client moved here, and asks again."""
+    stage = Stage()
+    stage.hold.acks.reset((1, 9))
+    stage.hold.stores = False
+    kept = KeptPosition(stage.parts)
+    kept.begin(stage.hold, Taken(mark_delete=(1, 9), acknowledged=(), cursor_properties={}))
+    store = kept.store(AckState(stage.hold.ledgers, (1, 9)))
+    store.persist(stage.done.append)
+    await asyncio.sleep(1.0)
+    assert stage.done == []
+    stage.hold.stores = True
+    await asyncio.sleep(1.0)
+    assert stage.done == [None]
+    assert set(stage.hold.words()) == {"up to 1:9"}
+    await store.flush()
+    assert stage.hold.words() == []
+    await kept.close()
+
+
+async def test_an_owner_that_crashed_before_another_let_go_may_have_lost_answers() -> None:
+    stage = Stage()
+    stage.acknowledge(0, 1, 2)
+    await stage.store.flush()
+    stage.hold.held.clear()
+    stage.hold.acks.reset((1, 0))
+    stage.kept.held_again(let_go=False)
+    await asyncio.sleep(0.5)
+    stage.kept.held_again(let_go=True)
+    stage.hold.held.set()
+    await asyncio.sleep(0.5)
+    assert stage.lost == []
+    assert stage.same()
+    await stage.kept.close()
+
+
 async def test_a_mark_that_was_moved_back_to_what_was_confirmed_is_not_told_again() -> None:
     """The owner had more in memory, and somebody moved its mark back."""
     stage = Stage()

@@ -37,6 +37,9 @@ PAUSE_SECONDS: Final = 0.1
 
 GONE: Final = frozenset({ServerError.SUBSCRIPTION_NOT_FOUND, ServerError.TOPIC_NOT_FOUND})
 
+UNTOLD: Final = (NO_ENTRY, NO_ENTRY)
+"""The owner has confirmed no mark."""
+
 PersistCallback = Callable[[MagnetarError | None], None]
 
 
@@ -183,8 +186,11 @@ class KeptPosition:
     def store(self, acks: AckState) -> KeptPosition:
         """From now on this state is what the owner has to have."""
         self.acks = acks
-        # Not more than the owner has: what was not taken over is acknowledged once more.
-        self._told = self._sent = Kept.of(acks)
+        # Not more than the owner has: what was not taken over is acknowledged once more. Its mark it may have in memory
+        # only, after it refused an acknowledgement: it is told again before anybody hears that it is stored.
+        self._sent = taken = Kept.of(acks)
+        untold = taken.mark[1] != NO_ENTRY or taken.beyond
+        self._told = Kept(UNTOLD if untold else taken.mark, dict(taken.beyond), dict(taken.partial))
         self._seen = acks.mark_delete
         self._stored = True
         if self.state is KeptState.LOST:
@@ -221,7 +227,7 @@ class KeptPosition:
         not within `patience_seconds`. Calls made while a round is in flight share the next one."""
         if self.state is not KeptState.OPEN:
             self._loop.call_soon(done, self._why_over())
-        elif self.dirty or self._returned:
+        elif self.dirty or self._returned or self._told.mark == UNTOLD:
             self._waiting.append(done)
             self._tell_now()
         elif self._in_flight is not None:
@@ -264,7 +270,7 @@ class KeptPosition:
                     self._parts.name,
                     ledger_id,
                     entry_id,
-                    *self._told.mark,
+                    *(self._told.mark if self._told.mark != UNTOLD else self._seen),
                     str(error) or "no answer in time",
                 )
         await self.abandon()
@@ -300,8 +306,9 @@ class KeptPosition:
 
     def held_again(self, *, let_go: bool) -> None:
         """It stands again: tell everything anew."""
+        # One of several owners since the last look may have lost what it had answered.
+        self._let_go = let_go and (self._let_go or not self._returned)
         self._returned = True
-        self._let_go = let_go
         # Apache's broker writes a seek with what was acknowledged beyond the mark before it
         # (`ManagedCursorImpl.internalResetCursor`). After a crash that is so again, until it is told to seek once more.
         self._seek_owed = self._seek_owed or (self._sought and not let_go)
