@@ -133,7 +133,11 @@ async def test_termination(world: FollowedWorld) -> None:
     await followed.until(lambda: followed.ledger.terminated)
     assert told == [last]
     assert await followed.read(cursor, 3) == texts(0, 3)
-    assert (await world.follower(writer)).ledger.terminated
+    later = await world.follower(writer)
+    assert later.ledger.terminated
+    followed.owner.away = later.owner.away = True
+    assert await followed.ledger.catch_up(), "nobody has to be asked for an end that is known"
+    assert await later.ledger.catch_up()
 
 
 async def test_nothing_is_asked_while_nobody_reads(world: FollowedWorld) -> None:

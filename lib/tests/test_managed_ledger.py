@@ -212,6 +212,27 @@ async def test_what_a_snapshot_tells_of_is_kept_until_the_snapshot_is_durable(
     assert (found.properties, await read_all(found)) == ({"producer": 34}, [])
 
 
+@pytest.mark.parametrize("single", [False, True])
+async def test_who_keeps_ledgers_until_its_mark_is_durable_has_them_trimmed_then(
+    world: ManagedWorld, single: bool
+) -> None:
+    """As a replicated subscription does, whose properties say so."""
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.factory(settings).open(NAME)
+    cursor = await ledger.open_cursor("replicated", EARLIEST, {"replicated": 1})
+    for number in range(35):
+        await append(ledger, numbered(number, number))
+    await world.settle()
+    ids = list(ledger.ledgers.ids)
+    if single:
+        cursor.acknowledge([(ledger_id, entry_id) for ledger_id in ids[:3] for entry_id in range(10)])
+    else:
+        cursor.acknowledge_cumulative(ledger.last_confirmed)
+    await world.settle()
+    assert ledger.ledgers.ids == ids[3:]
+    await ledger.close()
+
+
 async def test_a_seek_back_that_is_not_stored_yet_needs_what_is_read_again(world: ManagedWorld) -> None:
     settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0, cursor_ledger_entries_max=1)
     ledger = await world.factory(settings).open(NAME)

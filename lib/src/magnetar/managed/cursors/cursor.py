@@ -284,10 +284,17 @@ class Cursor:
                 self.read_position = self._ledgers.next_position(mark)
             if mark[0] != before[0] or self._ledgers.ends_older_ledger(mark):
                 self._ledger.trim_later()
+                if self.properties and self._storage is not None:
+                    # It is trimmed once that is durable. Not in this turn: a snapshot may come to stand with this mark.
+                    asyncio.get_running_loop().call_soon(self._storage.persist, self._stored)
         if self._storage is not None:
             self._storage.changed()
         if self.on_acknowledged is not None:
             self.on_acknowledged(mark)
+
+    def _stored(self, error: MagnetarError | None) -> None:
+        if error is None:
+            self._ledger.trim_later()
 
     def _told_closed(self) -> None:
         self._ledger.cursor_closed(self)

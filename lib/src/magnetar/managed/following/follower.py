@@ -134,7 +134,7 @@ class ManagedLedgerFollower:
 
     async def catch_up(self) -> bool:
         """Until everything is shown that was confirmed when this was called. False: the owner is away, and what is
-        shown is only what bookies vouch for. `Unavailable`: nobody tells."""
+        shown is only what bookies vouch for, of a list that does not end. `Unavailable`: nobody tells."""
         try:
             position = await self._tail.owner_says()
         except MagnetarError as error:
@@ -143,7 +143,7 @@ class ManagedLedgerFollower:
                 self._check_there()
                 await self._read_list()
                 await self._tail.ask_bookies()
-            return False
+            return self._appends.terminated_at is not None
         await self.reach(position)
         return True
 
