@@ -19,6 +19,7 @@ from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.entry import Entry
@@ -180,7 +181,7 @@ def bindings_are_taken_by_force() -> list[Patch]:
 def end_is_not_asked_for() -> list[Patch]:
     """A client that asks for the last message hears of the last one that is shown here."""
 
-    async def learn_end(self: FollowingTopic) -> bool:
+    async def learn_end(self: FollowingTopic, wanted: Position = EARLIEST) -> bool:
         return True
 
     return [(FollowingTopic, "learn_end", learn_end)]
