@@ -317,6 +317,9 @@ async def test_a_reader_goes_to_and_fro(large: Large) -> None:
     cursor.acknowledge_cumulative(large.at(4_000))
     cursor.rewind()
     assert await large.next_entry_id(cursor) == 4_002
+    cursor.acknowledge_cumulative(large.at(6_000), [0b10])
+    cursor.rewind()
+    assert await large.next_entry_id(cursor) == 6_000, "a part of this batch is acknowledged, and all before it"
     await cursor.reset(large.at(100))
     assert await large.next_entry_id(cursor) == 100
     cursor.skip_to(large.at(3))

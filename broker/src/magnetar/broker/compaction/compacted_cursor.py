@@ -236,9 +236,10 @@ class CompactedCursor:
         return self.inner.acknowledge_batch_indexes(position, remaining, batch_size)
 
     def acknowledge_cumulative(self, position: Position, remaining: list[int] | None = None) -> None:
-        """Everything up to the position."""
-        if remaining is None and position <= self._ledger.last_confirmed:
-            self._acknowledged = max(self._acknowledged, position)
+        """Everything up to the position; with `remaining` the last entry only in part."""
+        if position <= self._ledger.last_confirmed:
+            whole = position if not any(remaining or ()) else (position[0], position[1] - 1)
+            self._acknowledged = max(self._acknowledged, whole)
         self.inner.acknowledge_cumulative(position, remaining)
 
     def is_acknowledged(self, position: Position) -> bool:
