@@ -51,10 +51,23 @@ def test_acyclic_classes_hold_nothing_that_leads_back() -> None:
             if isinstance(node, ast.ClassDef) and node.name in acyclic:
                 annotations = [one.annotation for one in ast.walk(node) if isinstance(one, ast.AnnAssign)]
                 held[node.name] = {type_ for each in annotations for type_ in ast.unparse(each).split(" | ")}
+                assert _annotated(node) == _slots(node), "what has no annotation could be anything"
                 assert not node.bases
     assert held.keys() == set(acyclic)
     allowed = {"int", "float", "bool", "str", "bytes", "None", *acyclic}
     assert all(types and types <= allowed for types in held.values()), held
+
+
+def _annotated(node: ast.ClassDef) -> set[str]:
+    targets = [one.target for one in ast.walk(node) if isinstance(one, ast.AnnAssign)]
+    return {target.attr for target in targets if isinstance(target, ast.Attribute)}
+
+
+def _slots(node: ast.ClassDef) -> set[str]:
+    (value,) = [
+        one.value for one in node.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__slots__"
+    ]
+    return set(ast.literal_eval(value))
 
 
 def test_a_compiler_that_writes_other_text_is_refused(tmp_path: Path) -> None:
