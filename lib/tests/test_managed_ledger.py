@@ -233,6 +233,19 @@ async def test_who_keeps_ledgers_until_its_mark_is_durable_has_them_trimmed_then
     await ledger.close()
 
 
+async def test_a_ledger_that_comes_to_be_an_older_one_is_trimmed_once_the_mark_is_durable(world: ManagedWorld) -> None:
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.factory(settings).open(NAME)
+    cursor = await ledger.open_cursor("replicated", EARLIEST, {"replicated": 1})
+    await append(ledger, numbered(0, 4))
+    cursor.acknowledge_cumulative(ledger.last_confirmed)
+    (before,) = ledger.ledgers.ids
+    await ledger.roll()
+    await world.settle()
+    assert before not in ledger.ledgers.ids
+    await ledger.close()
+
+
 async def test_a_seek_back_that_is_not_stored_yet_needs_what_is_read_again(world: ManagedWorld) -> None:
     settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0, cursor_ledger_entries_max=1)
     ledger = await world.factory(settings).open(NAME)

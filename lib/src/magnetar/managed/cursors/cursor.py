@@ -252,9 +252,11 @@ class Cursor:
         return nothing() if self._storage is None else self._storage.delete()
 
     def ledgers_removed(self) -> None:
-        """Some ledgers are no more: stand on those that there are."""
+        """Some ledgers are no more, or there is another one: stand on those that there are."""
         self.acks.renormalise()
         self._not_behind_mark()
+        if self._ledgers.ends_older_ledger(self.acks.mark_delete):
+            self._trim_when_stored()
 
     def stats(self, stretches_max: int = 100) -> CursorStats:
         """Statistics of this cursor for administrators; of what is acknowledged beyond the mark so many stretches, and
@@ -284,13 +286,17 @@ class Cursor:
                 self.read_position = self._ledgers.next_position(mark)
             if mark[0] != before[0] or self._ledgers.ends_older_ledger(mark):
                 self._ledger.trim_later()
-                if self.properties and self._storage is not None:
-                    # It is trimmed once that is durable. Not in this turn: a snapshot may come to stand with this mark.
-                    asyncio.get_running_loop().call_soon(self._storage.persist, self._stored)
+                self._trim_when_stored()
         if self._storage is not None:
             self._storage.changed()
         if self.on_acknowledged is not None:
             self.on_acknowledged(mark)
+
+    def _trim_when_stored(self) -> None:
+        """The mark has left a ledger behind, which may be needed until that is durable."""
+        if self.properties and self._storage is not None:
+            # Not in this turn: a snapshot may come to stand with this mark.
+            asyncio.get_running_loop().call_soon(self._storage.persist, self._stored)
 
     def _stored(self, error: MagnetarError | None) -> None:
         if error is None:
