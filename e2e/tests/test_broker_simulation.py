@@ -54,7 +54,7 @@ TRIED_HERE: Final = {
     "one-message-of-a-batch": 9,
     "one-that-hears-is-enough": 4,
     "owner-is-not-asked": 1,
-    "positions-are-not-replayed": 19,
+    "positions-are-not-replayed": 94,
     "positions-without-their-ledgers": 12,
     "receipts-are-for-all-of-a-sequence-id": 42,
     "released-before-it-is-stored": 5,

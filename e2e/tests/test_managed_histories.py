@@ -35,7 +35,7 @@ FOUND_BY: Final = {
     "objects-are-deleted-once": (98, 250),
     "objects-go-before-their-record": (29, 60),
     "old-ledger-deleted-first": (0, 120),
-    "snapshot-of-what-was-taken": (4, 60),
+    "snapshot-of-what-was-taken": (97, 250),
     "takeover-without-fence": (0, 30),
     "the-lag-is-ignored": (12, 60),
     "trim-of-the-fastest": (26, 60),
