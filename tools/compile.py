@@ -164,8 +164,8 @@ def without_trashcan(text: str) -> tuple[str, int]:
     it has.
 
     mypyc 2.4 has each of its classes use the interpreter's trashcan, which takes what is freed in a deep nest, and
-    writes into its head for the collector of cycles. Acyclic ones have none: up to Python 3.13 that is a write before
-    the object. A class of the others leaves the collector first, by `PyObject_GC_UnTrack`."""
+    writes into its head for the collector of cycles. Acyclic ones have none: in Python 3.11 that is a write before the
+    object. A class of the others leaves the collector first, by `PyObject_GC_UnTrack`."""
     return ACYCLIC_DEALLOC.subn(r"\1\3", text)
 
 
