@@ -32,18 +32,19 @@ def check(history: History) -> list[str]:
     violations = [*history.wrong, *history.stuck]
     for topic in history.topics.values():
         for rule in TOPIC_RULES:
-            violations += _some(f"{topic.name}: {what}" for what in rule(topic))
+            violations += some(f"{topic.name}: {what}" for what in rule(topic))
     for subscription in history.subscriptions.values():
         topic = history.topics[subscription.topic]
         for check_subscription in (*SUBSCRIPTION_RULES, *READ_ONLY_RULES):
             found = check_subscription(subscription, topic)
-            violations += _some(f"{subscription.name} of {subscription.topic}: {what}" for what in found)
+            violations += some(f"{subscription.name} of {subscription.topic}: {what}" for what in found)
     for look in (*TRANSACTION_RULES, *COMPACTION_RULES):
-        violations += _some(look(history))
+        violations += some(look(history))
     return violations
 
 
-def _some(violations: Iterator[str]) -> list[str]:
+def some(violations: Iterator[str]) -> list[str]:
+    """No more than anybody reads."""
     return [what for what, _ in zip(violations, range(VIOLATIONS_MAX), strict=False)]
 
 

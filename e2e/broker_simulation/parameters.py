@@ -163,7 +163,7 @@ def draw_parameters(seed: int) -> Parameters:
         pending_max=rng.choice((1, 3, 10)),
         readers=rng.choice((0, 0, 1)),
         subscriptions=tuple(
-            _draw_subscription(rng, topic, number, batches=batch_messages_max > 1)
+            draw_subscription(rng, topic, number, batches=batch_messages_max > 1)
             for topic in range(topics)
             for number in range(rng.choice((1, 1, 2)))
         ),
@@ -269,7 +269,8 @@ def _draw_storage(
     )
 
 
-def _draw_subscription(rng: random.Random, topic: int, number: int, *, batches: bool) -> SubscriptionParameters:
+def draw_subscription(rng: random.Random, topic: int, number: int, *, batches: bool) -> SubscriptionParameters:
+    """One of a topic; `batches`: entries have several messages."""
     kind = rng.choice(tuple(SubscriptionType))
     alone = kind is SubscriptionType.EXCLUSIVE
     ordered = alone or kind is SubscriptionType.FAILOVER

@@ -21,7 +21,12 @@ from e2e.broker_simulation.drawn.compaction import KEYED
 from e2e.broker_simulation.faults import Faults
 from e2e.broker_simulation.history import Delivered, History, SubscriptionHistory, Told, TopicHistory
 from e2e.broker_simulation.metadata_witness import MetadataWitness
-from e2e.broker_simulation.parameters import Parameters, draw_parameters, topic_name
+from e2e.broker_simulation.parameters import (
+    Parameters,
+    SubscriptionParameters,
+    draw_parameters,
+    topic_name,
+)
 from e2e.broker_simulation.producers import Producer, Sequence
 from e2e.broker_simulation.protocol import Entrances
 from e2e.broker_simulation.read_only.brokers import check_written
@@ -92,7 +97,7 @@ class BrokerRun:
         self._loop.trace.remark("scenario", repr(parameters))
         world = self.world = World(self._loop, parameters.storage)
         self._watch(world)
-        cluster = Cluster(world, parameters)
+        cluster = self._make_cluster(world)
         await cluster.start()
         producers, readers, consumers = self._start_clients(cluster)
         transactors = self._start_transactors(cluster, "transactor")
@@ -100,7 +105,7 @@ class BrokerRun:
         if parameters.compaction is not None:
             self._compaction = CompactionClients(cluster, self.history, parameters.compaction, self._client)
             self._compaction.start(list(self.history.topics))
-        faults = Faults(cluster, self.history)
+        faults = self._make_faults(cluster)
         await faults.run()
         faults.heal()
         for subscription in self.history.subscriptions.values():
@@ -144,6 +149,25 @@ class BrokerRun:
         if self._compaction is not None:
             await self._compaction.until_nothing_is_left_over(PATIENCE_SECONDS)
 
+    def _make_cluster(self, world: World) -> Cluster:
+        return Cluster(world, self.parameters)
+
+    def _make_faults(self, cluster: Cluster) -> Faults:
+        return Faults(cluster, self.history)
+
+    @property
+    def _published(self) -> list[str]:
+        """Topics that producers publish to."""
+        return list(self.history.topics)
+
+    @property
+    def _taken(self) -> list[str]:
+        """Topics from which transactions take."""
+        return self._published
+
+    def _topic_of(self, subscription: SubscriptionParameters) -> str:
+        return topic_name(subscription.topic)
+
     def _watch(self, world: World) -> None:
         witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
         storage_witness = world.witness
@@ -162,10 +186,9 @@ class BrokerRun:
         parameters, history = self.parameters, self.history
         producers: list[Host] = []
         readers: list[Host] = []
-        consumers: dict[Consumer, Host] = {}
         for number in range(parameters.topics):
             topic = topic_name(number)
-            history.topics[topic] = TopicHistory(topic, parameters.deduplication)
+            history.topics.setdefault(topic, TopicHistory(topic, parameters.deduplication))
             for index in range(parameters.producers):
                 kind = "producer" if parameters.compaction is None else f"{KEYED}{parameters.seed}-"
                 name = f"{kind}{number}.{index}"
@@ -180,8 +203,13 @@ class BrokerRun:
                 )
                 self._readers.append(reader)
                 readers.append(cluster.client(name, reader))
+        return producers, readers, self._start_consumers(cluster)
+
+    def _start_consumers(self, cluster: Cluster) -> dict[Consumer, Host]:
+        parameters, history = self.parameters, self.history
+        consumers: dict[Consumer, Host] = {}
         for subscription in parameters.subscriptions:
-            topic = topic_name(subscription.topic)
+            topic = self._topic_of(subscription)
             history.subscriptions[(topic, subscription.name)] = SubscriptionHistory(
                 topic, subscription.name, subscription.kind
             )
@@ -192,7 +220,7 @@ class BrokerRun:
                     consumer.unsubscribe_share = parameters.read_only.unsubscribe_share
                     consumer.leave_share = parameters.read_only.leave_share
                 consumers[consumer] = cluster.client(name, consumer)
-        return producers, readers, consumers
+        return consumers
 
     def _start_transactors(self, cluster: Cluster, kind: str) -> list[Host]:
         parameters = self.parameters.transactions
@@ -201,8 +229,8 @@ class BrokerRun:
         hosts = []
         for number in range(parameters.transactors if kind == "transactor" else 1):
             name = f"{kind}{number}"
-            topics = list(self.history.topics)
-            transactor = Transactor(self._client(cluster, name), name, topics, parameters, self._transfer)
+            client = self._client(cluster, name)
+            transactor = Transactor(client, name, self._published, parameters, self._transfer, self._taken)
             hosts.append(cluster.client(name, transactor))
         return hosts
 
@@ -338,7 +366,7 @@ class BrokerRun:
         for parameters in self.parameters.subscriptions:
             name = f"late consumer of {parameters.topic} {parameters.name}"
             client = self._client(cluster, name, consumes=True)
-            consumer = LateConsumer(client, topic_name(parameters.topic), name.replace(" ", "-"), parameters)
+            consumer = LateConsumer(client, self._topic_of(parameters), name.replace(" ", "-"), parameters)
             hosts.append(cluster.client(name, consumer))
         hosts += self._start_transactors(cluster, "transactor-late")
         await self._until_done(hosts, "does not come to an end: nothing comes, and there is a backlog")

@@ -62,8 +62,15 @@ class Transactor:
     """One program. A `Program` of its host."""
 
     def __init__(
-        self, client: Client, name: str, topics: list[str], parameters: TransactionParameters, goal: Goal
+        self,
+        client: Client,
+        name: str,
+        topics: list[str],
+        parameters: TransactionParameters,
+        goal: Goal,
+        taken: list[str] | None = None,
     ) -> None:
+        """It publishes to these topics, and takes from them, or from those of `taken`."""
         self.name = name
         self._client = client
         self._parameters = parameters
@@ -78,7 +85,7 @@ class Transactor:
         """Set when an entry has come."""
         self._had_some_at = client.now()
         """The last look at which there was an entry, or more was to come."""
-        self._consumers = {topic: InputConsumer(client, topic, name, parameters, self._arrived.set) for topic in topics}
+        self._consumers = {topic: InputConsumer(client, topic, name, parameters, self._arrived.set) for topic in taken or topics}
 
     def reborn(self) -> None:
         """The program was killed, and begins anew on its host."""

@@ -1,0 +1,2 @@
+"""Mistakes."""
+MISTAKES = {}
