@@ -38,7 +38,7 @@ from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.api import CoordinatorService
 from magnetar.core.bundle import BundleName
 from magnetar.core.limits import MIB
-from magnetar.core.topic_name import TopicName
+from magnetar.core.topic_name import TopicName, java_url_encode
 from magnetar.ledger.api import LedgerOptions
 from magnetar.managed.factory import ManagedLedgerFactory
 from magnetar.metadata.store import MetadataStore
@@ -180,7 +180,7 @@ def assemble(
     return context, topic_policies
 
 
-def _source_owner(context: BrokerContext, store: MetadataStore, source: TopicName) -> EndTeller:
+def _source_owner(context: BrokerContext, store: MetadataStore, shadow: TopicName, source: TopicName) -> EndTeller:
     """Who knows where the source of a shadow topic ends that another broker serves."""
     from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 
@@ -191,6 +191,7 @@ def _source_owner(context: BrokerContext, store: MetadataStore, source: TopicNam
         clock=context.clock,
         broker_id=context.ownership.own.broker_id,
         asker="shadow topic at",
+        asks_for=f"-{java_url_encode(str(shadow))}",
     )
     return RemoteTopicOwner(source, parts, lambda subscription, error: None)
 

@@ -65,6 +65,9 @@ class OwnerParts:
     """Of this broker: what consumers at the owner are called by."""
     asker: str = "read-only broker"
     """What comes before it in their names."""
+    asks_for: str = ""
+    """What comes behind it, where several topics of this broker ask about the same one: each has a subscription of its
+    own, which it alone consumes."""
     settings: KeepSettings = field(default_factory=KeepSettings)
 
 
@@ -234,7 +237,7 @@ class RemoteTopicOwner:
         """It begins at the end and asks for no messages: it is there to ask where that is."""
         parts = self._parts
         options = ConsumerOptions(
-            subscription=f"{parts.asker.replace(' ', '-')}-{parts.broker_id}{number}",
+            subscription=f"{parts.asker.replace(' ', '-')}-{parts.broker_id}{parts.asks_for}{number}",
             name=f"{parts.asker} {parts.broker_id}",
             create_topic=False,
             receives=False,

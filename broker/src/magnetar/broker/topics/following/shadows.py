@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.errors import MagnetarError
@@ -58,7 +59,7 @@ class Shadows:
         self._policies = policies
         self._topics = topics
         self._transactions = transactions
-        self._elsewhere: Callable[[TopicName], EndTeller] | None = None
+        self._elsewhere: Callable[[TopicName, TopicName], EndTeller] | None = None
         self._followed = 0
         """How many shadows are loaded."""
         self._following = replace(
@@ -68,8 +69,8 @@ class Shadows:
             longest_pause_seconds=lambda: max(LOOK_SECONDS_MAX, self._followed / LOOKS_PER_SECOND),
         )
 
-    def use_owners(self, elsewhere: Callable[[TopicName], EndTeller]) -> None:
-        """How the owner of a source is asked that another broker has; before topics are loaded."""
+    def use_owners(self, elsewhere: Callable[[TopicName, TopicName], EndTeller]) -> None:
+        """How the owner of a source is asked that another broker has, for a shadow; before topics are loaded."""
         self._elsewhere = elsewhere
 
     # --- which they are
@@ -168,7 +169,8 @@ class Shadows:
 
         if source == name:
             raise PulsarError(ServerError.NOT_ALLOWED_ERROR, f"Topic {name} is a shadow of itself")
-        end = SourceEnd(source, self._topics, self._elsewhere, self._let_go)
+        elsewhere = None if self._elsewhere is None else partial(self._elsewhere, name)
+        end = SourceEnd(source, self._topics, elsewhere, self._let_go)
         self._followed += 1
         try:
             ledger = await self._ledgers.open_shadow(
