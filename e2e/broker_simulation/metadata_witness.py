@@ -3,6 +3,7 @@ would find of the acknowledgements that clients know to be durable."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from magnetar.broker.peers.addresses import decode_owner
@@ -34,6 +35,8 @@ class MetadataWitness:
         self._owners: dict[str, tuple[BundleName, str]] = {}
         self._receipts: dict[tuple[str, str], list[Acknowledged]] = {}
         self._paths: dict[str, SubscriptionHistory] = {}
+        self.is_gone: Callable[[str, Position], bool] = lambda topic, position: False
+        """Whether an entry is dropped from a topic: then nobody needs to know that it was acknowledged."""
 
     def metadata_applied(self, outcome: Outcome, now: float) -> None:
         """The service has made an outcome so."""
@@ -86,6 +89,8 @@ class MetadataWitness:
         missing: list[Position] = []
         for asked in receipts:
             position = asked.positions[0]
+            if self.is_gone(subscription.topic, position):
+                continue
             if not (stored.mark >= position if asked.cumulative else stored.cover(position)):
                 missing.append(position)
         if missing:

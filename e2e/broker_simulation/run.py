@@ -320,10 +320,13 @@ class BrokerRun:
         client.may_move(reading, read_only.move_share)
         return client
 
-    async def _until_done(
-        self, hosts: Iterable[Host], complaint: str, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
-        await until_done(self.history, hosts, complaint, patience_seconds)
+    @property
+    def _patience_seconds(self) -> float:
+        """How long something may take that must happen."""
+        return PATIENCE_SECONDS
+
+    async def _until_done(self, hosts: Iterable[Host], complaint: str) -> None:
+        await until_done(self.history, hosts, complaint, self._patience_seconds)
 
     async def _read_all(self, cluster: Cluster, when: str) -> None:
         """Each topic from its first entry to its last."""
@@ -343,7 +346,7 @@ class BrokerRun:
 
     async def _until_drained(self, consumers: dict[Consumer, Host]) -> None:
         """Everything is delivered, and acknowledged with a receipt, or without."""
-        deadline = self._loop.time() + PATIENCE_SECONDS
+        deadline = self._loop.time() + self._patience_seconds
         while self._loop.time() < deadline:
             missing = {key: self._undelivered(subscription) for key, subscription in self.history.subscriptions.items()}
             if not any(missing.values()) and all(consumer.idle for consumer in consumers):

@@ -65,9 +65,7 @@ class Intruder(Attached):
         position = self._made_up() if self.chance.random() < 0.5 else None
         self.client.note(f"sends {sequence_id} at {position}")
         link.write(
-            requests.relay_send(
-                self.id, sequence_id, message, 1, chunked=False, marker=False, message_id=position
-            )
+            requests.relay_send(self.id, sequence_id, message, 1, chunked=False, marker=False, message_id=position)
         )
 
     def _made_up(self) -> Position:

@@ -57,9 +57,7 @@ class ShadowCluster(Cluster):
             await documents.create(Resources.namespace_path(NAMESPACE), policies)
             if self.shadows.whole_address:
                 url = "pulsar://" + ",".join(f"{name}:{BROKER_PORT}" for name in self.broker_names)
-                await documents.update(
-                    Resources.cluster_path(CLUSTER), lambda data: {**data, "brokerServiceUrl": url}
-                )
+                await documents.update(Resources.cluster_path(CLUSTER), lambda data: {**data, "brokerServiceUrl": url})
             await store.close()
             done.set()
 

@@ -23,9 +23,7 @@ def untold(cluster: ShadowCluster) -> list[str]:
         replicators = {} if topic.shadow_replicators is None else topic.shadow_replicators.running
         if sorted(replicators) != sorted(shadows):
             found.append(f"{source} tells {sorted(replicators)}, not {sorted(shadows)}")
-        found += [
-            _said(one) for one in replicators.values() if one.state is not ReplicatorState.STARTED or one.backlog
-        ]
+        found += [_said(one) for one in replicators.values() if one.state is not ReplicatorState.STARTED or one.backlog]
     return found
 
 

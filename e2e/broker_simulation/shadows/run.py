@@ -33,11 +33,10 @@ from e2e.simulation.planting import Mistake, planted
 from e2e.simulation_runner import running
 from e2e.simulation_runner.running import Stuck, Verdict
 
-TOLD_SECONDS_MAX: Final = 20.0
-"""When nothing is wrong any more: until a source tells its shadows, and until all of it is there."""
 SILENCE_SECONDS_MAX: Final = 80.0
-"""The same where hosts of brokers went off: who waits for one asks every 30 s whether it lives, and gives it up when it
-has said nothing since the last time."""
+"""How long something may take that must happen, where hosts of brokers went off: a broker that waits for one, which has
+the policies of topics or a shadow, asks every 30 s whether it lives, and gives it up when it has said nothing since the
+last time."""
 PUNCTUAL_SECONDS: Final = 0.1
 """From a receipt to a reader of the shadow, when all is quiet; a shadow looks by itself once a second."""
 LAST_ENTRIES: Final = 4
@@ -70,10 +69,11 @@ class ShadowRun(BrokerRun):
     def counts(self) -> dict[str, int]:
         """See `Run.counts`."""
         counts = super().counts()
-        sources, shadows = self.shadows.sources, [topic for topic in self.history.topics.values()]
+        sources, shadows = self.shadows.sources, [self.history.topics[shadow] for shadow in self._all_shadows]
         counts["confirmed messages"] = sum(
             receipt.content.messages for source in sources for receipt in self.history.topics[source].receipts
         )
+        del counts["compacted readings"]
         counts["entries read of shadows"] = sum(len(topic.logs[-1]) for topic in shadows if topic.logs)
         return counts
 
@@ -83,6 +83,7 @@ class ShadowRun(BrokerRun):
         super()._watch(world)
         before = world.service.on_applied
         sources = self._sources = SourceWitness(world, self.history, self.shadows.sources)
+        self._witness.is_gone = sources.is_gone
 
         def applied(outcome: Outcome, host: str) -> None:
             # What is removed is not known any more afterwards.
@@ -178,21 +179,26 @@ class ShadowRun(BrokerRun):
 
     async def _until_read(self, readers: dict[PunctualReader, Host]) -> None:
         """Each has all that was confirmed by now."""
-        deadline = self._loop.time() + PATIENCE_SECONDS
+        deadline = self._loop.time() + self._patience_seconds
         for reader in readers:
             receipts = self.history.topics[reader.topic].receipts
-            last = max((one.position for one in receipts if one.position is not None), default=(-1, -1))
-            while not reader.read or reader.read[-1].position < last:
+            told = [receipt.position for receipt in receipts if receipt.position is not None]
+            last = max((each for each in told if not self._sources.is_gone(reader.topic, each)), default=(-1, -1))
+            while last >= (0, 0) and (not reader.read or reader.read[-1].position < last):
                 if self._loop.time() > deadline:
                     self.history.stuck.append(f"{reader.name} does not come to {last}: it is at {reader.read[-1:]}")
                     return
                 await asyncio.sleep(LOOK_SECONDS)
 
+    @property
+    def _patience_seconds(self) -> float:
+        silent = "broker_power_loss" in self.parameters.storage.fault_kinds
+        return SILENCE_SECONDS_MAX if silent else PATIENCE_SECONDS
+
     async def _until_told(self, cluster: Cluster) -> None:
         """Administrators have done everything, and each source tells its shadows."""
         assert isinstance(cluster, ShadowCluster)
-        silent = "broker_power_loss" in self.parameters.storage.fault_kinds
-        deadline = self._loop.time() + (SILENCE_SECONDS_MAX if silent else TOLD_SECONDS_MAX)
+        deadline = self._loop.time() + self._patience_seconds
         while missing := [*cluster.administrator.left, *untold(cluster)]:
             if self._loop.time() > deadline:
                 self.history.stuck += missing

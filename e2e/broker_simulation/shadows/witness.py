@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.ledger.ledger_paths import ledger_id_of
 from magnetar.managed.info_codec import LedgerInfo, decode_ledger_info
@@ -24,6 +25,7 @@ class SourceWitness:
         self._sources = sources
         self._source_at = {_path(source): source for source in sources}
         self._shadow_at = {_path(shadow): shadow for shadows in sources.values() for shadow in shadows}
+        self._of = {shadow: source for source, shadows in sources.items() for shadow in shadows}
         self._lists: dict[str, LedgerInfo] = {}
         """As they were stored last."""
         self.trimmed: dict[str, list[Entry]] = {source: [] for source in sources}
@@ -43,6 +45,11 @@ class SourceWitness:
                 self._accuse(f"{host} deletes {self._source_at[path]}, and nobody has asked for it")
             elif (ledger_id := ledger_id_of(path)) is not None:
                 self._ledger_removed(ledger_id, host)
+
+    def is_gone(self, topic: str, position: Position) -> bool:
+        """Whether a source, or that of a shadow, has dropped an entry."""
+        source = topic if topic in self._sources else self._of[topic]
+        return any(entry.position == position for entry in self.trimmed[source])
 
     def _accuse(self, what: str) -> None:
         self._world.witness.accuse(what)

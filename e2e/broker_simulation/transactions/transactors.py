@@ -85,7 +85,9 @@ class Transactor:
         """Set when an entry has come."""
         self._had_some_at = client.now()
         """The last look at which there was an entry, or more was to come."""
-        self._consumers = {topic: InputConsumer(client, topic, name, parameters, self._arrived.set) for topic in taken or topics}
+        self._consumers = {
+            topic: InputConsumer(client, topic, name, parameters, self._arrived.set) for topic in taken or topics
+        }
 
     def reborn(self) -> None:
         """The program was killed, and begins anew on its host."""
