@@ -200,3 +200,28 @@ async def test_a_closed_ledger_denies_no_cursor(
     await getattr(ledger, way)()
     with pytest.raises(refusal):
         await ledger.delete_cursor("sub")
+
+
+async def test_a_cursor_that_could_not_be_stored_when_it_was_closed_is_not_written_later(world: ManagedWorld) -> None:
+    """Its next owner would find its node changed, and take the ledger for another one's."""
+    at_once = ManagedLedgerSettings(retention_time_ms=-1, retention_size_bytes=-1, mark_delete_rate=0)
+    ledger = await world.factory(at_once).open(NAME)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    await append(ledger, [b"%d" % number for number in range(4)])
+    world.ledgers.not_enough_bookies()
+    entries = await cursor.read(4, 1 << 20)
+    cursor.acknowledge([entries[0].position])
+    told: list[MagnetarError | None] = []
+    cursor.persist(told.append)
+    await ledger.close()
+    assert [isinstance(error, MagnetarError) for error in told] == [True]
+    world.ledgers.refuse_creation = None
+    upcoming = await world.factory(at_once).open(NAME)
+    await asyncio.sleep(60.0)
+    again = upcoming.cursors["sub"]
+    again.acknowledge([entries[0].position])
+    stored: list[MagnetarError | None] = []
+    again.persist(stored.append)
+    await world.settle()
+    assert stored == [None]
+    assert upcoming.state is not ManagedLedgerState.FENCED

@@ -225,7 +225,11 @@ class CursorStorage:
         if self.dirty or self._busy:
             few = self.acks.individual_count == 0 or self._fits_into_node()
             if not few or self._busy:
-                await self.flush()
+                try:
+                    await self.flush()
+                except BaseException:
+                    await self.abandon()  # Or it would be written later, when another owner has the cursor.
+                    raise
         writer = self._let_go()
         if writer is not None:
             await _close_quietly(writer)
