@@ -266,6 +266,8 @@ def keys_keep_their_order(subscription: SubscriptionHistory, topic: TopicHistory
                 again[event.session] = None
             else:
                 asked.update(event.positions)
+        elif isinstance(event, Acknowledged):
+            seen.update(event.positions)  # Also of what nobody gets, as it was dropped.
         elif isinstance(event, Delivered) and event.entry.key:
             session, position = event.session, event.entry.position
             missed = [each for each in before.get(position, ()) if each not in seen]
