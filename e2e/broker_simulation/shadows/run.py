@@ -40,8 +40,10 @@ last time."""
 PUNCTUAL_SECONDS: Final = 0.1
 """From a receipt to a reader of the shadow, when all is quiet; a shadow looks by itself once a second."""
 LAST_ENTRIES: Final = 4
-LAST_PAUSE_SECONDS: Final = 1.2
+TOLD_PAUSE_SECONDS: Final = 1.2
 """Between two of them: a shadow to which nothing comes looks less and less often."""
+ASKED_PAUSE_SECONDS: Final = 0.2
+"""The same, when the end of the shadow is asked for after each."""
 LOOK_SECONDS: Final = 0.05
 
 
@@ -140,26 +142,38 @@ class ShadowRun(BrokerRun):
         if self.parameters.transactions is not None:
             return  # Open transactions may hide it for a while.
         await self._until_told(cluster)
-        readers = self._start_punctual_readers(cluster)
+        await self._look_whether_shadows_are_told(cluster)
         askers = self._start_askers_at_shadows(cluster)
+        await self._publish_some(cluster, "asked-for", ASKED_PAUSE_SECONDS)
+        for asker in askers:
+            asker.leave_when_done = True
+        await self._until_done(askers.values(), "does not come to an end")
+
+    async def _look_whether_shadows_are_told(self, cluster: Cluster) -> None:
+        """While nobody asks for the end of a shadow, which would find it, too."""
+        readers = self._start_punctual_readers(cluster)
         await self._until_read(readers)
-        before = {source: len(self.history.topics[source].receipts) for source in self.shadows.sources}
-        parameters = replace(self.parameters, entries=LAST_ENTRIES, pause_seconds=LAST_PAUSE_SECONDS)
-        hosts = []
-        for number, source in enumerate(self.shadows.sources):
-            name = f"last-producer{number}"
-            producer = Producer(self._client(cluster, name), source, name, parameters, Sequence())
-            hosts.append(cluster.client(name, producer))
-        await self._until_done(hosts, "does not come to an end")
+        before = {shadow: len(self.history.topics[shadow].receipts) for shadow in self._all_shadows}
+        await self._publish_some(cluster, "told", TOLD_PAUSE_SECONDS)
         await self._until_read(readers)
         seconds_max = PUNCTUAL_SECONDS + 2 * self.parameters.storage.metadata_lag_seconds
         for reader in readers:
-            receipts = self.history.topics[reader.topic].receipts
-            source = next(each for each, shadows in self.shadows.sources.items() if reader.topic in shadows)
-            self._late_told += told_at_once(receipts[before[source] :], reader.arrivals, seconds_max)
-        for end in (*readers, *askers):
-            end.leave_when_done = True
-        await self._until_done([*readers.values(), *askers.values()], "does not come to an end")
+            receipts = self.history.topics[reader.topic].receipts[before[reader.topic] :]
+            self._late_told += [
+                f"{reader.topic}: {what}" for what in told_at_once(receipts, reader.arrivals, seconds_max)
+            ]
+            reader.leave_when_done = True
+        await self._until_done(readers.values(), "does not come to an end")
+
+    async def _publish_some(self, cluster: Cluster, what: str, pause_seconds: float) -> None:
+        """To each source."""
+        parameters = replace(self.parameters, entries=LAST_ENTRIES, pause_seconds=pause_seconds)
+        hosts = []
+        for number, source in enumerate(self.shadows.sources):
+            name = f"{what}-producer{number}"
+            producer = Producer(self._client(cluster, name), source, name, parameters, Sequence())
+            hosts.append(cluster.client(name, producer))
+        await self._until_done(hosts, "does not come to an end")
 
     def _start_punctual_readers(self, cluster: Cluster) -> dict[PunctualReader, Host]:
         readers = {}
