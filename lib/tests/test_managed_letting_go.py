@@ -8,7 +8,7 @@ import weakref
 from collections.abc import AsyncIterator
 
 import pytest
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST
 from magnetar.managed.errors import (
     ManagedLedgerClosed,
@@ -225,3 +225,26 @@ async def test_a_cursor_that_could_not_be_stored_when_it_was_closed_is_not_writt
     await world.settle()
     assert stored == [None]
     assert upcoming.state is not ManagedLedgerState.FENCED
+
+
+async def test_a_deletion_that_fails_leaves_no_cursor_that_is_written_later(world: ManagedWorld) -> None:
+    def fate(verb: str, path: str) -> RequestFate:
+        return RequestFate.REFUSED if verb == "delete" else RequestFate.DONE
+
+    session = FaultyStore(world.store, fate)
+    at_once = ManagedLedgerSettings(retention_time_ms=-1, retention_size_bytes=-1, mark_delete_rate=0)
+    ledger = await world.factory(at_once, store=session).open(NAME)
+    cursors = [await ledger.open_cursor(name, EARLIEST) for name in ("one", "another")]
+    await append(ledger, [b"%d" % number for number in range(4)])
+    entries = await cursors[1].read(4, 1 << 20)
+    cursors[1].acknowledge([entries[0].position])
+    with pytest.raises(Unavailable):
+        await ledger.delete()
+    upcoming = await world.factory(at_once).open(NAME)
+    await asyncio.sleep(60.0)
+    again = upcoming.cursors["another"]
+    again.acknowledge([entries[0].position])
+    stored: list[MagnetarError | None] = []
+    again.persist(stored.append)
+    await world.settle()
+    assert stored == [None]

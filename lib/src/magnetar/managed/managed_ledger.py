@@ -328,12 +328,12 @@ class ManagedLedger:
             await self._check_owner()
             await self.offloads.delete_all()
         self._shared.forget(self.name, self)
-        await self._check_owner()
         storages = [cursor.storage for cursor in self.cursors.values()]
         doomed = {*self.ledgers.ids, *(storage.ledger_id for storage in storages if storage is not None)}
         for cursor in self.cursors.values():
             doomed |= _compaction_ledgers(cursor)
         try:
+            await self._check_owner()
             for name in list(self.cursors):
                 await self.delete_cursor(name)
             await self._close(with_cursors=False)
@@ -341,6 +341,7 @@ class ManagedLedger:
                 await self._node.delete()
         except Unavailable:
             self._shared.left_over(self.name, doomed - {POSITION_IN_NODE})
+            await self.abandon()  # Nobody has it any more: whoever tries again opens it anew.
             raise
         for ledger_id in sorted(doomed.intersection(self.ledgers.ids)):
             await self._shared.delete_ledger(ledger_id)

@@ -157,11 +157,11 @@ class ShadowLedger(FollowingLedger):
 
     async def delete(self) -> None:
         """Remove cursors and node; nothing of the source. `ManagedLedgerFenced`: nothing, as another owner has it."""
-        await self._check_owner()
         self._shared.forget(self.name, self)
         storages = [cursor.storage for cursor in self.cursors.values()]
         doomed = {storage.ledger_id for storage in storages if storage is not None} - {POSITION_IN_NODE}
         try:
+            await self._check_owner()
             for name in list(self.cursors):
                 await self.delete_cursor(name)
             await self._follow_no_more()
@@ -170,6 +170,7 @@ class ShadowLedger(FollowingLedger):
                 await self._node.delete()
         except Unavailable:
             self._shared.left_over(self.name, doomed)
+            await self.abandon()  # Or it would be followed for ever, by whoever has it no more.
             raise
 
     async def _follow_no_more(self) -> None:
