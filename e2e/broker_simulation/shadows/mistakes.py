@@ -11,15 +11,13 @@ from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.broker.replication.shadow_replicators import ShadowReplicators
 from magnetar.broker.session import publish
-from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.broker.topics.following.shadow_topic import ShadowTopic
 from magnetar.broker.topics.producer import Producer, PublishBatch
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.following.follower import ManagedLedgerFollower
-from magnetar.managed.following.list_changes import ListChanges
 from magnetar.managed.following.shadow_ledger import ShadowLedger
-from magnetar.managed.info_codec import LedgerInfo
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.command import Send
 
 from e2e.broker_simulation.read_only.mistakes import READ_ONLY_MISTAKES
@@ -86,9 +84,10 @@ def ledgers_go_with_the_shadow() -> list[Patch]:
     right = original(ShadowLedger, "delete")
 
     async def delete(self: ShadowLedger) -> None:
-        shown = set(self.ledgers.ids)
+        shown = list(self.ledgers.ids)
         await right(self)
-        self._shared.left_over(self.name, shown)
+        for ledger_id in shown:
+            await self._shared.delete_ledger(ledger_id)
 
     return [(ShadowLedger, "delete", delete)]
 
@@ -112,13 +111,14 @@ def positions_are_not_reached() -> list[Patch]:
 
 
 def cursors_stay_on_trimmed_ledgers() -> list[Patch]:
-    """Nobody tells the cursors that the source has dropped ledgers."""
-    right = original(ManagedLedgerFollower, "_apply")
+    """Nobody tells the cursors of a shadow that its source has dropped ledgers."""
+    right = original(ManagedLedger, "ledgers_removed")
 
-    def apply(self: ManagedLedgerFollower, changes: ListChanges, info: LedgerInfo) -> None:
-        right(self, replace(changes, removed=[]), info)
+    def ledgers_removed(self: ManagedLedger) -> None:
+        if not isinstance(self, ShadowLedger):
+            right(self)
 
-    return [(ManagedLedgerFollower, "_apply", apply)]
+    return [(ManagedLedger, "ledgers_removed", ledgers_removed)]
 
 
 def other_owners_are_not_noticed() -> list[Patch]:
@@ -152,11 +152,6 @@ def the_next_entry_is_told() -> list[Patch]:
     return [(ShadowTopic, "publish", publish_one_more)]
 
 
-def lost_shadows_are_kept() -> list[Patch]:
-    """A shadow that cannot be followed any more, or has another owner, is served on."""
-    return [(FollowingTopic, "_ledger_lost", lambda self, error: None)]
-
-
 def _of_followers(*names: str) -> dict[str, Mistake]:
     """What brokers that only read have in common with shadows."""
     return {name: READ_ONLY_MISTAKES[name] for name in names}
@@ -171,7 +166,6 @@ MISTAKES: Final[dict[str, Mistake]] = {
     "late-shadows-are-not-told": late_shadows_are_not_told,
     "ledgers-are-listed": ledgers_are_listed,
     "ledgers-go-with-the-shadow": ledgers_go_with_the_shadow,
-    "lost-shadows-are-kept": lost_shadows_are_kept,
     "nobody-is-told": nobody_is_told,
     "one-asker-for-all": one_asker_for_all,
     "other-owners-are-not-noticed": other_owners_are_not_noticed,
