@@ -12,9 +12,9 @@ PYTEST_WORKERS ?= 5
 # Tests start hundreds of processes: each would compile all sources again, for a third of a second or more.
 unexport PYTHONDONTWRITEBYTECODE
 
-TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-brokers sim-operator \
-  interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images kube-up kube-down \
-  e2e-clients e2e-spark e2e-kubernetes damage floods histories mutants power
+TARGETS := help setup run cluster compile decompile test test-compiled lint fix generate sim sim-brokers sim-shadows \
+  sim-operator interchange storm faults admin-cli e2e bench bench-bookies bench-cluster bench-spark scale images \
+  kube-up kube-down e2e-clients e2e-spark e2e-kubernetes damage floods histories mutants power
 .PHONY: $(TARGETS)
 
 # Any target may be the first one on a machine without uv.
@@ -97,6 +97,9 @@ sim: ## Storage on simulated time, network, disks, 1 000 seeds; 5 minutes; SEED=
 
 sim-brokers: ## Whole broker clusters on simulated time, 1 000 seeds; 5 minutes; SEED=n, ARGS="--mistake all"
 	$(RUN) python -m e2e.broker_simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
+
+sim-shadows: ## Shadow topics on simulated time, 500 seeds; 10 minutes; SEED=n, ARGS="--mistake all"
+	$(RUN) python -m e2e.broker_simulation.shadows $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500)) $(ARGS)
 
 histories: ## Managed ledgers and cursors under random faults, 2 000 seeds; 2 minutes; SEED=n replays one
 	$(RUN) python -m e2e.managed_histories $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) $(ARGS)

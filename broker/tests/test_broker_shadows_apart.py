@@ -8,9 +8,20 @@ from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import Unavailable
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.cursors.storage import CursorStorage
+from magnetar.managed.paths import cursor_path
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
-from broker.tests.test_broker_shadows import NOTED, SHADOW, SOURCE, consumer_of, loaded, make_source, texts
+from broker.tests.test_broker_shadows import (
+    NOTED,
+    SHADOW,
+    SOURCE,
+    acknowledge,
+    consumer_of,
+    loaded,
+    make_shadow,
+    make_source,
+    texts,
+)
 
 
 async def make_shadows(cluster: MemoryCluster, broker: MemoryBroker, count: int) -> list[str]:
@@ -65,3 +76,28 @@ async def test_a_shadow_whose_deletion_failed_asks_nobody_any_more(monkeypatch: 
         again = await consumer_of(second, shadow)
         assert await loaded(second, shadow) is not lost
         assert texts(await again.messages(3)) == [b"m0", b"m1", b"m2"]
+
+
+async def test_a_shadow_whose_cursor_somebody_else_has_written_is_loaded_again(memory_broker: MemoryBroker) -> None:
+    """As a former owner may that stood still. Nobody publishes here, and hears of it by that."""
+    await make_source(memory_broker, 3)
+    await make_shadow(memory_broker)
+    client = await consumer_of(memory_broker)
+    received = await client.messages(3)
+    before = await loaded(memory_broker)
+    path = cursor_path(TopicName.parse(SHADOW).persistence_name, "s")
+    node = await memory_broker.store.get(path)
+    assert node is not None
+    await memory_broker.store.put(path, node.value)
+    answer = await client.request(
+        pb.BaseCommand.ACK,
+        consumer_id=1,
+        ack_type=pb.CommandAck.Individual,
+        message_id=[received[0].body.message_id],
+    )
+    assert answer.body.HasField("error")
+    await until(lambda: before.closing)
+    again = await consumer_of(memory_broker)
+    received = await again.messages(3)
+    assert texts(received) == [b"m0", b"m1", b"m2"]
+    await acknowledge(again, *received)

@@ -17,7 +17,8 @@ COLUMNS_MAX: Final = 120
 ESCAPE: Final = "\x1b"
 
 LONG: Final = (
-    *("setup", "compile", "lint", "test", "test-compiled", "sim", "histories", "sim-operator", "mutants"),
+    *("setup", "compile", "lint", "test", "test-compiled", "sim", "sim-shadows", "histories"),
+    *("sim-operator", "mutants"),
     *("interchange", "storm", "damage", "power", "faults", "floods", "admin-cli", "e2e", "e2e-clients", "e2e-spark"),
     *("bench", "bench-bookies", "bench-cluster", "bench-spark", "scale", "images", "kube-up", "e2e-kubernetes"),
 )

@@ -97,6 +97,7 @@ class AppendPath:
         "ledgers",
         "name",
         "on_appended",
+        "on_fenced",
         "on_rolled",
         "periods",
         "properties",
@@ -122,6 +123,8 @@ class AppendPath:
         self.last_confirmed: Position = ledgers.last_position()
         self.on_appended: list[Callable[[], None]] = []
         """Called once per confirmed group, after `last_confirmed` advanced and the entries are in the cache."""
+        self.on_fenced: Callable[[ManagedLedgerFenced], None] | None = None
+        """Told once that another owner was seen, for whom nothing else tells that: it appends nothing."""
         self.on_rolled: Callable[[], None] | None = None
         """Told after another ledger came into use and the list was written."""
         self.cache_wanted: bool = False
@@ -245,6 +248,7 @@ class AppendPath:
     def let_go(self) -> None:
         """Closed or fenced, and so for good: what would be told refers to this object."""
         self._rollover = None
+        self.on_fenced = None
         self.on_rolled = None
 
     def start_rollover(self) -> None:
@@ -302,6 +306,8 @@ class AppendPath:
             self.go(ManagedLedgerState.FENCED)
             self._writer = None
             self.fail_pending(error)
+            if self.on_fenced is not None:
+                self.on_fenced(error)
 
     def _send(self, batch: PendingAppend) -> None:
         """Hand a queued batch to the ledger in use, and close that when it is full by then."""

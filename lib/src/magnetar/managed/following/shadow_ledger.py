@@ -68,10 +68,24 @@ class ShadowLedger(FollowingLedger):
         super().__init__(shared, node, appends, follower, source)
         self._owner: EndTeller = owner
         self._ended: bool = False
+        appends.on_fenced = self._fenced
 
     def told(self, position: Position) -> None:
         """The source's owner has confirmed all up to this position. Never waits."""
         self._follower.told(position)
+
+    def lost(self, error: MagnetarError) -> None:
+        """It can be followed no more."""
+        self.appends.on_fenced = None  # Who is told is told once.
+        super().lost(error)
+
+    def _fenced(self, error: ManagedLedgerFenced) -> None:
+        """Somebody else has written a cursor, or the node: nobody here appends anything, and finds out by that."""
+        self._shared.loop.call_soon(self._tell_fenced, error)
+
+    def _tell_fenced(self, error: ManagedLedgerFenced) -> None:
+        if not self._ended:
+            self.lost(error)
 
     # --- cursors
 
