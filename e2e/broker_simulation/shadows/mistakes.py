@@ -17,7 +17,6 @@ from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.following.follower import ManagedLedgerFollower
 from magnetar.managed.following.shadow_ledger import ShadowLedger
-from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.command import Send
 
 from e2e.broker_simulation.read_only.mistakes import READ_ONLY_MISTAKES
@@ -110,26 +109,6 @@ def positions_are_not_reached() -> list[Patch]:
     return [(ShadowLedger, "_reach", reach)]
 
 
-def cursors_stay_on_trimmed_ledgers() -> list[Patch]:
-    """Nobody tells the cursors of a shadow that its source has dropped ledgers."""
-    right = original(ManagedLedger, "ledgers_removed")
-
-    def ledgers_removed(self: ManagedLedger) -> None:
-        if not isinstance(self, ShadowLedger):
-            right(self)
-
-    return [(ManagedLedger, "ledgers_removed", ledgers_removed)]
-
-
-def other_owners_are_not_noticed() -> list[Patch]:
-    """Who loads a shadow does not make itself its owner."""
-
-    async def take(self: ShadowLedger) -> None:
-        """Nothing."""
-
-    return [(ShadowLedger, "take", take)]
-
-
 def one_asker_for_all() -> list[Patch]:
     """All shadows of a broker ask the owner of their source by one subscription."""
     right = original(RemoteTopicOwner, "__init__")
@@ -152,6 +131,22 @@ def the_next_entry_is_told() -> list[Patch]:
     return [(ShadowTopic, "publish", publish_one_more)]
 
 
+def failed_deletions_are_followed() -> list[Patch]:
+    """A shadow that could not be deleted is followed on, by an object that nobody has any more."""
+    delete_right, abandon_right = original(ShadowLedger, "delete"), original(ShadowLedger, "abandon")
+    begun: set[ShadowLedger] = set()
+
+    async def delete(self: ShadowLedger) -> None:
+        begun.add(self)
+        await delete_right(self)
+
+    async def abandon(self: ShadowLedger) -> None:
+        if self not in begun:
+            await abandon_right(self)
+
+    return [(ShadowLedger, "delete", delete), (ShadowLedger, "abandon", abandon)]
+
+
 def _of_followers(*names: str) -> dict[str, Mistake]:
     """What brokers that only read have in common with shadows."""
     return {name: READ_ONLY_MISTAKES[name] for name in names}
@@ -162,13 +157,12 @@ MISTAKES: Final[dict[str, Mistake]] = {
         "end-is-not-asked-for", "owner-is-not-asked", "roll-overs-are-not-followed", "transactions-are-not-looked-at"
     ),
     "anybody-may-publish": anybody_may_publish,
-    "cursors-stay-on-trimmed-ledgers": cursors_stay_on_trimmed_ledgers,
+    "failed-deletions-are-followed": failed_deletions_are_followed,
     "late-shadows-are-not-told": late_shadows_are_not_told,
     "ledgers-are-listed": ledgers_are_listed,
     "ledgers-go-with-the-shadow": ledgers_go_with_the_shadow,
     "nobody-is-told": nobody_is_told,
     "one-asker-for-all": one_asker_for_all,
-    "other-owners-are-not-noticed": other_owners_are_not_noticed,
     "positions-are-not-reached": positions_are_not_reached,
     "receipts-are-not-given": receipts_are_not_given,
     "source-is-recovered": source_is_recovered,
