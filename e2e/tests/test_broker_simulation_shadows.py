@@ -42,8 +42,7 @@ TRIED_HERE: Final = {
 }
 """Each with a seed that finds it. The others: `make sim-shadows ARGS="--mistake all"`."""
 
-HAPPENS_IN: Final = {
-}
+HAPPENS_IN: Final = {}
 """Each kind of fault with a seed in which it happens."""
 
 FOUND: Final = {
@@ -154,7 +153,10 @@ def test_a_shadow_has_what_its_source_has_where_that_stands() -> None:
 
 
 def test_what_is_told_comes_at_once() -> None:
-    receipts = [Receipt(content(0), (1, 0), "broker0", 1, 1.0, 2.0), Receipt(content(1), (1, 1), "broker0", 1, 2.0, 3.0)]
+    receipts = [
+        Receipt(content(0), (1, 0), "broker0", 1, 1.0, 2.0),
+        Receipt(content(1), (1, 1), "broker0", 1, 2.0, 3.0),
+    ]
     assert list(told_at_once(receipts, {(1, 0): 2.05, (1, 1): 2.9}, 0.1)) == []
     assert [each.rpartition("shadow ")[2] for each in told_at_once(receipts, {(1, 0): 2.5}, 0.1)] == [
         "0.500 s after that",

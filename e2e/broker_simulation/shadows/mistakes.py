@@ -153,9 +153,7 @@ def _of_followers(*names: str) -> dict[str, Mistake]:
 
 
 MISTAKES: Final[dict[str, Mistake]] = {
-    **_of_followers(
-        "end-is-not-asked-for", "owner-is-not-asked", "roll-overs-are-not-followed", "transactions-are-not-looked-at"
-    ),
+    **_of_followers("end-is-not-asked-for", "roll-overs-are-not-followed", "transactions-are-not-looked-at"),
     "anybody-may-publish": anybody_may_publish,
     "failed-deletions-are-followed": failed_deletions_are_followed,
     "late-shadows-are-not-told": late_shadows_are_not_told,

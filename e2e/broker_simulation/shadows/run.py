@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from magnetar.managed.following.settings import FollowSettings
 from magnetar.metadata.tree import Outcome
 from magnetar.sim.loop import SimulatedLoop
 
@@ -39,6 +40,8 @@ the policies of topics or a shadow, asks every 30 s whether it lives, and gives 
 last time."""
 PUNCTUAL_SECONDS: Final = 0.1
 """From a receipt to a reader of the shadow, when all is quiet; a shadow looks by itself once a second."""
+PAUSE_SECONDS_MAX: Final = FollowSettings().retry_seconds_max + 1.0
+"""Who could not read of bookies tries again after so long, with the time that it takes, whatever it is told."""
 LAST_ENTRIES: Final = 4
 TOLD_PAUSE_SECONDS: Final = 1.2
 """Between two of them: a shadow to which nothing comes looks less and less often."""
@@ -152,6 +155,7 @@ class ShadowRun(BrokerRun):
     async def _look_whether_shadows_are_told(self, cluster: Cluster) -> None:
         """While nobody asks for the end of a shadow, which would find it, too."""
         readers = self._start_punctual_readers(cluster)
+        await asyncio.sleep(PAUSE_SECONDS_MAX)
         await self._until_read(readers)
         before = {shadow: len(self.history.topics[shadow].receipts) for shadow in self._all_shadows}
         await self._publish_some(cluster, "told", TOLD_PAUSE_SECONDS)
