@@ -519,6 +519,19 @@ async def test_a_load_waits_no_longer_than_told(stores: Stores, client: PulsarCl
                 continue
 
 
+async def test_a_load_does_not_wait_for_a_broker_that_stops(stores: Stores, client: PulsarClient) -> None:
+    """It would hold up the stop until its time is over."""
+    await write_as_apache(client, "one field set")
+    store = stores.open(ChangeEventsSettings(read_timeout_seconds=3_600, retry_seconds=0.01))
+    stores.service_url = "pulsar://127.0.0.1:1"
+    loading = asyncio.create_task(store.get(TopicName.parse("persistent://public/default/t1")))
+    await until(lambda: store._open)
+    await store.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(PoliciesUnavailable):
+            await loading
+
+
 async def test_changes_missed_while_the_store_was_away(stores: Stores) -> None:
     ours, theirs = stores.open(), stores.open()
     assert await theirs.get(TOPIC) is None

@@ -99,9 +99,12 @@ class NamespaceChanges:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop reading the namespace's topic policies."""
+        """Stop reading the namespace's topic policies; whoever waits for them waits no more."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if not self._ready.is_set():
+            self._failure = self._failure or f"the topic policies of {self.namespace} are read no more"
+            self._decided.set()
 
     def look_again(self, *, gone: bool = False) -> None:
         """The system topic may have come or gone; with `gone` it has, and what it held counts no more: whoever asks
