@@ -55,7 +55,8 @@ class PulsarClient:
         self.lookup = lookup
         """Brokers, partitions and schemas of topics."""
         self._parts = ClientParts(pool, lookup, settings, clock, rng)
-        self._ends: set[TopicEnd] = set()
+        self._ends: dict[TopicEnd, None] = {}
+        """In the order in which they were opened, which is that in which they are closed."""
         self._closed = False
 
     async def producer(self, topic: TopicName, options: ProducerOptions | None = None) -> ClientProducer:
@@ -104,7 +105,7 @@ class PulsarClient:
     async def close(self) -> None:
         """Close every producer, reader and consumer, then the connections."""
         self._closed = True
-        ends, self._ends = self._ends, set()
+        ends, self._ends = self._ends, {}
         await asyncio.gather(*(end.close() for end in ends))
         await self._parts.pool.close()
         await self.lookup.close()
@@ -113,12 +114,12 @@ class PulsarClient:
         if self._closed:
             raise ClientClosed("the client is closed")
         # Those that were closed by their users need not be closed again.
-        self._ends = {one for one in self._ends if one.failure is None}
-        self._ends.add(end)
+        self._ends = {one: None for one in self._ends if one.failure is None}
+        self._ends[end] = None
         try:
             await end.open()
         except BaseException:
-            self._ends.discard(end)
+            self._ends.pop(end, None)
             await asyncio.shield(end.close())
             raise
         return end
