@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from magnetar.broker.topics import deduplication
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.compaction import COMPACTION_CURSOR
@@ -61,7 +62,9 @@ class TrimsWitness:
             return
         compacted = self._known(topic, COMPACTION_CURSOR, now)
         if compacted:
-            self._check_compacted(topic, (ledger_id, last))
+            self._check_covered(topic, COMPACTION_CURSOR, (ledger_id, last))
+        if self._known(topic, deduplication.CURSOR_NAME, now):
+            self._check_covered(topic, deduplication.CURSOR_NAME, (ledger_id, last))
         subscriptions = frozenset(
             subscription.name
             for subscription in self._history.of_topic(topic.name)
@@ -76,10 +79,10 @@ class TrimsWitness:
         made_at = self._made_at.get(cursor_path(_ledger_name(topic.name), cursor), now)
         return made_at < now - KNOWN_SECONDS
 
-    def _check_compacted(self, topic: TopicHistory, last: Position) -> None:
-        stored = stored_cursor(self._witness, self._table, topic.name, COMPACTION_CURSOR)
+    def _check_covered(self, topic: TopicHistory, cursor: str, last: Position) -> None:
+        stored = stored_cursor(self._witness, self._table, topic.name, cursor)
         if stored is None or StoredAcknowledgements(stored).mark < last:
-            self._witness.accuse(f"{topic.name}: {last} is trimmed, and the stored compaction does not go so far")
+            self._witness.accuse(f"{topic.name}: {last} is trimmed, and what is stored of {cursor} does not go so far")
 
 
 def _ledger_name(topic: str) -> str:
