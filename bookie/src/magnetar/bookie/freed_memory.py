@@ -19,8 +19,8 @@ PAUSE_SECONDS: Final = 10.0
 FREE_BYTES_MIN: Final = 8 * MIB
 
 FREE_BYTES_MAX: Final = 64 * MIB
-"""Giving back takes 2 to 3 ms for 24 MB, and who allocates meanwhile may have to wait: of more than this it would be too
-long. A bookie with so much has large caches, and wants it again soon."""
+"""Giving back takes 2 to 3 ms for 24 MB, and who allocates meanwhile may have to wait: for more than this it would be
+too long. A bookie with so much has large caches, and wants it again soon."""
 
 
 class _Mallinfo2(ctypes.Structure):
