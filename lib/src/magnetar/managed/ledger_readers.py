@@ -60,9 +60,11 @@ class LedgerReaders:
         self._reads: dict[int, list[asyncio.Future[None]]] | None = None
         """Reads under way of ledgers that are not in use."""
 
-    async def read(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, *, replayed: bool = False
+    ) -> list[Entry]:
         """Confirmed entries first..last, fewer (at least one) when a later one cannot be had; they are put into the
-        cache. `EntryNotFound` and what the client raises."""
+        cache. `replayed`: a cursor reads them again. `EntryNotFound` and what the client raises."""
         writer = self._appends.writer
         if writer is not None and writer.ledger_id == ledger_id:
             payloads = await writer.read(first_entry_id, last_entry_id)
@@ -75,7 +77,8 @@ class LedgerReaders:
         self._appends.measured().reading().add(len(payloads), size_bytes)
         self._shared.cache.missed(len(payloads), size_bytes)
         if self._appends.ledgers.get(ledger_id) is not None:
-            self._shared.cache.add(ledger_id, list(entries), size_bytes, self._shared.clock.monotonic_seconds())
+            now_seconds = self._shared.clock.monotonic_seconds()
+            self._shared.cache.add(ledger_id, list(entries), size_bytes, now_seconds, replayed=replayed)
         return entries
 
     async def forget(self, ledger_id: int) -> None:
