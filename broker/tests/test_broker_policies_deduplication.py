@@ -111,6 +111,19 @@ async def test_sequence_ids_are_signed_in_snapshots_and_comparisons() -> None:
         assert state(broker).stored == {"p": 0}
 
 
+async def test_negative_sequence_ids_are_replayed_as_they_were_stored() -> None:
+    """A message alone says nothing of a highest sequence id. Taken for -1, it would make duplicates of all that its
+    producer sends next: they would have receipts, and be lost."""
+    lowest = 1 << 63
+    async with broker_with() as (broker, client), asyncio.timeout(60):
+        await opened(client)
+        assert [stored(one) for one in await send(client, lowest, lowest + 1)] == [True, True]
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        await opened(client)
+        assert [stored(one) for one in await send(client, lowest + 1, lowest + 2)] == [False, True]
+
+
 async def test_chunks_of_one_message_share_its_sequence_id() -> None:
     async with broker_with() as (broker, client):
         await opened(client)

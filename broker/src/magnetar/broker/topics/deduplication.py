@@ -118,7 +118,7 @@ class Deduplication:
         if metadata.marker_type >= 0:
             return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1.
         name = metadata.producer_name
-        highest = _highest(metadata.sequence_id, metadata.highest_sequence_id)
+        highest = _highest(metadata.sequence_id, max(0, metadata.highest_sequence_id))  # Absent: below 0.
         if metadata.replicated_from and self._sources.replay(metadata.replicated_from, entry.data):
             self._replayed[name] = max(highest, self._replayed.get(name, NEVER))
             return
