@@ -20,6 +20,7 @@ from magnetar.broker.testing.sessions import (
 from magnetar.broker.topics.deduplication import CURSOR_NAME, DuplicateStatus
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.testing import append
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -192,6 +193,27 @@ async def test_snapshots_by_time_and_producers_that_are_forgotten() -> None:
         await broker.service.upkeep.check_now("deduplication")
         assert state(broker).stored == {}
         assert cursor.properties == {}
+
+
+async def test_snapshots_by_time_go_over_what_no_producer_sent() -> None:
+    """Such as the ends of transactions: a ledger that ends with them would be kept for ever."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        ledger = broker.service.topics[TOPIC].ledger
+        clock = broker.service.clock
+        clock.advance(121)
+        await broker.service.upkeep.check_now("deduplication")
+        await append(ledger, [message(b"", producer_name="broker", sequence_id=0, marker_type=21)])
+        (before,) = ledger.ledgers.ids
+        await ledger.roll()
+        clock.advance(121)
+        await broker.service.upkeep.check_now("deduplication")
+        assert ledger.cursors[CURSOR_NAME].mark_delete >= ledger.last_confirmed
+        assert ledger.cursors[CURSOR_NAME].properties == {"p": 1}
+        async with asyncio.timeout(60):
+            while before in ledger.ledgers.ids:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected() -> None:

@@ -264,7 +264,9 @@ class Deduplication:
             del self._idle_since[name]
             self.pushed.pop(name, None)
             self.stored.pop(name, None)
-        if gone or (snapshot_seconds > 0 and self._entries and now - self._snapshot_seconds >= snapshot_seconds):
+        # Also for what only brokers have stored since: ledgers are kept until a snapshot covers them.
+        behind = snapshot_seconds > 0 and self._cursor.backlog_entries > 0
+        if gone or (behind and now - self._snapshot_seconds >= snapshot_seconds):
             self.snapshot(self._ledger.last_confirmed)
 
     def snapshot(self, position: Position) -> None:
