@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import (
@@ -214,6 +215,20 @@ async def test_snapshots_by_time_go_over_what_no_producer_sent() -> None:
         async with asyncio.timeout(60):
             while before in ledger.ledgers.ids:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_topic_that_is_truncated_knows_what_its_producers_have_sent() -> None:
+    """Who comes back and asks would be told to send all of it once more."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        path = "/admin/v2/persistent/public/default/topic/truncate"
+        async with aiohttp.ClientSession(broker.running.settings.web_service_url) as http, http.delete(path) as answer:
+            assert answer.status == 204
+        assert broker.service.topics[TOPIC].number_of_entries == 0
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == 1
 
 
 async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected() -> None:

@@ -274,9 +274,11 @@ class ManagedLedger:
         """Trim in the background if there is something to delete."""
         self._trimming.later()
 
-    async def truncate(self) -> None:
-        """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says."""
+    async def truncate(self, clearing: Callable[[Cursor], None] = lambda _: None) -> None:
+        """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says. `clearing` is
+        told of each cursor in the step in which it acknowledges all: for what is stored with its position."""
         for cursor in list(self.cursors.values()):
+            clearing(cursor)
             await cursor.clear_backlog()
         await self.roll()
         await self.trim(retain=False)

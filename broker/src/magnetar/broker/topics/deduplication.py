@@ -269,6 +269,11 @@ class Deduplication:
         if gone or (behind and now - self._snapshot_seconds >= snapshot_seconds):
             self.snapshot(self._ledger.last_confirmed)
 
+    def clearing(self, cursor: Cursor) -> None:
+        """A cursor acknowledges all that there is: if that is the snapshot's, what its entries tell goes with them."""
+        if cursor is self._cursor:
+            self.snapshot(self._ledger.last_confirmed)
+
     def snapshot(self, position: Position) -> None:
         """What is stored up to the position is known without reading it again."""
         self._entries = 0
