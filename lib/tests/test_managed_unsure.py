@@ -659,3 +659,19 @@ async def test_a_cursor_whose_deletion_had_no_answer_needs_what_it_never_stored(
     await ledger.trim()
     found = (await world.owner(settings)).cursors["sub"]
     assert (found.properties, found.backlog_entries) == ({"producer": -1}, 35)
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_new_cursor_begins_with_what_the_next_owner_has_too(world: World, fate: RequestFate) -> None:
+    settings = replace(POLICY, max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.owner(settings)
+    for number in range(25):
+        await append(ledger, [b"%d" % number])
+    world.next_fates(ledger_path(NAME), fate)
+    with pytest.raises(StoreUnavailable):
+        await ledger.trim(retain=False)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    assert cursor.backlog_entries == 25
+    await ledger.abandon()
+    await asyncio.sleep(10)
+    assert (await world.owner(settings)).cursors["sub"].backlog_entries == 25

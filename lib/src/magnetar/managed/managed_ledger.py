@@ -154,6 +154,9 @@ class ManagedLedger:
             storage = await self._opening.open_again(closed) if isinstance(closed, CursorStorage) else None
             if storage is None:
                 self.cursors.pop(name, None)
+                if self._node.unsure:
+                    # A trim had no answer: a new cursor must not begin with what it may have taken out of the list.
+                    await self._rollover.write_list(self.ledgers.records())
                 mark = start_mark(self, initial)
                 storage = await self._opening.create(name, mark, properties or {}, cursor_properties or {})
             return self._add_cursor(name, storage)
