@@ -661,8 +661,12 @@ async def test_a_cursor_whose_deletion_had_no_answer_needs_what_it_never_stored(
     assert (found.properties, found.backlog_entries) == ({"producer": -1}, 35)
 
 
+@pytest.mark.parametrize("looked", [False, True])
 @pytest.mark.parametrize("fate", UNSURE)
-async def test_a_new_cursor_begins_with_what_the_next_owner_has_too(world: World, fate: RequestFate) -> None:
+async def test_a_new_cursor_begins_with_what_the_next_owner_has_too(
+    world: World, fate: RequestFate, *, looked: bool
+) -> None:
+    """Also when it has been found since that the write which had no answer has happened."""
     settings = replace(POLICY, max_entries_per_ledger=10, minimum_rollover_ms=0)
     ledger = await world.owner(settings)
     for number in range(25):
@@ -670,8 +674,27 @@ async def test_a_new_cursor_begins_with_what_the_next_owner_has_too(world: World
     world.next_fates(ledger_path(NAME), fate)
     with pytest.raises(StoreUnavailable):
         await ledger.trim(retain=False)
+    if looked:
+        await ledger.check_owner()
     cursor = await ledger.open_cursor("sub", EARLIEST)
     assert cursor.backlog_entries == 25
     await ledger.abandon()
     await asyncio.sleep(10)
     assert (await world.owner(settings)).cursors["sub"].backlog_entries == 25
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_topic_that_is_closed_names_what_a_trim_without_an_answer_took_out(
+    world: World, fate: RequestFate
+) -> None:
+    """It was not deleted, and the next owner would not know of it."""
+    ledger = await world.owner(replace(POLICY, max_entries_per_ledger=10, minimum_rollover_ms=0))
+    for number in range(25):
+        await append(ledger, [b"%d" % number])
+    world.next_fates(ledger_path(NAME), fate)
+    with pytest.raises(StoreUnavailable):
+        await ledger.trim(retain=False)
+    await ledger.check_owner()
+    await ledger.close()
+    await asyncio.sleep(10)
+    assert await world.nothing_left_over()
