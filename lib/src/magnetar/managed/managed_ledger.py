@@ -156,7 +156,7 @@ class ManagedLedger:
                 self.cursors.pop(name, None)
                 if self._node.unsure:
                     # A trim had no answer: a new cursor must not begin with what it may have taken out of the list.
-                    await self._rollover.write_list(self.ledgers.records())
+                    await self._write_info()
                 mark = start_mark(self, initial)
                 storage = await self._opening.create(name, mark, properties or {}, cursor_properties or {})
             return self._add_cursor(name, storage)
@@ -447,9 +447,13 @@ class ManagedLedger:
         """Have the node name what there is and nothing else."""
         async with self._node.lock:
             try:
-                await self._rollover.write_list(self.ledgers.records())
+                await self._write_info()
             except MagnetarError as error:
                 logger.warning("%s: nobody knows what its node names: %r", self.name, error)
+
+    async def _write_info(self) -> None:
+        """Store what there is; hold the node's lock."""
+        await self._rollover.write_list(self.ledgers.records())
 
     async def _check_owner(self) -> None:
         """Before what no compare-and-set guards: whoever took over since has changed the node."""
