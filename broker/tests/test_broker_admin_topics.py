@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from magnetar.broker.testing.sessions import ProtocolClient, batch_message
+from magnetar.broker.topics.producer_admission import TOPIC_EPOCH_PROPERTY
+from magnetar.managed.offload.owed import OWED_PREFIX
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 Command = pb.BaseCommand
@@ -32,6 +35,29 @@ async def test_topics(admin: Any) -> None:
         ("DELETE", TOPIC, None, 204, None),
         ("DELETE", TOPIC, None, 404, "not found"),
         ("GET", PERSISTENT, None, 200, []),
+    )
+
+
+async def test_clients_do_not_note_which_objects_a_broker_is_to_delete(admin: Any) -> None:
+    """It asks the endpoint that such a property names, as whoever the broker is there."""
+    owed = f"{OWED_PREFIX}5.{UUID(int=7)}"
+    value = '{"driver":"aws-s3","stored":{"bucket":"b","serviceEndpoint":"http://127.0.0.1:9"}}'
+    await admin.check(
+        ("PUT", TOPIC, {owed: value}, 412, "broker's own"),
+        ("PUT", TOPIC, {"k": "v"}, 204, None),
+        ("PUT", TOPIC + "/properties", {owed: value}, 412, "broker's own"),
+        ("DELETE", f"{TOPIC}/properties?key={owed}", None, 412, "broker's own"),
+        ("GET", TOPIC + "/properties", None, 200, {"k": "v"}),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "9" * 30, "\u0663"])
+async def test_a_topic_with_nonsense_for_its_epoch_is_loaded(admin: Any, text: str) -> None:
+    await admin.check(
+        ("PUT", TOPIC, {TOPIC_EPOCH_PROPERTY: text}, 204, None),
+        ("PUT", TOPIC + "/unload", None, 204, None),
+        ("GET", TOPIC + "/stats", None, 200, ...),
+        ("DELETE", f"{TOPIC}/properties?key={TOPIC_EPOCH_PROPERTY}", None, 204, None),
     )
 
 

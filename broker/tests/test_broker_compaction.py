@@ -162,6 +162,10 @@ async def test_seeking(world: CompactionWorld) -> None:
     await client.consumer(str(TOPIC), **wanted)
     last = await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=1)
     assert last.body.last_message_id.entryId == 3
+    # Other readers get nothing any more: they would wait for that message for ever.
+    await client.consumer(str(TOPIC), "others", consumer_id=2, durable=False, initialPosition=1)
+    last = await client.request(Command.GET_LAST_MESSAGE_ID, consumer_id=2)
+    assert last.body.last_message_id.entryId == 2**64 - 1
 
     for fields, expected in (
         ({"message_id": {"ledgerId": ids[2].ledgerId, "entryId": 2}}, [2, 3]),

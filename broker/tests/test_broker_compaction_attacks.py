@@ -15,6 +15,8 @@ from magnetar.broker.compaction.topic_compaction import TopicCompaction, is_unse
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.sessions import MemoryBroker, message
+from magnetar.client.message import OutgoingMessage
+from magnetar.core.topic_name import TopicName
 from magnetar.managed.compaction import COMPACTION_CURSOR, RUN_PROPERTY
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.metadata.store import StoreUnavailable
@@ -52,6 +54,32 @@ async def test_a_topic_that_is_truncated_has_nothing_compacted_left(world: Compa
     await world.publish(("a", "3"), ("a", "4"))
     assert (await world.compact())["status"] == "SUCCESS"
     assert await world.read() == [("a", "4")]
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["compacted", "deleted"])
+async def test_nobody_notes_which_ledgers_a_compaction_has_left(world: CompactionWorld, *, deleted: bool) -> None:
+    """They are deleted: those of other topics could be among them. What a run has noted stays, and is not shown."""
+    producer = await world.client.producer(TopicName.parse("persistent://public/default/other"))
+    (kept,) = await producer.send_all([OutgoingMessage(b"kept")])
+    await producer.close()
+    cursor = (await world.ledger()).cursors[COMPACTION_CURSOR]
+    path = f"{ADMIN}/subscription/{COMPACTION_CURSOR}"
+    given = {RUN_PROPERTY: str(kept.position[0]), "mine": "1"}
+    assert await asked(world, "PUT", path + "/properties", json=given) == 204
+    assert cursor.cursor_properties == {"mine": "1"}
+    await cursor.set_cursor_properties({RUN_PROPERTY: "77", "mine": "1"})
+    assert await asked(world, "PUT", path + "/properties", json=given | {"mine": "2"}) == 204
+    assert cursor.cursor_properties == {RUN_PROPERTY: "77", "mine": "2"}
+    assert (await world.topic()).subscriptions[COMPACTION_CURSOR].statistics()["subscriptionProperties"] == {
+        "mine": "2"
+    }
+    if deleted:
+        assert await asked(world, "DELETE", path) == 204
+        assert await asked(world, "PUT", path, json={"ledgerId": -1, "entryId": -1, "properties": given}) == 204
+        assert await asked(world, "DELETE", path) == 204
+    else:
+        assert (await world.compact())["status"] == "SUCCESS"
+    assert await world.metadata(kept.position[0]) is not None
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "second"])

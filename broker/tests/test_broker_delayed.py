@@ -371,10 +371,16 @@ def test_a_million_delayed_entries_of_ten_subscriptions_weigh_less_than_twenty_m
             for delayed in subscriptions:
                 delayed.add(timers.now_ms() + 60_000, position, 1)
         used, _ = tracemalloc.get_traced_memory()
+        assert all(len(delayed) == entries for delayed in subscriptions)
+        timers.advance(60_000)
+        tracemalloc.reset_peak()
+        while len(subscriptions[0]):
+            subscriptions[0].take_due(timers.now_ms())
+        _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert all(len(delayed) == entries for delayed in subscriptions)
     assert used / entries < 20, "bytes for an entry, with ten subscriptions"
+    assert most - used < 9 * BUCKET_MS + 5 * entries + 200 * AT_ONCE_MAX, "bytes to order them, and those of one look"
 
 
 POSITIONS = st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 100), st.sampled_from([SPAN_ENTRIES_MAX, 1 << 40])))

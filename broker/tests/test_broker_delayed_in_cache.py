@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.subscriptions.delayed_in_cache import KEPT_MS, DelayedInCache
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock, message
 from magnetar.broker.topics.topic import PersistentTopic
-from magnetar.managed.entry_cache import CHUNK_ENTRIES_MAX, EntryCache
+from magnetar.core.limits import MIB
+from magnetar.managed.entry_cache import CHUNK_ENTRIES_MAX, ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.managed.testing import append
 from magnetar.net.testing import freed, until
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
@@ -24,6 +26,7 @@ SUBSCRIPTIONS: Final = 10
 ENTRIES: Final = 2_000
 AT_ONCE: Final = 20
 LATER_MS: Final = 3_600_000
+CACHE_BYTES: Final = 4 * MIB
 LEFT_MAX: Final = 3 * CHUNK_ENTRIES_MAX
 """The chunk that grows, and what was added since the last look."""
 
@@ -61,7 +64,7 @@ class Stage:
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
     clock = ShiftedClock()
-    async with MemoryBroker(clock=clock) as broker:
+    async with MemoryBroker(BrokerSettings(managed_ledger_cache_bytes_max=CACHE_BYTES), clock=clock) as broker:
         client = await broker.connect()
         for number in range(SUBSCRIPTIONS):
             await client.consumer(TOPIC, f"s{number}", consumer_id=number, subType=SHARED)
@@ -80,6 +83,8 @@ async def test_what_is_due_much_later_leaves_the_cache_and_comes_all_the_same(st
     stage.topic.follow(replace(stage.topic.policies, delayed_delivery=False))
     await until(lambda: [each.unacked_messages for each in subscriptions] == [ENTRIES] * SUBSCRIPTIONS)
     assert stage.cache.missed_entries > 0
+    # Nobody wants them again. Without a bound of their own they would take 1.1 MB.
+    assert stage.cache.size_bytes < CACHE_BYTES // 8 + LEFT_MAX * (200 + ENTRY_OVERHEAD_BYTES)
 
 
 async def test_what_is_due_soon_stays_in_the_cache(stage: Stage) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.testing.sessions import (
@@ -20,6 +21,7 @@ from magnetar.broker.testing.sessions import (
 from magnetar.broker.topics.deduplication import CURSOR_NAME, DuplicateStatus
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.managed.testing import append
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -111,6 +113,19 @@ async def test_sequence_ids_are_signed_in_snapshots_and_comparisons() -> None:
         assert state(broker).stored == {"p": 0}
 
 
+async def test_negative_sequence_ids_are_replayed_as_they_were_stored() -> None:
+    """A message alone says nothing of a highest sequence id. Taken for -1, it would make duplicates of all that its
+    producer sends next: they would have receipts, and be lost."""
+    lowest = 1 << 63
+    async with broker_with() as (broker, client), asyncio.timeout(60):
+        await opened(client)
+        assert [stored(one) for one in await send(client, lowest, lowest + 1)] == [True, True]
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        await opened(client)
+        assert [stored(one) for one in await send(client, lowest + 1, lowest + 2)] == [False, True]
+
+
 async def test_chunks_of_one_message_share_its_sequence_id() -> None:
     async with broker_with() as (broker, client):
         await opened(client)
@@ -179,6 +194,41 @@ async def test_snapshots_by_time_and_producers_that_are_forgotten() -> None:
         await broker.service.upkeep.check_now("deduplication")
         assert state(broker).stored == {}
         assert cursor.properties == {}
+
+
+async def test_snapshots_by_time_go_over_what_no_producer_sent() -> None:
+    """Such as the ends of transactions: a ledger that ends with them would be kept for ever."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        ledger = broker.service.topics[TOPIC].ledger
+        clock = broker.service.clock
+        clock.advance(121)
+        await broker.service.upkeep.check_now("deduplication")
+        await append(ledger, [message(b"", producer_name="broker", sequence_id=0, marker_type=21)])
+        (before,) = ledger.ledgers.ids
+        await ledger.roll()
+        clock.advance(121)
+        await broker.service.upkeep.check_now("deduplication")
+        assert ledger.cursors[CURSOR_NAME].mark_delete >= ledger.last_confirmed
+        assert ledger.cursors[CURSOR_NAME].properties == {"p": 1}
+        async with asyncio.timeout(60):
+            while before in ledger.ledgers.ids:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_topic_that_is_truncated_knows_what_its_producers_have_sent() -> None:
+    """Who comes back and asks would be told to send all of it once more."""
+    async with broker_with() as (broker, client):
+        await opened(client)
+        await send(client, 0, 1)
+        path = "/admin/v2/persistent/public/default/topic/truncate"
+        async with aiohttp.ClientSession(broker.running.settings.web_service_url) as http, http.delete(path) as answer:
+            assert answer.status == 204
+        assert broker.service.topics[TOPIC].number_of_entries == 0
+        await broker.service.unload(NAME)
+        await client.expect(Command.CLOSE_PRODUCER)
+        assert await opened(client) == 1
 
 
 async def test_a_producer_that_came_back_is_not_forgotten_while_it_is_connected() -> None:

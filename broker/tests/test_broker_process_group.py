@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from pathlib import Path
 
 import pytest
 from magnetar.broker.admin.server import AdminServer
@@ -19,6 +20,7 @@ from magnetar.core.settings_file import GivenSettings
 from magnetar.net.connection import Connection
 from magnetar.net.free_ports import free_port
 from magnetar.net.refused_connections import RefusedConnections
+from magnetar.net.testing import TestAuthority
 from magnetar.process.supervision.child import ProcessStart
 from magnetar.process.supervision.supervisor import GroupPlan
 
@@ -64,6 +66,16 @@ def test_each_process_has_ports_of_its_own_beside_those_that_all_share() -> None
         "http://127.0.0.1:8180/metrics/",
         "http://127.0.0.1:8280/metrics/",
     ]
+
+
+def test_the_ready_line_names_the_addresses_with_tls_too(tmp_path: Path) -> None:
+    own = TestAuthority(tmp_path).own
+    pair = {"tlsCertificateFilePath": str(own.certificate_file), "tlsKeyFilePath": str(own.key_file)}
+    tls = {"brokerServicePortTls": "6651", "webServicePortTls": "8443", **pair}
+    found = plan(2, advertisedAddress="10.0.0.7", **tls)
+    assert found.where == (
+        "pulsar://10.0.0.7:6650 http://10.0.0.7:8080 pulsar+ssl://10.0.0.7:6651 https://10.0.0.7:8443"
+    )
 
 
 def test_what_each_process_is_told_is_a_broker_that_advertises_its_own_ports() -> None:

@@ -295,6 +295,43 @@ async def test_a_seek_moves_the_position_at_the_owner(stage: Stage) -> None:
     assert await left_at_the_writer(stage, 3) == [b"m2", b"m3", b"m4"]
 
 
+@pytest.mark.parametrize("target", [(2**64 - 1, 2**64 - 1), (2**63 - 1, 2**63 - 1)], ids=["earliest", "latest"])
+async def test_a_seek_in_a_topic_of_which_nothing_is_left(stage: Stage, target: tuple[int, int]) -> None:
+    """What is acknowledged is then all before a ledger without entries, which is behind the last confirmed one."""
+    producer = await stage.producer()
+    await producer.publish(2)
+    reader = await stage.reader()
+    client = await reader.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST)
+    await acknowledge(client, (await client.messages(2))[1], cumulative=True)
+    ledger = stage.writer.service.topics[TOPIC].ledger
+    await ledger.roll()
+    await ledger.trim(retain=False)
+    assert ledger.ledgers.number_of_entries() == 0
+    followed = reader.service.topics[TOPIC].ledger
+    await until(lambda: bool(followed.ledgers.ids == ledger.ledgers.ids))
+    message_id = {"ledgerId": target[0], "entryId": target[1]}
+    async with asyncio.timeout(20):  # Else the owner is told again for half a minute.
+        answer = await client.request(pb.BaseCommand.SEEK, consumer_id=1, message_id=message_id)
+    assert answer.name == "SUCCESS", answer
+    await client.close()
+    await until(lambda: quiet(reader))
+    await producer.publish(1, first=2)
+    assert await left_at_the_writer(stage, 1) == [b"m2"]
+
+
+async def test_all_before_a_ledger_of_the_next_owner_has_no_receipt(stage: Stage) -> None:
+    producer = await stage.producer()
+    (there,) = await producer.publish(1)
+    client = await stage.writer.connect()
+    await client.consumer(TOPIC, initialPosition=EARLIEST, metadata=[{"key": HOLD_KEY, "value": "reader"}])
+    next_one = {"ledgerId": there.ledgerId + 1, "entryId": 2**64 - 1}
+    cumulative = pb.CommandAck.Cumulative
+    answer = await client.request(pb.BaseCommand.ACK, consumer_id=1, ack_type=cumulative, message_id=[next_one])
+    assert (answer.name, answer.body.error) == ("ACK_RESPONSE", pb.ServiceNotReady)
+    assert stage.writer.service.topics[TOPIC].ledger.cursors["s"].backlog_entries == 1
+
+
 async def test_unsubscribing_deletes_at_the_owner(stage: Stage) -> None:
     producer = await stage.producer()
     await producer.publish(1)

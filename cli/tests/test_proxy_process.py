@@ -18,9 +18,12 @@ import pulsar
 import pytest
 from magnetar.auth.settings import TOKEN_PROVIDER
 from magnetar.auth.testing import SECRET
+from magnetar.core.clock import SystemClock
 from magnetar.core.errors import SettingError
 from magnetar.core.settings_file import GivenSettings
 from magnetar.net.free_ports import free_port
+from magnetar.net.testing import TestAuthority
+from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.process import ProxyProcessSettings, proxy_process_settings
 from magnetar.proxy.setting_names import SETTINGS, known_names
 
@@ -93,6 +96,20 @@ def test_ports_tls_and_limits_by_pulsars_names() -> None:
     assert read.metadata is not None
     assert read.metadata.url == "zk:a:2181,b:2181/chroot"
     assert (read.control, read.stop_seconds_max) == (None, 100)
+
+
+def test_the_ready_line_names_each_address_that_is_served(tmp_path: Path) -> None:
+    own = TestAuthority(tmp_path).own
+    pair = {"tlsCertificateFilePath": str(own.certificate_file), "tlsKeyFilePath": str(own.key_file)}
+    with_tls = {"servicePortTls": "6651", "webServicePortTls": "8443", **pair}
+    plain: dict[str, str] = {}
+    for given, expected in (
+        (plain, "pulsar://10.0.0.7:6650 http://10.0.0.7:8080"),
+        (with_tls, "pulsar://10.0.0.7:6650 http://10.0.0.7:8080 pulsar+ssl://10.0.0.7:6651 https://10.0.0.7:8443"),
+        ({**with_tls, "servicePort": "", "webServicePort": ""}, "pulsar+ssl://10.0.0.7:6651 https://10.0.0.7:8443"),
+    ):
+        settings = settings_of(advertisedAddress="10.0.0.7", **given).proxy
+        assert RunningProxy(settings, SystemClock(), None).served_urls == expected
 
 
 def test_who_may_connect_by_pulsars_names() -> None:

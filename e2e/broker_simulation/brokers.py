@@ -36,6 +36,7 @@ STOP_SECONDS_MAX: Final = 6
 
 def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
     transactions = parameters.transactions
+    retention = 0 if parameters.trims else -1
     return BrokerSettings(
         cluster_name=parameters.region or CLUSTER,
         bind_address=name,
@@ -53,8 +54,8 @@ def broker_settings(name: str, parameters: Parameters) -> BrokerSettings:
             failover_delay_ms=parameters.failover_delay_ms,
         ),
         policies=PolicySettings(
-            retention_minutes=-1,
-            retention_megabytes=-1,
+            retention_minutes=retention,
+            retention_megabytes=retention,
             backlog_quota_check=False,
             delete_inactive_topics=False,
             deduplication=parameters.deduplication,
@@ -90,14 +91,15 @@ def _replication_policies(parameters: Parameters) -> dict[str, Any]:
 
 def ledger_settings(parameters: Parameters) -> ManagedLedgerSettings:
     storage = parameters.storage
+    retention = 0 if parameters.trims else -1
     return ManagedLedgerSettings(
         ensemble_size=storage.ensemble_size,
         write_quorum=storage.write_quorum,
         ack_quorum=storage.ack_quorum,
         max_entries_per_ledger=parameters.entries_per_ledger,
         minimum_rollover_ms=0,
-        retention_time_ms=-1,
-        retention_size_bytes=-1,
+        retention_time_ms=retention,
+        retention_size_bytes=retention,
         mark_delete_rate=parameters.mark_delete_rate,
         cursor_ledger_entries_max=parameters.cursor_ledger_entries,
         unacked_ranges_in_metadata_max=parameters.ranges_in_node,

@@ -130,13 +130,13 @@ def confirmations_follow_time(topic: TopicHistory) -> Iterator[str]:
 
 
 def all_read_the_same(topic: TopicHistory) -> Iterator[str]:
-    """Whoever reads later finds the same and perhaps more; readers have missed nothing."""
+    """Whoever reads later finds the same and perhaps more; readers have missed nothing but what was trimmed."""
     if not topic.logs:
         return
     longest = topic.logs[-1]
     for name, entries in [
         *((f"reading {number}", log) for number, log in enumerate(topic.logs[:-1])),
-        *((f"reader {number}", read) for number, read in enumerate(topic.readings)),
+        *((f"reader {number}", topic.log_with(read)) for number, read in enumerate(topic.readings)),
     ]:
         for index, entry in enumerate(entries):
             expected = longest[index] if index < len(longest) else None
@@ -148,7 +148,7 @@ def all_read_the_same(topic: TopicHistory) -> Iterator[str]:
 def readers_hear_of_the_end(topic: TopicHistory) -> Iterator[str]:
     """A reader that asks for the last message when nothing is published any more, and comes to it, has read all."""
     for read in topic.whole:
-        if topic.logs and len(read) < len(topic.logs[0]):
+        if topic.logs and len(topic.log_with(read)) < len(topic.logs[0]):
             yield f"a reader is told that it is at the end behind {read[-1:]}; {topic.logs[0][-1:]} is the last entry"
 
 

@@ -139,7 +139,7 @@ def no_entry_is_passed_over(subscription: SubscriptionHistory, topic: TopicHisto
     was what lies before its first one."""
     if subscription.kind not in ORDERED or not topic.logs:
         return
-    log = topic.logs[-1]
+    log = topic.last_log_of(subscription.name)
     index_of = {entry.position: index for index, entry in enumerate(log)}
     left = [frozenset(range(entry.content.messages)) for entry in log]
     up_to = -1
@@ -392,7 +392,9 @@ def seeks_are_followed(subscription: SubscriptionHistory, topic: TopicHistory) -
                 before = [receipt.position for receipt in topic.receipts if receipt.told_at < sought.at]
                 wrong = position in before
             else:
-                wrong = position != next((each for each in log if each >= sought.position), position)
+                # What is trimmed by then is not found.
+                there = (each for each in log if each == position or each not in topic.trimmed)
+                wrong = position != next((each for each in there if each >= sought.position), position)
             if wrong:
                 yield f"session {session.number} gets {position} first after the seek to {sought.position}"
 
@@ -413,7 +415,7 @@ def nothing_is_left_at_the_end(subscription: SubscriptionHistory, topic: TopicHi
     """Each message of each entry was acknowledged by somebody: what was not came again until it was."""
     if len(topic.logs) < LOOKS_AT_THE_END or any(isinstance(event, Sought) for event in subscription.events):
         return
-    left = {entry.position: frozenset(range(entry.content.messages)) for entry in topic.logs[-1]}
+    left = {entry.position: frozenset(range(entry.content.messages)) for entry in topic.last_log_of(subscription.name)}
     for event in subscription.events:
         if not isinstance(event, Acknowledged):
             continue

@@ -244,6 +244,16 @@ class CompactedReading:
     ended_at: float = float("inf")
 
 
+class Trimmed(NamedTuple):
+    """An entry that its topic has no more."""
+
+    entry: Entry
+    subscriptions: frozenset[str]
+    """Those that there were by then: who came later never sees it."""
+    compacted: bool
+    """Whether the topic had a cursor of compaction by then."""
+
+
 @dataclass(slots=True)
 class TopicHistory:
     """Of one topic."""
@@ -260,7 +270,9 @@ class TopicHistory:
     """So far the topic was compacted, as somebody was told who has waited for it."""
     receipts: list[Receipt] = field(default_factory=list)
     logs: list[list[Entry]] = field(default_factory=list)
-    """What was read from the first entry to the last, each time that somebody looked at the end."""
+    """What was read from the first entry to the last, each time that somebody looked at the end, and what was trimmed
+    by then."""
+    trimmed: dict[Position, Trimmed] = field(default_factory=dict)
     readings: list[list[Entry]] = field(default_factory=list)
     """What readers have got, each from its start on."""
     whole: list[list[Entry]] = field(default_factory=list)
@@ -269,6 +281,24 @@ class TopicHistory:
     """To those who asked when nothing went wrong any more, and no transaction hid anything."""
     holders: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     """Which brokers' nodes say that they own the topic's bundle, from which moment on."""
+
+    def log_with(self, read: list[Entry]) -> list[Entry]:
+        """All entries that there were, from what somebody has read of those that are left. What was read out of order
+        is left as it is."""
+        positions = [entry.position for entry in read]
+        if not self.trimmed or positions != sorted(set(positions)):
+            return read
+        found = {position: trimmed.entry for position, trimmed in self.trimmed.items()}
+        found |= {entry.position: entry for entry in read}
+        return [found[position] for position in sorted(found)]
+
+    def last_log_of(self, subscription: str) -> list[Entry]:
+        """The last log, without what was trimmed before a subscription came."""
+        return [entry for entry in self.logs[-1] if not self._never_seen(entry.position, subscription)]
+
+    def _never_seen(self, position: Position, subscription: str) -> bool:
+        trimmed = self.trimmed.get(position)
+        return trimmed is not None and subscription not in trimmed.subscriptions
 
     def held(self, broker: str, begin: float, end: float) -> bool:
         """Whether a broker, and nobody else, had that node all the time."""

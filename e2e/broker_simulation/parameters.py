@@ -120,6 +120,11 @@ class Parameters:
     """Mean between two messages of a producer."""
 
     @property
+    def trims(self) -> bool:
+        """Whether topics keep no more than they must."""
+        return self.compaction is not None and self.compaction.trims
+
+    @property
     def active_seconds(self) -> float:
         """How long faults are possible."""
         return self.storage.active_seconds
@@ -204,7 +209,8 @@ def _draw_features(seed: int, transactions: TransactionParameters | None) -> _Fe
     proxies = proxy_rng.choice((0, 0, 0, 1, 2))
     proxy_faults = proxy_rng.sample(PROXY_FAULTS, proxy_rng.randint(0, 2)) if proxies else []
     proxied_share = proxy_rng.choice((0.5, 1.0))
-    read_only, compaction = draw_read_only(seed), draw_compaction(seed)
+    read_only = draw_read_only(seed)
+    compaction = draw_compaction(seed, alone=transactions is None and read_only is None)
     regions = None
     if transactions is None and read_only is None and compaction is None:
         regions = draw_regions(seed)

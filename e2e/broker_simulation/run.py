@@ -15,6 +15,7 @@ from e2e.broker_simulation.checker import check, undelivered
 from e2e.broker_simulation.clients import Client, Host
 from e2e.broker_simulation.cluster import Cluster
 from e2e.broker_simulation.compaction.clients import CompactionClients
+from e2e.broker_simulation.compaction.trims import TrimsWitness
 from e2e.broker_simulation.consumers import Consumer, Goal, LateConsumer
 from e2e.broker_simulation.deliveries import ALONE_SECONDS
 from e2e.broker_simulation.drawn.compaction import KEYED
@@ -88,6 +89,7 @@ class BrokerRun:
                 bool(one.commit) and one.answered for one in self.history.transactions
             ),
             "compacted readings": len(self.history.compacted),
+            "trimmed entries": sum(len(topic.trimmed) for topic in self.history.topics.values()),
             "receipts of acknowledgements": sum(isinstance(event, Told) for event in events),
         }
 
@@ -172,8 +174,11 @@ class BrokerRun:
         witness = self._witness = MetadataWitness(world.witness, world.service.table, self.history)
         storage_witness = world.witness
         bindings = BindingsWitness(world.witness, world.service.table, self.history)
+        trims = TrimsWitness(world.witness, world.service.table, self.history)
 
         def applied(outcome: Outcome, host: str) -> None:
+            if self.parameters.trims:
+                trims.metadata_applied(outcome, self._loop.time())
             storage_witness.metadata_applied(outcome, host)
             witness.metadata_applied(outcome, self._loop.time())
             if self.parameters.read_only is not None:
@@ -340,7 +345,8 @@ class BrokerRun:
         await self._until_done(hosts, "does not come to an end")
         for name, reader in readings.items():
             if reader.finished:
-                self.history.topics[name].logs.append(reader.read)
+                topic = self.history.topics[name]
+                topic.logs.append(topic.log_with(reader.read))
         if self._compaction is not None:
             await self._compaction.read_all(when, self._until_done)
 
@@ -360,8 +366,8 @@ class BrokerRun:
                 self.history.stuck.append(f"{consumer.name} gets no receipts")
 
     def _undelivered(self, subscription: SubscriptionHistory) -> int:
-        logs = self.history.topics[subscription.topic].logs
-        return len(undelivered(subscription, logs[-1] if logs else []))
+        topic = self.history.topics[subscription.topic]
+        return len(undelivered(subscription, topic.last_log_of(subscription.name) if topic.logs else []))
 
     async def _look_once_more(self, cluster: Cluster) -> None:
         """Another owner, and another consumer: what comes now nobody has acknowledged."""

@@ -24,7 +24,7 @@ FOUND_BY: Final = {
     "bookkeeper-goes-before-its-record": (29, 60),
     "bookkeeper-goes-unverified": (37, 100),
     "complete-before-it-is-copied": (35, 100),
-    "failed-counts-as-taken": (11, 60),
+    "failed-counts-as-taken": (67, 140),
     "fall-back-without-bookies": (55, 250),
     "forgotten-creation": (2, 60),
     "last-unsure-write-only": (0, 60),

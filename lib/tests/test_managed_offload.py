@@ -197,6 +197,22 @@ async def test_no_more_is_trimmed_than_can_be_remembered(world: OffloadWorld, mo
     assert world.objects.objects == {}
 
 
+async def test_what_cannot_be_trimmed_for_objects_that_wait_is_not_tried_in_each_turn(
+    world: OffloadWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store may refuse deletions for days."""
+    monkeypatch.setattr(upkeep, "OWED_MAX", 1)
+    ledger = await offloaded(world)
+    world.offloader.fail_at["delete"] = OffloadRefused("403")
+    for cursor in ledger.cursors.values():
+        await cursor.clear_backlog()
+    ledger.use(keeping(retention_time_ms=0, retention_size_bytes=0))
+    await world.settle()
+    assert ledger.ledgers.ids[0] == 1
+    assert ledger.due_for_trimming
+    assert sum("wait for deletion" in record.getMessage() for record in caplog.records) < 4
+
+
 async def test_a_ledger_that_is_trimmed_in_the_middle_of_its_offload(world: OffloadWorld) -> None:
     """It ends cleanly, and nothing of it stays."""
     ledger = await world.filled(keeping(ASKED))

@@ -244,6 +244,21 @@ async def test_its_node_lists_no_ledgers_whatever_another_broker_has_listed(worl
     assert await read(cursor, 4) == texts(0, 4)
 
 
+async def test_a_new_cursor_lists_no_ledgers_after_a_write_without_an_answer(world: ShadowWorld) -> None:
+    writer = await world.writer()
+    await world.fill(writer, 0, 2)
+    shadow = await world.shadow(writer)
+    world.lost_answers = True
+    with pytest.raises(StoreUnavailable):
+        await shadow.set_property("a", "b")
+    world.lost_answers = False
+    await shadow.open_cursor("s", EARLIEST)
+    node = await world.store.get(ledger_path(SHADOW))
+    assert node is not None
+    info = decode_ledger_info(node.value)
+    assert (info.records, info.properties) == ([], NOTED)
+
+
 async def test_what_another_broker_has_listed_is_not_deleted_after_a_write_without_an_answer(
     world: ShadowWorld,
 ) -> None:

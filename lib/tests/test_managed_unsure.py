@@ -18,6 +18,7 @@ from magnetar.managed.errors import CursorNotFound, ManagedLedgerFenced
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.owned_node import UNSURE_WRITES_MAX
 from magnetar.managed.paths import cursor_path, ledger_path
+from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import append
 from magnetar.metadata.faulty import RequestFate
@@ -590,3 +591,110 @@ async def test_a_cursor_that_is_closed_leaves_no_write_that_comes_later(world: W
     again.acknowledge([at[9]])
     assert await persisted(again) is None
     assert has((await world.owner(policy)).cursors["sub"], at, 3, 5, 7, 9)
+
+
+@pytest.mark.parametrize("fate", [None, *UNSURE])
+async def test_a_cursor_that_cannot_be_stored_when_it_is_closed_writes_nothing_later(
+    world: World, fate: RequestFate | None
+) -> None:
+    """Its bookies or the store may be back when somebody else has the topic, who would be fenced."""
+    policy = replace(POLICY, unacked_ranges_in_metadata_max=1)
+    ledger = await world.owner(policy)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(10)]
+    cursor.acknowledge([at[index] for index in (3, 5, 7)])
+    if fate is None:
+        world.ledgers.not_enough_bookies()
+    else:
+        world.next_fates(CURSOR, fate)
+    await ledger.close()
+    world.ledgers.refuse_creation = None
+    again = (await world.owner(policy)).cursors["sub"]
+    age(world)
+    await asyncio.sleep(10)
+    again.acknowledge([at[9]])
+    assert await persisted(again) is None
+    assert has((await world.owner(policy)).cursors["sub"], at, 9)
+    assert await world.nothing_left_over()
+
+
+async def test_a_cursor_that_is_closed_while_bookies_refuse_is_stored_in_its_node_if_it_fits(world: World) -> None:
+    ledger = await world.owner()
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    at = [await append(ledger, [b"%d" % number]) for number in range(10)]
+    cursor.acknowledge([at[0]])
+    waiting = [asyncio.ensure_future(persisted(cursor))]
+    await asyncio.sleep(0)
+    world.ledgers.not_enough_bookies()
+    cursor.acknowledge([at[3]])
+    waiting.append(asyncio.ensure_future(persisted(cursor)))
+    await ledger.close()
+    assert None not in [await each for each in waiting]
+    world.ledgers.refuse_creation = None
+    assert has((await world.owner()).cursors["sub"], at, 0, 3)
+
+
+async def test_a_cursor_whose_deletion_had_no_answer_needs_what_it_never_stored(world: World) -> None:
+    """It may be there for the next owner, with the snapshot before."""
+    settings = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.owner(settings)
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    for number in range(35):
+        await append(ledger, [b"%d" % number])
+    await cursor.set_properties({"producer": -1})
+    world.ledgers.hold = True
+    cursor.properties["producer"] = 34
+    cursor.acknowledge_cumulative(ledger.last_confirmed)
+    writing = asyncio.ensure_future(persisted(cursor))
+    await world.settle()
+    world.next_fates(CURSOR, RequestFate.REFUSED, verb="delete")
+    deleting = asyncio.ensure_future(ledger.delete_cursor("sub"))
+    await world.settle()
+    world.ledgers.unreachable = True
+    world.ledgers.release()
+    with pytest.raises(StoreUnavailable):
+        await deleting
+    assert await writing is not None
+    world.ledgers.unreachable = False
+    await ledger.trim()
+    found = (await world.owner(settings)).cursors["sub"]
+    assert (found.properties, found.backlog_entries) == ({"producer": -1}, 35)
+
+
+@pytest.mark.parametrize("looked", [False, True])
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_new_cursor_begins_with_what_the_next_owner_has_too(
+    world: World, fate: RequestFate, *, looked: bool
+) -> None:
+    """Also when it has been found since that the write which had no answer has happened."""
+    settings = replace(POLICY, max_entries_per_ledger=10, minimum_rollover_ms=0)
+    ledger = await world.owner(settings)
+    for number in range(25):
+        await append(ledger, [b"%d" % number])
+    world.next_fates(ledger_path(NAME), fate)
+    with pytest.raises(StoreUnavailable):
+        await ledger.trim(retain=False)
+    if looked:
+        await ledger.check_owner()
+    cursor = await ledger.open_cursor("sub", EARLIEST)
+    assert cursor.backlog_entries == 25
+    await ledger.abandon()
+    await asyncio.sleep(10)
+    assert (await world.owner(settings)).cursors["sub"].backlog_entries == 25
+
+
+@pytest.mark.parametrize("fate", UNSURE)
+async def test_a_topic_that_is_closed_names_what_a_trim_without_an_answer_took_out(
+    world: World, fate: RequestFate
+) -> None:
+    """It was not deleted, and the next owner would not know of it."""
+    ledger = await world.owner(replace(POLICY, max_entries_per_ledger=10, minimum_rollover_ms=0))
+    for number in range(25):
+        await append(ledger, [b"%d" % number])
+    world.next_fates(ledger_path(NAME), fate)
+    with pytest.raises(StoreUnavailable):
+        await ledger.trim(retain=False)
+    await ledger.check_owner()
+    await ledger.close()
+    await asyncio.sleep(10)
+    assert await world.nothing_left_over()

@@ -417,7 +417,7 @@ PARTS: Final = (
         "shadow topics",
         f"{_BROKER}/topics/following",
         ("following_topic", "shadow_topic", "shadows", "source_end"),
-        files("broker/tests", "broker_shadows"),
+        files("broker/tests", "broker_shadows", "broker_read_only_transactions"),
     ),
     Part(
         "shadow ledgers",

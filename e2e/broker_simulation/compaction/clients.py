@@ -76,6 +76,7 @@ class CompactionClients:
                     topic,
                     name,
                     permits=parameters.permits,
+                    slow=parameters.slow,
                     pause_seconds=parameters.scan_pause_seconds,
                     goal=self._goal,
                 )

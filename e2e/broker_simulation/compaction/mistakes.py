@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakSet
 
 from magnetar.broker.compaction.compacted_cursor import CompactedCursor
-from magnetar.broker.compaction.compacted_topic import compaction_of
+from magnetar.broker.compaction.compacted_topic import Compaction, compaction_of
 from magnetar.broker.compaction.latest import LatestKeys
 from magnetar.broker.compaction.output import CompactedOutput
 from magnetar.broker.compaction.run import CompactionRun
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
+from magnetar.broker.session import consume
 from magnetar.broker.states import CompactionState
+from magnetar.broker.topics import seek
+from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import Position
-from magnetar.managed.compaction import LEDGER_PROPERTY
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger
 
@@ -162,6 +166,46 @@ def two_compactions_at_once() -> list[Patch]:
     return [(TopicCompaction, "start", start), (TopicCompaction, "_become", become)]
 
 
+def trimmed_before_it_is_durable() -> list[Patch]:
+    """What a compaction is acknowledged to have covered is trimmed, though its cursor is not stored yet."""
+    return [(Cursor, "needless_up_to", property(lambda self: self.mark_delete))]
+
+
+def trimmed_past_the_horizon() -> list[Patch]:
+    """What all subscriptions have acknowledged is trimmed, whether it is compacted or not."""
+
+    def slowest_mark(self: ManagedLedger) -> Position | None:
+        marks = (cursor.mark_delete for name, cursor in self.cursors.items() if name != COMPACTION_CURSOR)
+        return min(marks, default=None)
+
+    return [(ManagedLedger, "slowest_mark", slowest_mark)]
+
+
+def the_last_message_is_what_compaction_kept() -> list[Patch]:
+    """Readers of the topic itself are told of a last message that only readers of the compacted one get."""
+    right = original(seek, "last_message_id")
+
+    async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) -> tuple[Position, int]:
+        found: tuple[Position, int] = await right(topic, compacted=compacted)
+        return found if found[0] >= (0, 0) else await right(topic, compacted=True)
+
+    return [(consume, "last_message_id", last_message_id)]
+
+
+def the_horizon_is_passed_once() -> list[Patch]:
+    """Who has read beyond one horizon goes on in the topic, wherever a later compaction ends."""
+    right = original(CompactedCursor, "_before_horizon")
+    beyond: WeakSet[CompactedCursor] = WeakSet()
+
+    def before_horizon(self: CompactedCursor) -> Compaction | None:
+        found: Compaction | None = None if self in beyond else right(self)
+        if found is None:
+            beyond.add(self)
+        return found
+
+    return [(CompactedCursor, "_before_horizon", before_horizon)]
+
+
 COMPACTION_MISTAKES: Final[dict[str, Mistake]] = {
     "behind-the-horizon-but-one": behind_the_horizon_but_one,
     "deleted-keys-stay": deleted_keys_stay,
@@ -172,5 +216,9 @@ COMPACTION_MISTAKES: Final[dict[str, Mistake]] = {
     "one-message-of-a-batch": one_message_of_a_batch,
     "the-named-ledger-is-deleted": the_named_ledger_is_deleted,
     "the-newest-is-dropped": the_newest_is_dropped,
+    "the-horizon-is-passed-once": the_horizon_is_passed_once,
+    "the-last-message-is-what-compaction-kept": the_last_message_is_what_compaction_kept,
+    "trimmed-before-it-is-durable": trimmed_before_it_is_durable,
+    "trimmed-past-the-horizon": trimmed_past_the_horizon,
     "two-compactions-at-once": two_compactions_at_once,
 }

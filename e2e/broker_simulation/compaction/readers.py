@@ -32,14 +32,17 @@ class CompactedReader(Attached):
         name: str,
         *,
         permits: int,
+        slow: bool = False,
         pause_seconds: float = 0.0,
         goal: Goal | None = None,
         floor: Position = BEFORE_ALL,
     ) -> None:
-        """`floor`: of a reading while nothing changes, what compaction has gone through at least."""
+        """`slow`: it gives permits a while after it has used them. `floor`: of a reading while nothing changes, what
+        compaction has gone through at least."""
         super().__init__(client, topic)
         self.name = name
         self._permits = permits
+        self._slow = slow
         self._pause_seconds = pause_seconds
         self._goal = goal
         self._owed = 0
@@ -73,6 +76,7 @@ class CompactedReader(Attached):
         while self.link is link:
             before = len(self.reading.entries)
             await asyncio.sleep(LOOK_SECONDS)
+            self._give_permits()
             if self.link is link and len(self.reading.entries) == before and await self._at_the_end(link):
                 if self._goal is None or self._goal.drain:
                     self.finished = True
@@ -120,10 +124,14 @@ class CompactedReader(Attached):
         if not entries or position != entries[-1].position:
             entries.append(CompactedEntry(position, content, indexes, self.client.now()))
         self._owed += max(1, content.messages)
+        if not self._slow:
+            self._give_permits()
+        self.news.set()
+
+    def _give_permits(self) -> None:
         if 2 * self._owed >= self._permits and self.link is not None:
             self.link.write(requests.flow(self.id, self._owed))
             self._owed = 0
-        self.news.set()
 
 
 def what_is_left_of(data: bytes) -> tuple[Content, frozenset[int]]:

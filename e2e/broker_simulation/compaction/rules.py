@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from magnetar.core.ids import Position
 
 from e2e.broker_simulation.drawn.compaction import Message, message_of
-from e2e.broker_simulation.history import CompactedReading, Content, Entry, History
+from e2e.broker_simulation.history import CompactedReading, Content, Entry, History, TopicHistory
 
 NOWHERE: Final[Position] = (-1, -1)
 
@@ -67,7 +67,7 @@ def compacted_reads_are_right(history: History) -> Iterator[str]:
     for reading in history.compacted:
         topic = history.topics[reading.topic]
         if topic.logs:
-            judge = Judge(reading, topic.logs[-1], topic.asked, keeps_without_key=history.keeps_without_key)
+            judge = Judge(reading, topic, keeps_without_key=history.keeps_without_key)
             for what in judge.wrong():
                 yield f"{reading.name}: {what}"
 
@@ -75,13 +75,12 @@ def compacted_reads_are_right(history: History) -> Iterator[str]:
 class Judge:
     """Of one reading."""
 
-    def __init__(
-        self, reading: CompactedReading, log: list[Entry], asked: dict[Content, float], *, keeps_without_key: bool
-    ) -> None:
-        """`asked`: when an entry was sent for the first time."""
+    def __init__(self, reading: CompactedReading, topic: TopicHistory, *, keeps_without_key: bool) -> None:
         self._reading = reading
-        self._log = log
-        self._asked = asked
+        self._log = topic.logs[-1]
+        self._asked = topic.asked
+        # What was trimmed before anybody wanted it compacted is gone for good.
+        self._lost = {position for position, trimmed in topic.trimmed.items() if not trimmed.compacted}
         self._keeps_without_key = keeps_without_key
         self._horizon = reading.floor
         """No nearer than this, as far as known."""
@@ -112,7 +111,8 @@ class Judge:
         end = reading.end
         if not reading.whole:
             end = reading.entries[-1].position if reading.entries else NOWHERE
-        messages = [one for one in messages_of(self._log) if reading.quiet or one.place.position <= end]
+        log = [entry for entry in self._log if entry.position not in self._lost]
+        messages = [one for one in messages_of(log) if reading.quiet or one.place.position <= end]
         if reading.quiet:
             # One horizon for all of it.
             for one in messages:

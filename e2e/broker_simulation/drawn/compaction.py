@@ -6,12 +6,16 @@ it, wherever it was read. Pure."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from zlib import crc32
 
 SHARE: Final = 1 / 4
 """Of the runs. The others are what they were before there was compaction."""
+TRIMS_SHARE: Final = 1 / 2
+"""Of the runs that may trim."""
+SLOW_SHARE: Final = 1 / 2
+"""Of those that do."""
 KEYED: Final = "keyed"
 """How the names of these producers begin; the seed follows, so that each run has other keys."""
 KEYS: Final = 4
@@ -35,14 +39,19 @@ class CompactionParameters:
     permits: int
     scan_pause_seconds: float
     """Between two readings of a topic."""
+    trims: bool
+    """Whether ledgers that all subscriptions and the last compaction have gone through are trimmed."""
+    slow: bool
+    """Readers give permits a while after they have used them: compactions and trims go past them."""
 
 
-def draw_compaction(seed: int) -> CompactionParameters | None:
-    """None in three of four runs."""
+def draw_compaction(seed: int, *, alone: bool) -> CompactionParameters | None:
+    """None in three of four runs. `alone`: without transactions and brokers that only read, which are not simulated on
+    trimmed topics."""
     rng = random.Random(f"{seed} compaction")
     if rng.random() >= SHARE:
         return None
-    return CompactionParameters(
+    drawn = CompactionParameters(
         threshold_bytes=rng.choice((0, 0, 300, 1_500)),
         pause_seconds=rng.choice((0.2, 0.5, 1.0)),
         insistent_share=rng.choice((0.0, 0.5)),
@@ -50,7 +59,10 @@ def draw_compaction(seed: int) -> CompactionParameters | None:
         readers=rng.choice((1, 2)),
         permits=rng.choice((2, 20)),
         scan_pause_seconds=rng.choice((0.5, 2.0)),
+        trims=alone and rng.random() < TRIMS_SHARE,
+        slow=False,
     )
+    return replace(drawn, slow=True, permits=2) if drawn.trims and rng.random() < SLOW_SHARE else drawn
 
 
 class Message(NamedTuple):

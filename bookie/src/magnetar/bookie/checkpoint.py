@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from magnetar.bookie.counters import BookieCounters
+from magnetar.bookie.freed_memory import FreedMemory
 from magnetar.bookie.ledger_state import LedgerStates
 from magnetar.bookie.storage.directories import BookieDirectories, Marks
 from magnetar.bookie.storage.ledger_storage import LedgerStorage
@@ -48,6 +49,7 @@ class Checkpointer:
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-checkpoint")
+        self._freed_memory = FreedMemory()
         self._failed_marks: Marks | None = None
         self._stopping = False
         self._failures_in_a_row = 0
@@ -136,3 +138,4 @@ class Checkpointer:
 
     def _trim(self, marks: Marks) -> None:
         self._directories.trim_journals(marks, self._backups_max)
+        self._freed_memory.give_back()

@@ -165,7 +165,7 @@ class BrokerProcess:
     def describe(self) -> str:
         """Where clients and tools connect."""
         control = f", control port {self.control.port}" if self.control is not None else ""
-        return f"{self.running.settings.service_url} {self.running.settings.web_service_url}{control}"
+        return f"{self.running.settings.served_urls}{control}"
 
 
 async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess:

@@ -70,7 +70,7 @@ def group_plan(
         metrics_port=metrics_port,
         control=settings.control,
         stop_seconds_max=settings.stop_seconds_max,
-        where=f"{shared.service_url} {shared.web_service_url}",
+        where=shared.served_urls,
     )
 
 

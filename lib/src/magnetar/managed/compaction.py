@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.ledger.api import Announce, LedgerOptions
+from magnetar.managed.cursors.internal_properties import INTERNAL_PREFIX
 from magnetar.managed.settings import ManagedLedgerSettings
 
 COMPACTION_CURSOR: Final = "__compaction"
@@ -14,7 +15,7 @@ COMPACTION_CURSOR: Final = "__compaction"
 LEDGER_PROPERTY: Final = "CompactedTopicLedger"
 """Stored with that cursor's position (Pulsar: `Compactor.COMPACTED_TOPIC_LEDGER_PROPERTY`)."""
 
-RUN_PROPERTY: Final = "#pulsar.internal.magnetar.compaction"
+RUN_PROPERTY: Final = INTERNAL_PREFIX + "magnetar.compaction"
 """Ours, among the cursor's own properties while a compaction runs: the ids of the ledger that it writes and of the one
 that it is to replace. Whoever loads the topic after a crash deletes the one that is not the compaction's ledger.
 Apache's brokers keep it and, for how it begins, show it to nobody (`ManagedCursorImpl`)."""

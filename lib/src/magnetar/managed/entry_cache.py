@@ -21,6 +21,11 @@ ENTRY_OVERHEAD_BYTES: Final = 544
 """Bytes of an entry beside its payload, so that the bound is honest for small messages: 140 of the object, the head of
 `bytes` and list slots, 400 of the metadata, which is parsed once an entry is dispatched, and stays."""
 
+REPLAYED_PARTS: Final = 8
+"""Entries that are read again have one part of so many: 8 MiB of 64. What one subscription reads again the others of
+its topic soon do as well, if it was delayed; after that nobody does. Of a million that fall due together all would
+stay, until they push out what is read at the end of topics. It is more than one read may bring
+(`dispatcherMaxReadSizeBytes`), and 13 000 small entries."""
 
 DELAYED_CHUNKS_MAX: Final = 16
 """Chunks that are looked at in one go for entries that are delivered much later: 2 048 entries, a quarter of a
@@ -30,10 +35,17 @@ millisecond."""
 class CacheChunk:
     """Consecutive entries of one ledger. Empty = evicted."""
 
-    __slots__ = ("added_seconds", "entries", "first_entry_id", "ledger_id", "size_bytes")
+    __slots__ = ("added_seconds", "entries", "first_entry_id", "ledger_id", "replayed", "size_bytes")
 
     def __init__(
-        self, ledger_id: int, first_entry_id: int, entries: list[Entry], size_bytes: int, added_seconds: float
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: list[Entry],
+        size_bytes: int,
+        added_seconds: float,
+        *,
+        replayed: bool,
     ) -> None:
         self.ledger_id: int = ledger_id
         self.first_entry_id: int = first_entry_id
@@ -41,6 +53,13 @@ class CacheChunk:
         self.size_bytes: int = size_bytes
         """Bytes of the entries' payloads alone."""
         self.added_seconds: float = added_seconds
+        self.replayed: bool = replayed
+        """Whether they were read again."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """What the chunk counts for in the cache's bound."""
+        return self.size_bytes + len(self.entries) * ENTRY_OVERHEAD_BYTES
 
 
 class LedgerChunks:
@@ -54,12 +73,14 @@ class LedgerChunks:
 
 
 class EntryCache:
-    """By ledger and entry id. `size_bytes` never stays over `size_bytes_max`."""
+    """By ledger and entry id. `size_bytes` never stays over `size_bytes_max`, nor what was read again over its part."""
 
     def __init__(self, size_bytes_max: int) -> None:
         assert size_bytes_max >= 0
         self.size_bytes_max: int = size_bytes_max
         self.size_bytes: int = 0
+        self.replayed_bytes: int = 0
+        """Of these, those of entries that were read again."""
         self.hits: int = 0
         """Entries that the cache has served."""
         self.hit_bytes: int = 0
@@ -77,11 +98,15 @@ class EntryCache:
         """How often something had to go, for room or for age."""
         self._ledgers: dict[int, LedgerChunks] = {}
         self._oldest: deque[CacheChunk] = deque()
+        self._oldest_replayed: deque[CacheChunk] = deque()
 
-    def add(self, ledger_id: int, entries: list[Entry], size_bytes: int, now_seconds: float) -> None:
+    def add(
+        self, ledger_id: int, entries: list[Entry], size_bytes: int, now_seconds: float, *, replayed: bool = False
+    ) -> None:
         """Keep consecutive entries whose payloads sum up to `size_bytes`; what is there already is left alone.
 
-        The list is taken over: the caller must not change it afterwards."""
+        `replayed`: they are read again, so those leave first. The list is taken over: the caller must not change it
+        afterwards."""
         if not entries:
             return
         ledger = self._ledgers.get(ledger_id)
@@ -95,23 +120,24 @@ class EntryCache:
             before = chunks[index - 1]
             end = before.first_entry_id + len(before.entries)
             if end > first or (index < len(firsts) and firsts[index] < first + len(entries)):
-                self._add_missing(ledger_id, entries, now_seconds)
+                self._add_missing(ledger_id, entries, now_seconds, replayed=replayed)
                 return
-            if end == first and len(before.entries) + len(entries) <= CHUNK_ENTRIES_MAX:
+            fits = before.replayed == replayed and len(before.entries) + len(entries) <= CHUNK_ENTRIES_MAX
+            if end == first and fits:
                 before.entries += entries
                 before.size_bytes += size_bytes
                 self.inserted_entries += len(entries)
-                self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
+                self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES, replayed=replayed)
                 return
         elif firsts and firsts[0] < first + len(entries):
-            self._add_missing(ledger_id, entries, now_seconds)
+            self._add_missing(ledger_id, entries, now_seconds, replayed=replayed)
             return
-        chunk = CacheChunk(ledger_id, first, entries, size_bytes, now_seconds)
+        chunk = CacheChunk(ledger_id, first, entries, size_bytes, now_seconds, replayed=replayed)
         firsts.insert(index, first)
         chunks.insert(index, chunk)
-        self._oldest.append(chunk)
+        (self._oldest_replayed if replayed else self._oldest).append(chunk)
         self.inserted_entries += len(entries)
-        self._grow(size_bytes + len(entries) * ENTRY_OVERHEAD_BYTES)
+        self._grow(chunk.cost_bytes, replayed=replayed)
 
     def read(self, ledger_id: int, first_entry_id: int, count_max: int, size_bytes_max: int) -> list[Entry]:
         """Consecutive entries from the first one; empty when that is not here.
@@ -186,9 +212,8 @@ class EntryCache:
         ledger = self._ledgers.pop(ledger_id, None)
         if ledger is not None:
             for chunk in ledger.chunks:
-                self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
                 self.removed_entries += len(chunk.entries)
-                chunk.entries = []
+                self._empty(chunk)
 
     def let_go_of_delayed(self, ledger_id: int, first_entry_id: int, end_entry_id: int, after_ms: int) -> int:
         """Drop the chunks between two entries of which every entry is known to be delivered after a time.
@@ -219,23 +244,27 @@ class EntryCache:
         """Keep so much at most from now on; what is too much goes in this call."""
         assert size_bytes_max >= 0
         self.size_bytes_max = size_bytes_max
-        self._grow(0)
+        self._grow(0, replayed=False)
 
     def evict_older_than(self, before_seconds: float) -> None:
         """Drop the chunks that were begun before this moment of the monotonic clock."""
-        oldest = self._oldest
         before = self.evicted_entries
-        while oldest and (oldest[0].added_seconds < before_seconds or not oldest[0].entries):
-            self._evict(oldest.popleft())
+        for oldest in (self._oldest, self._oldest_replayed):
+            while oldest and (oldest[0].added_seconds < before_seconds or not oldest[0].entries):
+                self._evict(oldest.popleft())
         if self.evicted_entries > before:
             self.evictions += 1
 
-    def _grow(self, size_bytes: int) -> None:
+    def _grow(self, size_bytes: int, *, replayed: bool) -> None:
         self.size_bytes += size_bytes
-        oldest = self._oldest
+        if replayed:
+            self.replayed_bytes += size_bytes
         before = self.evicted_entries
-        while self.size_bytes > self.size_bytes_max and oldest:
-            self._evict(oldest.popleft())
+        while self.replayed_bytes > self.size_bytes_max // REPLAYED_PARTS:
+            self._evict(self._oldest_replayed.popleft())
+        # What was read again is less than all, so this has an end.
+        while self.size_bytes > self.size_bytes_max:
+            self._evict(self._oldest.popleft())
         if self.evicted_entries > before:
             self.evictions += 1
 
@@ -249,21 +278,29 @@ class EntryCache:
         del ledger.chunks[index]
         if not ledger.firsts:
             del self._ledgers[chunk.ledger_id]
-        self.size_bytes -= chunk.size_bytes + len(chunk.entries) * ENTRY_OVERHEAD_BYTES
         self.evicted_entries += len(chunk.entries)
+        self._empty(chunk)
+
+    def _empty(self, chunk: CacheChunk) -> None:
+        self.size_bytes -= chunk.cost_bytes
+        if chunk.replayed:
+            self.replayed_bytes -= chunk.cost_bytes
         chunk.entries = []
 
-    def _add_missing(self, ledger_id: int, entries: list[Entry], now_seconds: float) -> None:
+    def _add_missing(self, ledger_id: int, entries: list[Entry], now_seconds: float, *, replayed: bool) -> None:
         """Two readers brought overlapping ranges: add only the stretches that are not here."""
         stretch: list[Entry] = []
         for entry in entries:
             if self.get(ledger_id, entry.entry_id) is None:
                 stretch.append(entry)
             elif stretch:
-                self.add(ledger_id, stretch, sum([len(each.data) for each in stretch]), now_seconds)
+                self._add_stretch(ledger_id, stretch, now_seconds, replayed=replayed)
                 stretch = []
         if stretch:
-            self.add(ledger_id, stretch, sum([len(each.data) for each in stretch]), now_seconds)
+            self._add_stretch(ledger_id, stretch, now_seconds, replayed=replayed)
+
+    def _add_stretch(self, ledger_id: int, entries: list[Entry], now_seconds: float, *, replayed: bool) -> None:
+        self.add(ledger_id, entries, sum([len(entry.data) for entry in entries]), now_seconds, replayed=replayed)
 
 
 def _within(entries: list[Entry], size_bytes_max: int, at_least_one: bool) -> tuple[list[Entry], bool]:

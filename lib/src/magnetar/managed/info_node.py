@@ -45,8 +45,9 @@ class InfoNode:
 
     @property
     def unsure(self) -> bool:
-        """Whether nobody knows what became of a write."""
-        return self._node.unsure
+        """Whether a write had no answer, and none has come since that was sure: what is stored may be what that said,
+        also if it is known by now that it happened."""
+        return self._node.unsure or self._kept is not None
 
     @property
     def ledgers_in_doubt(self) -> frozenset[int]:

@@ -50,7 +50,7 @@ class _OpenReader:
 class LedgerReaders:
     """The open readers of one managed ledger; opened on first use, the longest unused one is closed first."""
 
-    __slots__ = ("_appends", "_closed", "_open", "_reads", "_shared")
+    __slots__ = ("_appends", "_asked_too", "_closed", "_open", "_reads", "_shared")
 
     def __init__(self, shared: Shared, appends: AppendPath, closed: ClosedLedgers) -> None:
         self._shared: Shared = shared
@@ -59,10 +59,42 @@ class LedgerReaders:
         self._open: dict[int, _OpenReader] | None = None
         self._reads: dict[int, list[asyncio.Future[None]]] | None = None
         """Reads under way of ledgers that are not in use."""
+        self._asked_too: dict[tuple[int, int, int], list[asyncio.Future[list[Entry] | None]]] | None = None
+        """Reads under way, by (ledger, first entry, last entry), and who else waits for their entries."""
 
-    async def read(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> list[Entry]:
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, *, replayed: bool = False
+    ) -> list[Entry]:
         """Confirmed entries first..last, fewer (at least one) when a later one cannot be had; they are put into the
-        cache. `EntryNotFound` and what the client raises."""
+        cache. `replayed`: a cursor reads them again. `EntryNotFound` and what the client raises.
+
+        Cursors that ask for the same entries at a time share one read: those that begin at one place, or whose delayed
+        messages fall due."""
+        asked_too = self._asked_too
+        if asked_too is None:
+            asked_too = self._asked_too = {}
+        asked = (ledger_id, first_entry_id, last_entry_id)
+        while (others := asked_too.get(asked)) is not None:
+            waiter: asyncio.Future[list[Entry] | None] = self._shared.loop.create_future()
+            others.append(waiter)
+            found = await waiter
+            if found is not None:
+                self._shared.cache.served(found)
+                return list(found)
+        waiters = asked_too[asked] = []
+        entries = None
+        try:
+            entries = await self._read(ledger_id, first_entry_id, last_entry_id, replayed=replayed)
+        except MagnetarError as error:
+            _tell(waiters, error)
+            raise
+        finally:
+            # Without entries who reads was cancelled: another one reads.
+            del asked_too[asked]
+            _tell(waiters, entries)
+        return entries
+
+    async def _read(self, ledger_id: int, first_entry_id: int, last_entry_id: int, *, replayed: bool) -> list[Entry]:
         writer = self._appends.writer
         if writer is not None and writer.ledger_id == ledger_id:
             payloads = await writer.read(first_entry_id, last_entry_id)
@@ -75,7 +107,8 @@ class LedgerReaders:
         self._appends.measured().reading().add(len(payloads), size_bytes)
         self._shared.cache.missed(len(payloads), size_bytes)
         if self._appends.ledgers.get(ledger_id) is not None:
-            self._shared.cache.add(ledger_id, list(entries), size_bytes, self._shared.clock.monotonic_seconds())
+            now_seconds = self._shared.clock.monotonic_seconds()
+            self._shared.cache.add(ledger_id, list(entries), size_bytes, now_seconds, replayed=replayed)
         return entries
 
     async def forget(self, ledger_id: int) -> None:
@@ -150,6 +183,16 @@ class LedgerReaders:
             if not (self._reads or {}).get(ledger_id):  # At most as many are read as there are cursors.
                 self._shared.start(_close(opened.pop(ledger_id)))
                 return
+
+
+def _tell(waiters: list[asyncio.Future[list[Entry] | None]], outcome: list[Entry] | MagnetarError | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if isinstance(outcome, MagnetarError):
+            waiter.set_exception(outcome)
+        else:
+            waiter.set_result(outcome)
 
 
 async def _close(reader: _OpenReader) -> None:

@@ -154,6 +154,9 @@ class ManagedLedger:
             storage = await self._opening.open_again(closed) if isinstance(closed, CursorStorage) else None
             if storage is None:
                 self.cursors.pop(name, None)
+                if self._node.unsure:
+                    # A trim had no answer: a new cursor must not begin with what it may have taken out of the list.
+                    await self._write_info()
                 mark = start_mark(self, initial)
                 storage = await self._opening.create(name, mark, properties or {}, cursor_properties or {})
             return self._add_cursor(name, storage)
@@ -274,9 +277,11 @@ class ManagedLedger:
         """Trim in the background if there is something to delete."""
         self._trimming.later()
 
-    async def truncate(self) -> None:
-        """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says."""
+    async def truncate(self, clearing: Callable[[Cursor], None] = lambda _: None) -> None:
+        """Delete every entry that is there now, whoever has not acknowledged it, whatever retention says. `clearing` is
+        told of each cursor in the step in which it acknowledges all: for what is stored with its position."""
         for cursor in list(self.cursors.values()):
+            clearing(cursor)
             await cursor.clear_backlog()
         await self.roll()
         await self.trim(retain=False)
@@ -443,9 +448,13 @@ class ManagedLedger:
         """Have the node name what there is and nothing else."""
         async with self._node.lock:
             try:
-                await self._rollover.write_list(self.ledgers.records())
+                await self._write_info()
             except MagnetarError as error:
                 logger.warning("%s: nobody knows what its node names: %r", self.name, error)
+
+    async def _write_info(self) -> None:
+        """Store what there is; hold the node's lock."""
+        await self._rollover.write_list(self.ledgers.records())
 
     async def _check_owner(self) -> None:
         """Before what no compare-and-set guards: whoever took over since has changed the node."""

@@ -185,6 +185,18 @@ class RunningProxy:
             return f"https://{address}:{settings.web_service_port_tls}"
         return ""
 
+    @property
+    def served_urls(self) -> str:
+        """All URLs at which clients and tools connect, a space between two; those with TLS last."""
+        address, settings = host_of_url(self.settings.shown_address), self.settings
+        ports = (
+            ("pulsar", settings.service_port),
+            ("http", settings.web_service_port),
+            ("pulsar+ssl", settings.service_port_tls),
+            ("https", settings.web_service_port_tls),
+        )
+        return " ".join(f"{scheme}://{address}:{port}" for scheme, port in ports if port is not None)
+
 
 async def start_proxy(settings: ProxySettings, clock: Clock, store: MetadataStore | None = None) -> RunningProxy:
     """Start a proxy. Ports that are 0 become free ones, see `RunningProxy.settings`. Without a store the brokers are

@@ -112,7 +112,7 @@ class ProxyProcess:
     def describe(self) -> str:
         """Where clients and tools connect."""
         control = f", control port {self._control.port}" if self._control is not None else ""
-        return f"{self.running.service_url} {self.running.web_service_url}".rstrip() + control
+        return f"{self.running.served_urls}{control}"
 
 
 async def start_proxy_process(settings: ProxyProcessSettings) -> ProxyProcess:

@@ -31,6 +31,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.topic_name import TopicName, java_url_encode
+from magnetar.managed.cursors.internal_properties import without_internal
 from magnetar.managed.info_codec import BrokenMetadata, decode_cursor_info
 from magnetar.managed.paths import cursor_path
 from magnetar.metadata.store import MetadataStore
@@ -180,7 +181,7 @@ class RemoteTopicOwner:
                 info = decode_cursor_info(node.value)
             except BrokenMetadata as error:
                 raise PeerError(f"{self._topic}: the node of {subscription} is damaged: {error}") from error
-            properties = {pair.name: pair.value for pair in info.cursorProperties}
+            properties = without_internal({pair.name: pair.value for pair in info.cursorProperties})
             acknowledged = _stretches(await self._stats.answer(), self._topic, subscription)
         kept.begin(hold, Taken(mark_delete=mark, acknowledged=acknowledged, cursor_properties=dict(properties)))
 

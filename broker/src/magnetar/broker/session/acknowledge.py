@@ -13,7 +13,7 @@ from magnetar.broker.subscriptions.non_persistent_subscription import NonPersist
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import LATEST
+from magnetar.core.ids import LATEST, NO_ENTRY
 from magnetar.net.connection import Connection
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE, AckParts
@@ -78,6 +78,9 @@ def _is_unknown(topic: PersistentTopic, consumer: Consumer, ack: Ack) -> bool:
     if not ack.positions or HOLD_KEY not in consumer.identity.metadata:
         return False
     position = max(ack.positions)
+    if position[1] == NO_ENTRY:
+        # All before this ledger, of which the topic may have nothing any more: its last entry may be trimmed, too.
+        return position[0] > topic.ledger.ledgers.last().ledger_id
     return topic.ledger.last_confirmed < position < LATEST
 
 

@@ -26,6 +26,7 @@ from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.cursors.internal_properties import without_internal
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -211,7 +212,7 @@ class ConsumerCommands:
             connected_since_ms=self._session.context.clock.now_ms(),
         )
         start = await self._start(topic, request)
-        properties = {pair.key: pair.value for pair in request.subscription_properties}
+        properties = without_internal({pair.key: pair.value for pair in request.subscription_properties})
         await self._free_exclusive(topic, request)
         subscription = await topic.subscribe(consumer, request.subscription, start, properties)
         if request.replicate_subscription_state and isinstance(topic, PersistentTopic):

@@ -193,3 +193,9 @@ class BrokerSettings:
     def web_service_url(self) -> str:
         """Where tools find the admin API."""
         return f"http://{self._url_host}:{self.web_service_port}"
+
+    @property
+    def served_urls(self) -> str:
+        """All URLs at which clients and tools connect, a space between two; those with TLS last."""
+        urls = (self.service_url, self.web_service_url, self.service_url_tls, self.web_service_url_tls)
+        return " ".join(url for url in urls if url is not None)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.dispatch.consumer import Consumer
+from magnetar.managed.cursors.internal_properties import without_internal
 from magnetar.wire.pulsar.enums import SubscriptionType
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def stored_statistics(
         "allowOutOfOrderDelivery": key_shared.allow_out_of_order if key_shared is not None else False,
         "keySharedMode": ("STICKY" if sticky else "AUTO_SPLIT") if key_shared is not None else None,
         "nonContiguousDeletedMessagesRanges": cursor.individual_ranges,
-        "subscriptionProperties": dict(cursor.cursor_properties),
+        "subscriptionProperties": without_internal(cursor.cursor_properties),
     }
 
 

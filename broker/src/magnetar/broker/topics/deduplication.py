@@ -118,7 +118,7 @@ class Deduplication:
         if metadata.marker_type >= 0:
             return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1.
         name = metadata.producer_name
-        highest = _highest(metadata.sequence_id, metadata.highest_sequence_id)
+        highest = _highest(metadata.sequence_id, max(0, metadata.highest_sequence_id))  # Absent: below 0.
         if metadata.replicated_from and self._sources.replay(metadata.replicated_from, entry.data):
             self._replayed[name] = max(highest, self._replayed.get(name, NEVER))
             return
@@ -264,7 +264,14 @@ class Deduplication:
             del self._idle_since[name]
             self.pushed.pop(name, None)
             self.stored.pop(name, None)
-        if gone or (snapshot_seconds > 0 and self._entries and now - self._snapshot_seconds >= snapshot_seconds):
+        # Also for what only brokers have stored since: ledgers are kept until a snapshot covers them.
+        behind = snapshot_seconds > 0 and self._cursor.backlog_entries > 0
+        if gone or (behind and now - self._snapshot_seconds >= snapshot_seconds):
+            self.snapshot(self._ledger.last_confirmed)
+
+    def clearing(self, cursor: Cursor) -> None:
+        """A cursor acknowledges all that there is: if that is the snapshot's, what its entries tell goes with them."""
+        if cursor is self._cursor:
             self.snapshot(self._ledger.last_confirmed)
 
     def snapshot(self, position: Position) -> None:

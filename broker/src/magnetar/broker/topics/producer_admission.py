@@ -7,6 +7,7 @@ clients that wait hear that it is their turn.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -22,6 +23,11 @@ DRAIN_SECONDS_MAX: Final = 5.0
 TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 """Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
 
+EPOCH_DIGITS_MAX: Final = 20
+"""Those of 2^64, the bound of what a client may ask for."""
+
+logger: Final = logging.getLogger(__name__)
+
 Admitted = Callable[[PulsarError | None], None]
 """Called once when a producer's waiting is over: None, or why it ended."""
 
@@ -33,8 +39,7 @@ class ProducerAdmission:
         self, spawn: Callable[[Coroutine[Any, Any, None]], object], ledger: ManagedLedger | None = None
     ) -> None:
         """`ledger` keeps the epoch; without one it lives as long as the topic does."""
-        epoch = None if ledger is None else ledger.properties.get(TOPIC_EPOCH_PROPERTY)
-        self.producers = Producers(None if epoch is None else int(epoch))
+        self.producers = Producers(None if ledger is None else _epoch_of(ledger))
         self._ledger = ledger
         self._spawn = spawn
         self._waiting: dict[Producer, Admitted] = {}
@@ -118,3 +123,15 @@ class ProducerAdmission:
         except MagnetarError as problem:
             error = PulsarError(ServerError.PERSISTENCE_ERROR, f"The topic epoch was not stored: {problem}")
         self._tell(producer, error)
+
+
+def _epoch_of(ledger: ManagedLedger) -> int | None:
+    """The epoch that is stored; None: there is none. Clients may note anything under that name, and a topic that cannot
+    be loaded for it could not be rid of it."""
+    text = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= EPOCH_DIGITS_MAX):
+        logger.warning("%s: what is stored as the topic's epoch is none: %.100r", ledger.name, text)
+        return None
+    return int(text)

@@ -85,12 +85,11 @@ async def last_message_id(topic: PersistentTopic, *, compacted: bool = False) ->
 
     An empty topic answers -1:-1. Markers are the broker's own and are stepped over, as is what was aborted (what may
     still be is not there yet), and what nobody can read:
-    who waits for the last message would wait for ever. For who reads a compacted topic
-    (`compacted`), and when nothing else is left, it may be one that only compaction kept
-    (Pulsar: `ServerCnx.handleLastMessageIdFromCompactionService`)."""
+    who waits for the last message would wait for ever. For who reads a compacted topic (`compacted`), and for nobody
+    else, it may be one that only compaction kept (Pulsar: `ServerCnx.getLargestBatchIndexWhenPossible`)."""
     position = topic.max_read_position
-    compaction = compaction_of(topic.ledger)
-    if compacted and compaction is not None and position <= compaction.horizon:
+    compaction = compaction_of(topic.ledger) if compacted else None
+    if compaction is not None and position <= compaction.horizon:
         return await _last_compacted(topic, compaction)
     turn = TimeSlice()
     while position[1] != NO_ENTRY and position >= topic.ledger.ledgers.first_position():

@@ -99,7 +99,7 @@ async def read_positions(acks: AckState, ledger: CursorLedger, positions: Sequen
     for ledger_id, first, last in _runs(sorted(missing)):
         try:
             while first <= last:
-                some = await ledger.readers.read(ledger_id, first, last)
+                some = await ledger.readers.read(ledger_id, first, last, replayed=True)
                 found += some
                 first += len(some)
         except LedgerNotFound:

@@ -219,26 +219,39 @@ class CursorStorage:
         await self._put_node(None)
 
     async def close(self) -> None:
-        """Everything durable and the cursor ledger given up, if the state is small enough for the node."""
+        """Everything durable and the cursor ledger given up, if the state is small enough for the node. Whatever it
+        raises, nothing is written after it: the next owner would take that for another owner's."""
         if self.state is not _OPEN:
             return
+        unstored: MagnetarError | None = None
         if self.dirty or self._busy:
             few = self.acks.individual_count == 0 or self._fits_into_node()
             if not few or self._busy:
-                try:
-                    await self.flush()
-                except BaseException:
-                    await self.abandon()  # Or it would be written later, when another owner has the cursor.
-                    raise
+                unstored = await self._flush_last()
         writer = self._let_go()
+        if unstored is not None:
+            self._finished(CursorClosed(self.name))  # Who asked after the write that failed.
         if writer is not None:
             await _close_quietly(writer)
         if not self._fits_into_node():
             if self.node.unsure:
                 await self._put_last(None)
+            if unstored is not None:
+                raise unstored
         elif self.dirty or self.ledger_id != POSITION_IN_NODE or self.node.unsure:
             await self._put_last(POSITION_IN_NODE)
             self.dirty = False
+
+    async def _flush_last(self) -> MagnetarError | None:
+        """What made that fail. `ManagedLedgerFenced` is raised, and nothing written any more."""
+        try:
+            await self.flush()
+        except ManagedLedgerFenced:
+            await self.abandon()
+            raise
+        except MagnetarError as error:
+            return error
+        return None
 
     async def abandon(self) -> None:
         """Write nothing more: another owner may have the cursor by now."""
@@ -441,6 +454,8 @@ class CursorStorage:
         self._become(WriteState.IDLE)
         if error is None:
             self._durable_mark = self._written_mark
+        else:
+            self.dirty = True  # Also of a cursor that is let go of: nothing is deleted by what it never stored.
         for done in told or ():
             done(error)
         if self._waiting and not self._busy:

@@ -125,7 +125,7 @@ class FollowingLedger(ManagedLedger):
         """Refuse, with `ManagedLedgerReadOnly`: the owner terminates."""
         raise ManagedLedgerReadOnly(self.name)
 
-    async def truncate(self) -> None:
+    async def truncate(self, clearing: Callable[[Cursor], None] = lambda _: None) -> None:
         """Refuse, with `ManagedLedgerReadOnly`: the owner deletes ledgers."""
         raise ManagedLedgerReadOnly(self.name)
 

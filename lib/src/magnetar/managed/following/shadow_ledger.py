@@ -150,12 +150,9 @@ class ShadowLedger(FollowingLedger):
             self.appends.fence(error)
             raise
 
-    async def _settle_info(self) -> None:
-        async with self._node.lock:
-            try:
-                await self._write_node(self.properties)
-            except MagnetarError as error:
-                logger.warning("%s: nobody knows what its node says: %r", self.name, error)
+    async def _write_info(self) -> None:
+        """The ledgers are the source's."""
+        await self._write_node(self.properties)
 
     # --- the end of it
 

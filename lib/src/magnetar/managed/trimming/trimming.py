@@ -78,8 +78,8 @@ class Trimming:
         if self._task is not None:
             await asyncio.wait((self._task,))
 
-    async def run(self, *, retain: bool = True) -> None:
-        """Delete the oldest ledgers as far as cursors and (unless told not to) retention allow.
+    async def run(self, *, retain: bool = True) -> bool:
+        """Delete the oldest ledgers as far as cursors and (unless told not to) retention allow. Whether there were any.
 
         What is in tiered storage is remembered with the very write that names the ledgers no more, and then deleted."""
         try:
@@ -96,6 +96,7 @@ class Trimming:
                 self._shared.cache.remove_ledger(record.ledger_id)
         if removed:
             self._offloads.later()
+        return bool(removed)
 
     async def _remove(self, *, retain: bool) -> list[LedgerRecord]:
         ledgers = self._appends.ledgers
@@ -123,18 +124,18 @@ class Trimming:
         return self._due_times_unstored() or last_due
 
     async def _in_background(self) -> None:
-        trimmed = False
+        again = False
         try:
             if self._due_times_unstored():
                 await self._store_due_times()
-            await self.run()
-            trimmed = True
+            # What cannot leave the list now stays due, and waits until somebody looks again.
+            again = await self.run() or self._due_times_unstored()
         except MagnetarError as error:
             logger.warning("%s: not trimmed: %r", self._appends.name, error)
         finally:
             self._task = None
-        if trimmed:
-            self.later()  # What was acknowledged meanwhile is not left until somebody looks again.
+        if again:
+            self.later()  # What was acknowledged meanwhile does not wait so long.
 
     def _trimmable(self, *, retain: bool = True) -> list[int]:
         ledgers = self._appends.ledgers

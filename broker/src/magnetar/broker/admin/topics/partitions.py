@@ -26,7 +26,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members, check_source_stays, integer, map_of, text
+from magnetar.broker.admin.web.shapes import check_members, check_not_owed, check_source_stays, integer, map_of, text
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.resources import Document
 from magnetar.broker.topics.partitioned_topics import PartitionedTopics
@@ -182,6 +182,7 @@ class PartitionHandlers(HandlersOfTopics):
         body = await body_object(request)
         check_members(len(body))
         check_source_stays(body)
+        check_not_owed(body)
         given = {key: str(value) for key, value in body.items()}
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {**properties, **given})
@@ -198,6 +199,7 @@ class PartitionHandlers(HandlersOfTopics):
         if key is None:
             raise AdminError(PRECONDITION_FAILED, "The key of a property is needed")
         check_source_stays((key,))
+        check_not_owed((key,))
         if await self._record(name) is not None:
             await self._update(name, lambda properties: {each: properties[each] for each in properties if each != key})
             return no_content()

@@ -40,6 +40,7 @@ from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import LATEST
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.managed.cursors.cursor import Cursor
+from magnetar.managed.cursors.internal_properties import internal_of, without_internal
 
 EXISTS_ALREADY: Final = "Subscription already exists for topic"
 
@@ -125,13 +126,15 @@ class SubscriptionHandlers(HandlersOfTopics):
             for answer in raise_first(await self._access.on_partitions(request, range(count))):
                 merged.update(answer.json())
             return json(merged)
-        return json((await self._cursor(request)).cursor_properties)
+        return json(without_internal((await self._cursor(request)).cursor_properties))
 
     @takes("authoritative", body="the properties; they replace those that there were")
     async def set_properties(self, request: web.Request) -> web.Response:
         """Note something on a subscription in the place of what was noted."""
         properties = _noted({key: str(value) for key, value in (await body_object(request)).items()})
-        return await self._on_cursors(request, lambda cursor: cursor.set_cursor_properties(properties))
+        return await self._on_cursors(
+            request, lambda cursor: cursor.set_cursor_properties(internal_of(cursor.cursor_properties) | properties)
+        )
 
     @takes("authoritative")
     async def replicated(self, request: web.Request) -> web.Response:
@@ -184,13 +187,14 @@ class SubscriptionHandlers(HandlersOfTopics):
 
 
 def _noted(properties: dict[str, str]) -> dict[str, str]:
-    """Raises 413 for more than a client may note on a subscription: cursors carry it wherever they are written."""
+    """Without those that are brokers' own. Raises 413 for more than a client may note on a subscription: cursors carry
+    it wherever they are written."""
     characters = sum(len(key) + len(value) for key, value in properties.items())
     if characters > PROPERTIES_CHARACTERS_MAX:
         raise AdminError(
             TOO_LARGE, f"properties of {characters} characters; at most {PROPERTIES_CHARACTERS_MAX} are taken"
         )
-    return properties
+    return without_internal(properties)
 
 
 def check_subscribed(topic: Topic, subscription: str) -> None:

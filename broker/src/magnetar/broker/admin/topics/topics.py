@@ -23,7 +23,7 @@ from magnetar.broker.admin.web.responses import (
     no_content,
     topic_of,
 )
-from magnetar.broker.admin.web.shapes import check_members
+from magnetar.broker.admin.web.shapes import check_members, check_not_owed
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.topics.topic import PersistentTopic
@@ -91,6 +91,7 @@ class TopicHandlers(HandlersOfTopics):
         if not isinstance(properties, dict):
             raise AdminError(PRECONDITION_FAILED, "The properties of a topic are a JSON object")
         check_members(len(properties))
+        check_not_owed(properties)
         await self._check_partition_name(name)
         await require_topic_owner(self._context, request, name)
         if await self._resources.partitions(name) is not None or await self._service.exists(name):

@@ -32,6 +32,7 @@ from magnetar.core.ids import Position
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.ledger.api import LedgerUnavailable
 from magnetar.managed.compaction import COMPACTION_CURSOR
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.offload.offloads import InvalidOffloadPosition, OffloadUnderWay
 
 NOT_RUN: Final = {"status": "NOT_RUN", "lastError": ""}
@@ -118,7 +119,11 @@ class UpkeepHandlers(HandlersOfTopics):
             raise AdminError(PRECONDITION_FAILED, "unsupport truncate")
 
         async def work(topic: PersistentTopic) -> None:
-            await changeable(topic).ledger.truncate()
+            def clearing(cursor: Cursor) -> None:
+                if topic.deduplication is not None:
+                    topic.deduplication.clearing(cursor)
+
+            await changeable(topic).ledger.truncate(clearing)
             if COMPACTION_CURSOR in topic.ledger.cursors:
                 await self._service.compaction(topic).discard()
 

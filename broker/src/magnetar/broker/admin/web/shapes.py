@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 from magnetar.broker.admin.web.responses import BAD_REQUEST, PRECONDITION_FAILED, TOO_LARGE, AdminError, body_json
 from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY
+from magnetar.managed.offload.owed import OWED_PREFIX
 
 Kind: TypeAlias = Callable[[Any], Any]
 
@@ -136,6 +137,13 @@ def check_source_stays(keys: Container[str]) -> None:
     """Raises 412 when the property that says whose shadow a topic is would be set or removed later."""
     if SHADOW_SOURCE_PROPERTY in keys:
         raise AdminError(PRECONDITION_FAILED, SOURCE_IS_GIVEN)
+
+
+def check_not_owed(keys: Iterable[str]) -> None:
+    """Raises 412 when what a broker remembers of offloads would be set or removed: it deletes what stands there, at
+    the endpoint and in the bucket that it names."""
+    if any(key.startswith(OWED_PREFIX) for key in keys):
+        raise AdminError(PRECONDITION_FAILED, f"Properties that begin with {OWED_PREFIX} are the broker's own")
 
 
 def map_of(kind: Kind) -> Kind:
