@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer
-from magnetar.broker.session.command_limits import FRAME_OVERHEAD_BYTES
+from magnetar.broker.session.command_limits import FRAME_OVERHEAD_BYTES, TURN_COMMANDS_CROWDED, TURN_COMMANDS_MAX
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.session.produce import ProducerCommands
-from magnetar.broker.session.server_session import TURN_COMMANDS_CROWDED, TURN_COMMANDS_MAX, ServerSession
+from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, command_frame, message
 from magnetar.broker.topics.producer import Producer

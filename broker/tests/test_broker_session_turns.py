@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.policies.send_turns import SEND_BYTES
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
+from magnetar.broker.session.command_limits import TURN_COMMANDS_MAX
 from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.net.testing import until
+from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -64,7 +67,7 @@ async def test_an_acknowledgement_before_the_client_is_let_in_is_not_served(
     if state is SessionState.REFUSED:
         session._refusal = None
     served: list[bool] = []
-    session._serve_messages = lambda *_: served.append(True)
+    session._frames = SimpleNamespace(serve=lambda *_: served.append(True))
     client.send_bytes(ack(1, 1))
     await until(lambda: client.ended or bool(served))
     assert not served
@@ -191,3 +194,34 @@ async def test_a_client_that_leaves_while_its_messages_wait_for_a_turn_leaves_no
     await until(lambda: session.ended)
     assert turns.held_bytes == 0
     await until(lambda: the_topic(memory_broker).ledger.appends.entries_added == 1)
+
+
+async def test_lookups_of_one_read_are_answered_in_turns_and_in_order(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    session = session_of(memory_broker)
+    await client.request(Command.LOOKUP, topic=TOPIC)  # Its bundle is owned, and known, from now on.
+    count = 3 * TURN_COMMANDS_MAX
+    unknown = "persistent://public/nowhere/t"
+    topics = [unknown if number % 50 == 7 else TOPIC for number in range(count)]
+    frames = [requests.lookup(number, topic) for number, topic in enumerate(topics)]
+    session.data_received(b"".join(frames))
+    _, _, unserved = session._unserved[0]
+    assert unserved == 2 * TURN_COMMANDS_MAX  # An index of bounds, two for each frame.
+    found: dict[int, Any] = {}
+    while len(found) < count:
+        answer = await client.expect(Command.LOOKUP_RESPONSE)
+        found[answer.body.request_id] = answer.body.response
+    connects = [number for number, response in found.items() if response == pb.CommandLookupTopicResponse.Connect]
+    # Those that memory answers keep their order; who asks for an unknown namespace hears of it, some time.
+    assert connects == sorted(connects)
+    assert set(found) - set(connects) == {number for number in range(count) if topics[number] == unknown}
+
+
+async def test_lookups_wait_behind_commands_that_wait(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    session = session_of(memory_broker)
+    await client.request(Command.LOOKUP, topic=TOPIC)
+    session._waiting.append(command_frame(Command.PING))
+    session._waiting_bytes = 100
+    session.data_received(requests.lookup(9, TOPIC))
+    assert len(session._waiting) == 2

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from magnetar.core.limits import KIB
+from magnetar.net.requests import ServerRequests
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
@@ -30,6 +31,12 @@ HASH_RANGES_MAX: Final = 4_096
 COMMAND_BYTES_MAX: Final = 1_280 * KIB
 """A command without payload: the largest schema with its properties, and names beside it in letters of four bytes."""
 
+TURN_COMMANDS_MAX: Final = 64
+"""Control commands of one connection that are served in a turn: a read may bring thousands."""
+
+TURN_COMMANDS_CROWDED: Final = 8
+"""While other connections wait for their turn. Who asks now and then is always served at once."""
+
 FRAME_OVERHEAD_BYTES: Final = 40
 """What a command that waits costs beside its own bytes."""
 
@@ -47,6 +54,13 @@ _TRANSACTIONS: Final = (
     BaseCommand.END_TXN_ON_PARTITION,
     BaseCommand.END_TXN_ON_SUBSCRIPTION,
 )
+
+
+def turn_commands_max(in_all: ServerRequests) -> int:
+    """How many control commands of one connection this turn may serve."""
+    if not in_all.crowded:
+        return TURN_COMMANDS_MAX
+    return 1 if in_all.spent() else TURN_COMMANDS_CROWDED
 
 
 def refusal_of_size(command: BaseCommand, size_bytes: int) -> bytes:

@@ -56,6 +56,22 @@ class LookupCommands:
             self._session.spawn(work)
         return True
 
+    def answer_at_once(self, buffer: bytes, start: int, end: int) -> bool:
+        """Answer a LOOKUP in the usual form from memory; False when that is not enough, its form is another one, or it
+        is refused."""
+        request = read_topic_request(buffer, start, end, TYPE_LOOKUP)
+        if request is None:
+            return False
+        try:
+            name = parse_topic(request.topic)
+            known = self._context.lookup.find_now(name) if self._may_now(name) else None
+            if known is None:
+                return False
+            self._connection.write(known.encode(request.request_id, request.listener_name))
+        except PulsarError:
+            return False  # `look_up` tells the client.
+        return True
+
     def _look_up(self, request: TopicRequest) -> Coroutine[Any, Any, None] | None:
         try:
             name = parse_topic(request.topic)

@@ -18,7 +18,14 @@ from magnetar.broker.auth.rules import Right
 from magnetar.broker.client_memory import ConnectionMemory
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.server_errors import server_error_of
-from magnetar.broker.session.command_limits import COMMAND_BYTES_MAX, FRAME_OVERHEAD_BYTES, refusal_of_size
+from magnetar.broker.session.command_limits import (
+    COMMAND_BYTES_MAX,
+    FRAME_OVERHEAD_BYTES,
+    TURN_COMMANDS_CROWDED,
+    TURN_COMMANDS_MAX,
+    refusal_of_size,
+    turn_commands_max,
+)
 from magnetar.broker.session.commands import COMMANDS, READ_BY_HAND
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.session.frames import MessageFrames
@@ -64,12 +71,6 @@ CLOSE_COMMANDS_VERSION: Final = 5
 NEVER_WAIT: Final = (BaseCommand.PING, BaseCommand.PONG, BaseCommand.AUTH_RESPONSE)
 """Control commands that are served however many are under way: the connection ends without them."""
 
-TURN_COMMANDS_MAX: Final = 64
-"""Control commands of one connection that are served in a turn: a read may bring thousands."""
-
-TURN_COMMANDS_CROWDED: Final = 8
-"""While other connections wait for their turn. Who asks now and then is always served at once."""
-
 WAITING_BYTES_MAX: Final = 64 * KIB
 """Of control commands that wait for others of their connection; it is read no further beyond that. Until then messages
 and acknowledgements pass by: what is under way may wait for the metadata store."""
@@ -108,8 +109,8 @@ class ServerSession:
         """Whether it is one of those that the limits of connections count."""
         self.producers: ProducerCommands = ProducerCommands(self)
         self.consumers: ConsumerCommands = ConsumerCommands(self)
-        self._serve_messages = MessageFrames(self.producers.publishes, self.consumers.requests).serve
         self.lookups: LookupCommands = LookupCommands(self)
+        self._frames = MessageFrames(self.producers.publishes, self.consumers.requests, self.lookups)
         self.topic_lists: TopicListCommands = TopicListCommands(self)
 
     # --- magnetar.net.connection.Handler
@@ -160,7 +161,7 @@ class ServerSession:
         self._waiting.clear()
         self._unserved.clear()
         # What refers to each other would else stay until the collector of cycles comes by.
-        del self._serve_messages, self.producers, self.consumers, self.lookups, self.topic_lists
+        del self._frames, self.producers, self.consumers, self.lookups, self.topic_lists
         del self._liveness
 
     # --- serving
@@ -178,9 +179,11 @@ class ServerSession:
         while True:
             connected = self.state is SessionState.CONNECTED
             if connected:
-                index = self._serve_messages(buffer, bounds, index)
-            if index < 0:
-                self._end_turn(buffer, bounds, ~index)
+                left = 0 if self._waiting or self.requests.full else turn_commands_max(self._in_all) - controls
+                index = self._frames.serve(buffer, bounds, index, left)
+                controls += self._frames.looked_up
+            if index < 0 or (controls and controls >= turn_commands_max(self._in_all)):
+                self._end_turn(buffer, bounds, ~index if index < 0 else index)
                 break
             if index >= len(bounds):
                 break
@@ -194,10 +197,7 @@ class ServerSession:
                 self._control(kind, buffer, start, end)
             controls += 1
             index += 2
-            controls_max = TURN_COMMANDS_MAX
-            if self._in_all.crowded:
-                controls_max = 1 if self._in_all.spent() else TURN_COMMANDS_CROWDED
-            if controls >= controls_max or self._waiting_bytes > WAITING_BYTES_MAX:
+            if controls >= turn_commands_max(self._in_all) or self._waiting_bytes > WAITING_BYTES_MAX:
                 self._end_turn(buffer, bounds, index)
                 break
         self.producers.flush()
