@@ -52,9 +52,9 @@ def held(world: ManagedWorld, monkeypatch: pytest.MonkeyPatch) -> HeldReads:
     return held
 
 
-async def opened(world: ManagedWorld) -> tuple[ManagedLedger, list[Cursor]]:
+async def opened(world: ManagedWorld, cache_bytes_max: int = 0) -> tuple[ManagedLedger, list[Cursor]]:
     """A ledger of which nothing is in the cache, and cursors at its first entry."""
-    ledger = await world.factory(ManagedLedgerSettings(), 0).open("tenant/namespace/persistent/topic")
+    ledger = await world.factory(ManagedLedgerSettings(), cache_bytes_max).open("tenant/namespace/persistent/topic")
     cursors = [await ledger.open_cursor(f"sub{number}", EARLIEST) for number in range(CURSORS)]
     await append(ledger, PAYLOADS)
     return ledger, cursors
@@ -94,6 +94,17 @@ async def test_positions_that_fall_due_together_are_read_once(world: ManagedWorl
     found = await asyncio.gather(*reads)
     assert [[entry.position for entry in entries] for entries in found] == [due] * CURSORS
     assert held.begun == 2  # Two stretches.
+
+
+async def test_the_cache_knows_what_is_read_again(world: ManagedWorld, held: HeldReads) -> None:
+    ledger, cursors = await opened(world, 1 << 20)
+    ledger_id = ledger.ledgers.first_position()[0]
+    ledger.cache.remove_ledger(ledger_id)
+    held.let_through()
+    await cursors[0].read_positions([(ledger_id, 3), (ledger_id, 4)])
+    assert ledger.cache.replayed_bytes == ledger.cache.size_bytes > 0
+    await cursors[0].read(20, 10_000)
+    assert ledger.cache.replayed_bytes < ledger.cache.size_bytes
 
 
 async def test_an_error_is_everybodys_and_the_next_read_tries_again(world: ManagedWorld, held: HeldReads) -> None:

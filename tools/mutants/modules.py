@@ -37,7 +37,7 @@ _MANAGED_TESTS: Final = files(
     *("managed_info_codec", "managed_cursor", "managed_ledger", "managed_entry_cache", "managed_ack_state"),
     *("managed_redelivery_counts", "managed_edges", "managed_trim", "managed_silence"),
     *("managed_letting_go", "managed_lost_data", "managed_on_bookkeeper", "managed_opening", "managed_unsure"),
-    *("managed_offload", "managed_offload_reading"),
+    *("managed_offload", "managed_offload_reading", "managed_shared_reads"),
 )
 _STORE_TESTS: Final = files(
     "bookie/tests",
@@ -127,6 +127,7 @@ PARTS: Final = (
         files(
             "lib/tests",
             *("managed_offload_choice", "managed_offload_reading", "managed_offload_upkeep", "managed_offload"),
+            "managed_shared_reads",
         ),
     ),
     # What is planted here is what somebody has thought of.
