@@ -52,7 +52,7 @@ _STORE_TESTS: Final = files(
     ),
     *("bookie_index", "bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
     *("bookie_directories", "bookie_limbo", "bookie_departed", "deleted_ledgers", "bookie_crash"),
-    "bookie_power_failure",
+    *("bookie_power_failure", "bookie_freed_memory"),
     "gc_emptied_logs",
 )
 _SUBSCRIPTION_TESTS: Final = files(
