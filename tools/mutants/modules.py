@@ -41,15 +41,8 @@ _MANAGED_TESTS: Final = files(
 )
 _STORE_TESTS: Final = files(
     "bookie/tests",
-    *(
-        "bookie_ledger_state",
-        "bookie_states_durable",
-        "bookie_journal_disks",
-        "bookie_journal_damage",
-        "bookie_journal",
-        "bookie_journal_format",
-        "bookie_storage",
-    ),
+    *("bookie_ledger_state", "bookie_states_durable", "bookie_journal_disks", "bookie_journal_damage"),
+    *("bookie_journal", "bookie_journal_format", "bookie_storage"),
     *("bookie_index", "bookie_read_ahead", "bookie_bookie", "bookie_contract", "bookie_cookie", "bookie_disk_watch"),
     *("bookie_directories", "bookie_limbo", "bookie_departed", "deleted_ledgers", "bookie_crash"),
     *("bookie_power_failure", "bookie_freed_memory"),
