@@ -179,9 +179,12 @@ class ServerSession:
         while True:
             connected = self.state is SessionState.CONNECTED
             if connected:
-                left = 0 if self._waiting or self.requests.full else turn_commands_max(self._in_all) - controls
-                index = self._frames.serve(buffer, bounds, index, left)
-                controls += self._frames.looked_up
+                # Here nobody asks whether the turn is spent: that would begin one for messages, too.
+                lookups_max = TURN_COMMANDS_CROWDED if self._in_all.crowded else TURN_COMMANDS_MAX
+                left = 0 if self._waiting or self.requests.full else lookups_max - controls
+                frames = self._frames
+                index = frames.serve(buffer, bounds, index, left)
+                controls += frames.looked_up
             if index < 0 or (controls and controls >= turn_commands_max(self._in_all)):
                 self._end_turn(buffer, bounds, ~index if index < 0 else index)
                 break
