@@ -129,6 +129,24 @@ async def test_what_only_deduplication_has_not_acknowledged_keeps_nobody_out() -
         assert (await it.client.producer(TOPIC, 2, producer_name="p")).last_sequence_id == 19
 
 
+@pytest.mark.parametrize("by_age", [False, True])
+async def test_deduplication_knows_what_was_cut_of_a_backlog(by_age: bool) -> None:
+    """Its own cursor may be the one that is furthest behind: who comes back and asks would send all of it once more."""
+    ledgers = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
+    quota = {"backlog_quota_age_seconds": 60} if by_age else {"backlog_quota_bytes": 100}
+    async with world(ledgers, backlog_quota_policy=EVICT, deduplication=True, **quota) as it:
+        await it.client.producer(TOPIC, producer_name="p")
+        await it.client.publish(10, producer_name="p")
+        await it.client.producer(TOPIC, 2, producer_name="another")
+        for first in range(0, 15, 5):
+            await it.client.publish(5, producer_id=2, first=first, producer_name="another")
+        it.clock.advance(61)
+        await it.check("backlog quotas")
+        await it.broker.service.unload(NAME)
+        await it.client.expect(Command.CLOSE_PRODUCER)
+        assert (await it.client.producer(TOPIC, 3, producer_name="p")).last_sequence_id == 9
+
+
 async def test_a_backlog_over_its_age_loses_whole_ledgers() -> None:
     ledgers = ManagedLedgerSettings(max_entries_per_ledger=10, minimum_rollover_ms=0)
     async with world(ledgers, backlog_quota_age_seconds=60, backlog_quota_policy=EVICT) as it:

@@ -8,7 +8,8 @@ from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import Unavailable
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.cursors.storage import CursorStorage
-from magnetar.managed.paths import cursor_path
+from magnetar.managed.errors import ManagedLedgerFenced
+from magnetar.managed.paths import cursor_path, ledger_path
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.test_broker_shadows import (
@@ -75,6 +76,27 @@ async def test_a_shadow_whose_deletion_failed_asks_nobody_any_more(monkeypatch: 
         await until(lambda: not source.subscriptions)
         again = await consumer_of(second, shadow)
         assert await loaded(second, shadow) is not lost
+        assert texts(await again.messages(3)) == [b"m0", b"m1", b"m2"]
+
+
+async def test_a_shadow_that_another_owner_has_when_it_is_deleted_asks_nobody_any_more() -> None:
+    """Nobody has it any more who could let go of it."""
+    async with MemoryCluster(2) as cluster:
+        first = await cluster.lookup(cluster[0], SOURCE)
+        second = next(one for one in cluster.brokers if one is not first)
+        await make_source(first, 3)
+        (shadow,) = await make_shadows(cluster, second, 1)
+        source = await first.service.topic(TopicName.parse(SOURCE), create=False)
+        await consumer_of(second, shadow)
+        assert source.subscriptions
+        path = ledger_path(TopicName.parse(shadow).persistence_name)
+        node = await second.store.get(path)
+        assert node is not None
+        await second.store.put(path, node.value)
+        with pytest.raises(ManagedLedgerFenced):
+            await second.service.delete(TopicName.parse(shadow), force=True)
+        await until(lambda: not source.subscriptions)
+        again = await consumer_of(second, shadow)
         assert texts(await again.messages(3)) == [b"m0", b"m1", b"m2"]
 
 

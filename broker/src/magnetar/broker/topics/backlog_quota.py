@@ -58,6 +58,7 @@ async def _enforce_age_precisely(topic: PersistentTopic) -> None:
     if not await age_exceeded_precisely(topic, topic.clock.now_ms()):
         return
     if quota.policy is BacklogQuotaPolicy.EVICT:
+        _move_deduplication(topic)
         await expire_messages(topic, int(EVICTION_TARGET * quota.age_seconds_max))
     else:
         send_away(topic, quota)
@@ -65,14 +66,20 @@ async def _enforce_age_precisely(topic: PersistentTopic) -> None:
 
 def send_away(topic: PersistentTopic, quota: BacklogQuota) -> None:
     """Disconnect the producers; they are not let in again before the backlog is smaller."""
-    slowest = slowest_cursor(topic)
-    deduplication = topic.deduplication
-    if deduplication is not None and slowest is not None and slowest.name not in topic.subscriptions:
-        # What only deduplication has not acknowledged is nobody's backlog.
-        deduplication.snapshot(topic.ledger.last_confirmed)
+    _move_deduplication(topic)
     if topic.producers.by_name:
         logger.warning("the backlog of %s is over its quota (%s), its producers leave", topic.name, quota.policy.value)
     topic.disconnect_producers()
+
+
+def _move_deduplication(topic: PersistentTopic) -> bool:
+    """What only deduplication has not acknowledged is nobody's backlog: a snapshot tells of it. Whether it was so. To
+    skip it would be to forget which messages producers have sent."""
+    slowest, deduplication = slowest_cursor(topic), topic.deduplication
+    if deduplication is None or slowest is None or not deduplication.keeps(slowest):
+        return False
+    deduplication.snapshot(topic.ledger.last_confirmed)
+    return True
 
 
 def held_by_compaction(topic: PersistentTopic) -> bool:
@@ -93,13 +100,14 @@ async def evict_by_size(topic: PersistentTopic) -> None:
         slowest = slowest_cursor(topic)
         if slowest is None or slowest is before or slowest.name == COMPACTION_CURSOR:
             return
-        entries = slowest.backlog_entries
-        skipped = int((size - target) / size * entries)
-        if skipped == 0:
-            return
-        logger.warning("%s skips %d of %d entries of %s: over quota", topic.name, skipped, entries, slowest.name)
-        await slowest.skip_entries(skipped)
-        _moved(topic, slowest)
+        if not _move_deduplication(topic):
+            entries = slowest.backlog_entries
+            skipped = int((size - target) / size * entries)
+            if skipped == 0:
+                return
+            logger.warning("%s skips %d of %d entries of %s: over quota", topic.name, skipped, entries, slowest.name)
+            await slowest.skip_entries(skipped)
+            _moved(topic, slowest)
         before = slowest
 
 
@@ -111,11 +119,12 @@ async def evict_by_age(topic: PersistentTopic) -> None:
         if slowest.name == COMPACTION_CURSOR:
             return  # Whose values would be lost to who reads compacted: the topic is compacted instead.
         before = slowest.mark_delete
-        ledger_id = topic.ledger.ledgers.next_position(before)[0]
-        last: Position = (ledger_id, topic.ledger.ledgers.entries_in(ledger_id) - 1)
-        logger.warning("%s skips ledger %d of %s: over quota", topic.name, ledger_id, slowest.name)
-        slowest.acknowledge_cumulative(last)
-        _moved(topic, slowest)
+        if not _move_deduplication(topic):
+            ledger_id = topic.ledger.ledgers.next_position(before)[0]
+            last: Position = (ledger_id, topic.ledger.ledgers.entries_in(ledger_id) - 1)
+            logger.warning("%s skips ledger %d of %s: over quota", topic.name, ledger_id, slowest.name)
+            slowest.acknowledge_cumulative(last)
+            _moved(topic, slowest)
         if slowest.mark_delete == before:
             return
 

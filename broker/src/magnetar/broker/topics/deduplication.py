@@ -269,9 +269,13 @@ class Deduplication:
         if gone or (behind and now - self._snapshot_seconds >= snapshot_seconds):
             self.snapshot(self._ledger.last_confirmed)
 
+    def keeps(self, cursor: Cursor) -> bool:
+        """Whether a cursor of the topic is the snapshot's."""
+        return cursor is self._cursor
+
     def clearing(self, cursor: Cursor) -> None:
         """A cursor acknowledges all that there is: if that is the snapshot's, what its entries tell goes with them."""
-        if cursor is self._cursor:
+        if self.keeps(cursor):
             self.snapshot(self._ledger.last_confirmed)
 
     def snapshot(self, position: Position) -> None:

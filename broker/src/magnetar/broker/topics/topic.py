@@ -420,8 +420,11 @@ class PersistentTopic(TopicBase):
             if self.pending_acks is not None:
                 await self.pending_acks.delete_with_topic(self.subscriptions.values())
             await self.ledger.delete()
-        except ManagedLedgerFenced as error:
-            self._on_lost(self, error)
+        except BaseException as error:
+            if isinstance(error, ManagedLedgerFenced):
+                self._on_lost(self, error)
+            # Nobody has it from here on who would let go of it: it would be followed, and its cursors written.
+            await asyncio.shield(self.ledger.close())
             raise
         if self.buffer is not None:
             # Not before: without a snapshot, whatever is left of the topic would count as committed.
