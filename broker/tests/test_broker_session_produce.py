@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from magnetar.broker.settings.broker import AutoCreationSettings, BrokerSettings
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, batch_message, command_frame, message
+from magnetar.broker.topics.producer_admission import TOPIC_EPOCH_PROPERTY
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import TopicName
@@ -202,6 +203,21 @@ async def test_epochs_outlive_the_broker(memory_broker: MemoryBroker) -> None:
     client = await memory_broker.connect()
     assert await refused(client, producer_access_mode=EXCLUSIVE, topic_epoch=2) == pb.ProducerFenced
     assert (await client.producer(TOPIC, producer_access_mode=EXCLUSIVE)).topic_epoch == 4
+
+
+async def test_epochs_are_signed_and_begin_anew_behind_the_last_one(memory_broker: MemoryBroker) -> None:
+    """As at Apache's broker, for which another number would not be one: it could not load the topic."""
+    client = await memory_broker.connect()
+    for wanted, stored, following in ((2**64 - 1, -1, 0), (2**63 - 1, 2**63 - 1, 2**63)):
+        body = await client.producer(TOPIC, producer_access_mode=EXCLUSIVE, topic_epoch=wanted)
+        assert body.topic_epoch == wanted
+        topic = await memory_broker.service.topic(TopicName.parse(TOPIC), create=False)
+        assert isinstance(topic, PersistentTopic)
+        assert topic.ledger.properties[TOPIC_EPOCH_PROPERTY] == str(stored)
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
+        await memory_broker.service.unload(TopicName.parse(TOPIC))
+        assert (await client.producer(TOPIC, producer_access_mode=EXCLUSIVE)).topic_epoch == following
+        await client.request(Command.CLOSE_PRODUCER, producer_id=1)
 
 
 # --- initial subscription

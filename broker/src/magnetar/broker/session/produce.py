@@ -17,7 +17,7 @@ from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer, ProducerIdentity
 from magnetar.broker.topics.topic import PersistentTopic, Topic
-from magnetar.core.ids import EARLIEST
+from magnetar.core.ids import EARLIEST, signed64
 from magnetar.core.topic_name import PERSISTENT, TopicName
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -196,7 +196,7 @@ class ProducerCommands:
         identity.epoch = request.epoch
         identity.user_provided_name = request.user_provided_producer_name and bool(request.producer_name)
         identity.access_mode = request.producer_access_mode
-        identity.topic_epoch = request.topic_epoch if request.HasField("topic_epoch") else None
+        identity.topic_epoch = signed64(request.topic_epoch) if request.HasField("topic_epoch") else None
         identity.encrypted = request.encrypted
         identity.metadata = {pair.key: pair.value for pair in request.metadata}
         identity.address = self._session.peer_address

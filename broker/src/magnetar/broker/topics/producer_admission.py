@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.producers import Admission, Producers
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import signed64, unsigned64
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -23,8 +24,8 @@ DRAIN_SECONDS_MAX: Final = 5.0
 TOPIC_EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 """Managed-ledger property of the exclusive producers' epoch (Pulsar `PersistentTopic.TOPIC_EPOCH_PROPERTY_NAME`)."""
 
-EPOCH_DIGITS_MAX: Final = 20
-"""Those of 2^64, the bound of what a client may ask for."""
+EPOCH_DIGITS_MAX: Final = 19
+"""Those of 2^63, the bound of what a client may ask for."""
 
 logger: Final = logging.getLogger(__name__)
 
@@ -131,7 +132,10 @@ def _epoch_of(ledger: ManagedLedger) -> int | None:
     text = ledger.properties.get(TOPIC_EPOCH_PROPERTY)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= EPOCH_DIGITS_MAX):
-        logger.warning("%s: what is stored as the topic's epoch is none: %.100r", ledger.name, text)
-        return None
-    return int(text)
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) <= EPOCH_DIGITS_MAX:
+        epoch = int(text)
+        if signed64(unsigned64(epoch)) == epoch:
+            return epoch
+    logger.warning("%s: what is stored as the topic's epoch is none: %.100r", ledger.name, text)
+    return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.producer import Producer
+from magnetar.core.ids import signed64, unsigned64
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import ProducerAccessMode
 
@@ -32,6 +33,7 @@ class Producers:
     def __init__(self, topic_epoch: int | None) -> None:
         self.by_name: dict[str, Producer] = {}
         self.topic_epoch = topic_epoch
+        """Signed, as Apache's broker counts it and stores it; the wire has it unsigned."""
         self.exclusive: Producer | None = None
         self.waiting: list[Producer] = []
 
@@ -108,7 +110,8 @@ class Producers:
     def _make_exclusive(self, producer: Producer) -> Admission:
         self._check_epoch(producer)
         wanted = producer.identity.topic_epoch
-        self.topic_epoch = wanted if wanted is not None else (-1 if self.topic_epoch is None else self.topic_epoch) + 1
+        following = 0 if self.topic_epoch is None else signed64(unsigned64(self.topic_epoch + 1))
+        self.topic_epoch = following if wanted is None else wanted
         producer.identity.topic_epoch = self.topic_epoch
         self.exclusive = producer
         self.by_name[producer.name] = producer

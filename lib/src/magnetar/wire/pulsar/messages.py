@@ -273,7 +273,7 @@ def producer_success(
         producer_ready=ready,
     )
     if topic_epoch is not None:
-        response.topic_epoch = topic_epoch
+        response.topic_epoch = unsigned64(topic_epoch)
     return frame_of(response)
 
 
