@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST
+from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.errors import (
     ManagedLedgerClosed,
     ManagedLedgerError,
@@ -18,6 +19,7 @@ from magnetar.managed.errors import (
 )
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
+from magnetar.managed.shared import ledger_options
 from magnetar.managed.states import ManagedLedgerState
 from magnetar.managed.testing import ManagedWorld, append, read_all
 from magnetar.metadata.faulty import FaultyStore, RequestFate
@@ -248,3 +250,28 @@ async def test_a_deletion_that_fails_leaves_no_cursor_that_is_written_later(worl
     again.persist(stored.append)
     await world.settle()
     assert stored == [None]
+
+
+@pytest.mark.parametrize("verb", ["get", "delete"])
+async def test_what_a_topic_is_compacted_to_outlives_a_deletion_that_fails(world: ManagedWorld, verb: str) -> None:
+    """Nothing of it may be deleted while its cursor is there, which names it."""
+    failing = False
+
+    def fate(asked: str, path: str) -> RequestFate:
+        return RequestFate.REFUSED if failing and asked == verb else RequestFate.DONE
+
+    factory = world.factory(store=FaultyStore(world.store, fate))
+    ledger = await factory.open(NAME)
+    await append(ledger, [b"one", b"two"])
+    compacted = await ledger.create_other(ledger_options(ledger.settings, NAME), ledger.appends)
+    await compacted.close()
+    cursor = await ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
+    await cursor.set_properties({LEDGER_PROPERTY: compacted.ledger_id})
+    failing = True
+    with pytest.raises(Unavailable):
+        await ledger.delete()
+    failing = False
+    again = await factory.open(NAME)
+    await world.settle()
+    assert again.cursors[COMPACTION_CURSOR].properties == {LEDGER_PROPERTY: compacted.ledger_id}
+    await (await again.open_other(compacted.ledger_id)).close()

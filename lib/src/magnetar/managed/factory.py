@@ -31,7 +31,7 @@ from magnetar.managed.info_codec import (
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import LedgerRollover
-from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.managed_ledger import ManagedLedger, ledgers_of_cursor
 from magnetar.managed.offload.context import at_bookies, copy_of
 from magnetar.managed.offload.copies import TieredAccess
 from magnetar.managed.offload.upkeep import delete_everything
@@ -344,6 +344,8 @@ class ManagedLedgerFactory:
         before = self._shared.unsettled.pop(ledger.name, set())
         storages = [cursor.storage for cursor in ledger.cursors.values()]
         named = {POSITION_IN_NODE, *ledger.ledgers.ids, *(storage.ledger_id for storage in storages if storage)}
+        for cursor in ledger.cursors.values():
+            named |= ledgers_of_cursor(cursor)
         return sorted(before - named)
 
     async def _recover_last(

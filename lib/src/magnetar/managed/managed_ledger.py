@@ -183,7 +183,7 @@ class ManagedLedger:
         if self.cursors.get(name) is cursor:
             del self.cursors[name]
         self.cursor_closed(cursor)
-        for ledger_id in sorted(_compaction_ledgers(cursor)):
+        for ledger_id in sorted(ledgers_of_cursor(cursor)):
             await self._shared.delete_ledger(ledger_id)
         self.trim_later()
 
@@ -336,7 +336,7 @@ class ManagedLedger:
         storages = [cursor.storage for cursor in self.cursors.values()]
         doomed = {*self.ledgers.ids, *(storage.ledger_id for storage in storages if storage is not None)}
         for cursor in self.cursors.values():
-            doomed |= _compaction_ledgers(cursor)
+            doomed |= ledgers_of_cursor(cursor)
         try:
             await self._check_owner()
             for name in list(self.cursors):
@@ -493,7 +493,7 @@ class ManagedLedger:
             raise ManagedLedgerClosed(self.name)
 
 
-def _compaction_ledgers(cursor: Cursor) -> set[int]:
+def ledgers_of_cursor(cursor: Cursor) -> set[int]:
     """Ids of ledgers that only this cursor names, and that are deleted with it."""
     if cursor.name != COMPACTION_CURSOR:
         return set()
