@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.policies.send_turns import SEND_BYTES
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
-from magnetar.broker.session.command_limits import TURN_COMMANDS_MAX
+from magnetar.broker.session.command_limits import TURN_COMMANDS_CROWDED, TURN_COMMANDS_MAX
 from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
@@ -225,3 +225,23 @@ async def test_lookups_wait_behind_commands_that_wait(memory_broker: MemoryBroke
     session._waiting_bytes = 100
     session.data_received(requests.lookup(9, TOPIC))
     assert len(session._waiting) == 2
+
+
+@pytest.mark.parametrize(("over", "served"), [(False, TURN_COMMANDS_CROWDED), (True, 1)])
+async def test_lookups_have_their_share_of_a_turn_while_others_wait(
+    memory_broker: MemoryBroker, over: bool, served: int
+) -> None:
+    """A thousand connections with eight each would make a turn of half a tenth of a second."""
+    client = await memory_broker.connect()
+    session = session_of(memory_broker)
+    await client.request(Command.LOOKUP, topic=TOPIC)
+    in_all = session.context.service.limits.requests
+    in_all.in_turn(lambda: None)
+    if over:
+        in_all.spent()
+        in_all._share_ends_seconds = 0.0
+    session.data_received(b"".join(requests.lookup(number, TOPIC) for number in range(20)))
+    _, _, unserved = session._unserved[0]
+    assert unserved == 2 * served  # An index of bounds, two for each frame.
+    for _ in range(20):
+        await client.expect(Command.LOOKUP_RESPONSE)

@@ -86,6 +86,12 @@ class ServerRequests:
             return False
         return self._now_seconds() >= self._share_ends_seconds
 
+    @property
+    def over(self) -> bool:
+        """Whether requests have had their share of this turn; not, where none has begun, and none begins by this."""
+        ends_seconds = self._share_ends_seconds
+        return ends_seconds is not None and self._now_seconds() >= ends_seconds
+
     def _turn_over(self) -> None:
         self._share_ends_seconds = None
 

@@ -63,6 +63,13 @@ def turn_commands_max(in_all: ServerRequests) -> int:
     return 1 if in_all.spent() else TURN_COMMANDS_CROWDED
 
 
+def turn_lookups_max(in_all: ServerRequests) -> int:
+    """How many lookups are answered with the frames that come per message, which begin no turn of requests."""
+    if not in_all.crowded:
+        return TURN_COMMANDS_MAX
+    return 1 if in_all.over else TURN_COMMANDS_CROWDED
+
+
 def refusal_of_size(command: BaseCommand, size_bytes: int) -> bytes:
     """The answer that refuses a command which brings too much, empty for one that does not; `size_bytes` is that of its
     frame. `PeerError` for one that wants no answer."""

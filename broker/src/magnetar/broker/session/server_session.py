@@ -25,6 +25,7 @@ from magnetar.broker.session.command_limits import (
     TURN_COMMANDS_MAX,
     refusal_of_size,
     turn_commands_max,
+    turn_lookups_max,
 )
 from magnetar.broker.session.commands import COMMANDS, READ_BY_HAND
 from magnetar.broker.session.consume import ConsumerCommands
@@ -179,9 +180,7 @@ class ServerSession:
         while True:
             connected = self.state is SessionState.CONNECTED
             if connected:
-                # Here nobody asks whether the turn is spent: that would begin one for messages, too.
-                lookups_max = TURN_COMMANDS_CROWDED if self._in_all.crowded else TURN_COMMANDS_MAX
-                left = 0 if self._waiting or self.requests.full else lookups_max - controls
+                left = 0 if self._waiting or self.requests.full else turn_lookups_max(self._in_all) - controls
                 frames = self._frames
                 index = frames.serve(buffer, bounds, index, left)
                 controls += frames.looked_up
