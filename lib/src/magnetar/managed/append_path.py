@@ -124,7 +124,7 @@ class AppendPath:
         self.on_appended: list[Callable[[], None]] = []
         """Called once per confirmed group, after `last_confirmed` advanced and the entries are in the cache."""
         self.on_fenced: Callable[[ManagedLedgerFenced], None] | None = None
-        """Told once that another owner was seen, for whom nothing else tells that: it appends nothing."""
+        """Told later, once, that another owner was seen: where nothing is appended, nothing else tells that."""
         self.on_rolled: Callable[[], None] | None = None
         """Told after another ledger came into use and the list was written."""
         self.cache_wanted: bool = False
@@ -307,7 +307,7 @@ class AppendPath:
             self._writer = None
             self.fail_pending(error)
             if self.on_fenced is not None:
-                self.on_fenced(error)
+                self._shared.loop.call_soon(self.on_fenced, error)
 
     def _send(self, batch: PendingAppend) -> None:
         """Hand a queued batch to the ledger in use, and close that when it is full by then."""

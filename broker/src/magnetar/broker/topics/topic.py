@@ -121,6 +121,8 @@ class PersistentTopic(TopicBase):
             if not cursor_name.startswith(RESERVED_SUBSCRIPTIONS):
                 self.subscriptions[cursor_name] = self._subscription(cursor_name, cursor)
         ledger.appends.on_appended.append(self._entries_available)
+        if ledger.keeps_cursors and ledger.appends.on_fenced is None:  # A shadow's tells it by itself.
+            ledger.appends.on_fenced = self.storing_failed  # Else only who publishes hears of it.
 
     async def prepare(self) -> None:
         """What takes time before anybody may use the topic. Raises what the ledger raises."""
@@ -361,9 +363,8 @@ class PersistentTopic(TopicBase):
     async def reset_subscription(
         self, subscription: Subscription, position: Position, remaining: list[int] | None = None
     ) -> None:
-        """Make reading start at a position; connected consumers reconnect and go on from there.
-
-        `remaining` says what of the batch at the position is still to be delivered, as an ack set."""
+        """Make reading start at a position; connected consumers reconnect and go on from there. `remaining` says what
+        of the batch at the position is still to be delivered, as an ack set."""
         try:
             if self.pending_acks is not None and subscription.durable:
                 # Or a later replay would acknowledge again what is read again from here on.
@@ -391,9 +392,8 @@ class PersistentTopic(TopicBase):
         return position
 
     async def close(self) -> None:
-        """Disconnect everybody, persist the positions, close the ledger.
-
-        What was taken before is stored and has its receipts first, so that clients do not send it twice."""
+        """Disconnect everybody, persist the positions, close the ledger. What was taken before is stored and has its
+        receipts first, so that clients do not send it twice."""
         self._become(LoadedTopicState.CLOSING)
         await self._end_work()
         await self.admission.drain()
@@ -407,9 +407,8 @@ class PersistentTopic(TopicBase):
         self._become(LoadedTopicState.ABANDONED)
         await self._end_work()
         self._disconnect()
-        # All at once: nothing may be written any more.
         others = () if self.pending_acks is None else (self.pending_acks.abandon(),)
-        await asyncio.gather(self.ledger.abandon(), *others)
+        await asyncio.gather(self.ledger.abandon(), *others)  # At once: nothing may be written any more.
 
     async def delete(self) -> None:
         """Close, then remove everything the topic ever stored. `ManagedLedgerFenced`: another owner has it."""
@@ -427,8 +426,7 @@ class PersistentTopic(TopicBase):
             await asyncio.shield(self.ledger.close())
             raise
         if self.buffer is not None:
-            # Not before: without a snapshot, whatever is left of the topic would count as committed.
-            await self.buffer.forget()
+            await self.buffer.forget()  # Not before: without a snapshot, what is left would count as committed.
 
     async def _end_work(self) -> None:
         held, self._held, self._delayed.let_go = self._held, None, None  # Whatever refers to the topic in a cycle.

@@ -81,9 +81,6 @@ class ShadowLedger(FollowingLedger):
 
     def _fenced(self, error: ManagedLedgerFenced) -> None:
         """Somebody else has written a cursor, or the node: nobody here appends anything, and finds out by that."""
-        self._shared.loop.call_soon(self._tell_fenced, error)
-
-    def _tell_fenced(self, error: ManagedLedgerFenced) -> None:
         if not self._ended:
             self.lost(error)
 
