@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.core.errors import MagnetarError, Unavailable
 from magnetar.core.ids import EARLIEST
+from magnetar.ledger.api import LedgerClosed, LedgerListener, LedgerOptions
 from magnetar.managed.compaction import COMPACTION_CURSOR, LEDGER_PROPERTY
 from magnetar.managed.errors import (
+    CursorClosed,
     ManagedLedgerClosed,
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -21,7 +23,7 @@ from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.shared import ledger_options
 from magnetar.managed.states import ManagedLedgerState
-from magnetar.managed.testing import ManagedWorld, append, read_all
+from magnetar.managed.testing import ManagedWorld, MemoryWriter, append, read_all
 from magnetar.metadata.faulty import FaultyStore, RequestFate
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
@@ -275,3 +277,34 @@ async def test_what_a_topic_is_compacted_to_outlives_a_deletion_that_fails(world
     await world.settle()
     assert again.cursors[COMPACTION_CURSOR].properties == {LEDGER_PROPERTY: compacted.ledger_id}
     await (await again.open_other(compacted.ledger_id)).close()
+
+
+async def test_a_cursor_that_is_deleted_while_its_node_is_written_leaves_no_ledger_open(world: ManagedWorld) -> None:
+    """Nobody would close it, and the client of the bookies keeps all that are open."""
+    delay_seconds = 0.0
+    store = FaultyStore(world.store, lambda verb, path: RequestFate.DONE, lambda: delay_seconds)
+    ledger = await world.factory(store=store).open(NAME)
+    await append(ledger, [b"one", b"two"])
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    (entry, _) = await cursor.read(2, 1 << 20)
+    made: list[MemoryWriter] = []
+    create = world.ledgers.create
+
+    async def remembered(options: LedgerOptions, listener: LedgerListener) -> MemoryWriter:
+        made.append(await create(options, listener))
+        return made[-1]
+
+    world.ledgers.create = remembered  # type: ignore[method-assign]
+    cursor.acknowledge([entry.position])
+    stored: list[MagnetarError | None] = []
+    delay_seconds = 5.0  # Of the node's write, and of nothing after it.
+    cursor.persist(stored.append)
+    await asyncio.sleep(1.0)
+    assert len(made) == 1
+    delay_seconds = 0.0
+    await ledger.delete_cursor("s")
+    await asyncio.sleep(10.0)
+    assert [type(one) for one in stored] == [CursorClosed]
+    with pytest.raises(LedgerClosed):
+        made[0].append([b"x"])
+    assert made[0].ledger_id not in world.ledgers.stored

@@ -379,8 +379,11 @@ class CursorStorage:
             self.changed()
             self._finished(known)
             return
-        old_writer, self._writer = self._writer, writer
         self._next = None
+        if self.state is not _OPEN:  # Let go of meanwhile: nobody will close it.
+            await _close_quietly(writer)
+            return
+        old_writer, self._writer = self._writer, writer
         self.switched_ms = shared.clock.now_ms()
         self._finished(None)
         if old_writer is not None:
