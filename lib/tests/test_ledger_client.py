@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator
 from typing import NoReturn
 
@@ -20,7 +22,7 @@ from magnetar.ledger.api import (
     LedgerUnavailable,
     NotEnoughBookies,
 )
-from magnetar.ledger.client import BookKeeperClient
+from magnetar.ledger.client import WRITERS_LOOKED_AT_MIN, BookKeeperClient
 from magnetar.ledger.ensemble_change import CHANGES_AT_ONCE_MAX, CHANGES_IN_A_ROW_MAX
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.testing import MemoryBookie, MemoryBookies, RecordingListener
@@ -585,6 +587,26 @@ async def test_a_store_that_fails_fails_the_ensemble_change_and_the_close(bookie
     await writer.close()
     metadata, _ = await client.metadata.read(writer.ledger_id)
     assert (metadata.last_entry_id, metadata.length_bytes) == (1, len(b"".join(payloads(0, 2))))
+    await client.close()
+    await store.close()
+
+
+async def test_ledgers_that_could_not_be_closed_are_not_kept(bookies: MemoryBookies) -> None:
+    """Each keeps its listener, and so its topic; after a while without a store there are many."""
+    store = FailingStore()
+    client = make_client(store, bookies)
+    left: list[weakref.ref[RecordingListener]] = []
+    for _ in range(2 * WRITERS_LOOKED_AT_MIN):
+        listener = RecordingListener()
+        left.append(weakref.ref(listener))
+        writer = await client.create(SINGLE, listener)
+        store.broken = True
+        with pytest.raises(LedgerUnavailable):
+            await writer.close()
+        store.broken = False
+    del writer, listener
+    gc.collect()
+    assert sum(one() is not None for one in left) <= WRITERS_LOOKED_AT_MIN
     await client.close()
     await store.close()
 

@@ -78,7 +78,17 @@ def closed_metadata(metadata: LedgerMetadata, last_entry_id: int, length_bytes: 
 class OpenLedgerWriter:
     """A `LedgerWriter`: an `AppendPipeline`, and what has to wait for bookies or the metadata store."""
 
-    __slots__ = ("_closed", "_entries", "_metadata", "_parts", "_pipeline", "_version", "append", "ledger_id")
+    __slots__ = (
+        "_closed",
+        "_entries",
+        "_left_open",
+        "_metadata",
+        "_parts",
+        "_pipeline",
+        "_version",
+        "append",
+        "ledger_id",
+    )
 
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, parts: LedgerParts, listener: LedgerListener
@@ -91,6 +101,8 @@ class OpenLedgerWriter:
         codec = EntryCodec(ledger_id, metadata.digest_type, metadata.password)
         self._entries = parts.entry_reader(codec)
         self._closed = False
+        self._left_open = False
+        """It could not be closed: whoever reads it next recovers it, unless its owner tries again."""
         self._pipeline = AppendPipeline(
             listener,
             self,
@@ -125,7 +137,7 @@ class OpenLedgerWriter:
     @property
     def finished(self) -> bool:
         """Whether nothing will come of this writer any more."""
-        return self._closed or self._pipeline.error is not None
+        return self._closed or self._left_open or self._pipeline.error is not None
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[bytes]:
         """Payloads of first..last, both confirmed. `EntryNotFound`, `LedgerUnavailable`."""
@@ -153,7 +165,11 @@ class OpenLedgerWriter:
             return
         if not isinstance(pipeline.error, (LedgerFenced, LedgerClosed)):
             length = pipeline.length_bytes if pipeline.error is None else pipeline.length_confirmed_bytes
-            await self._write_closed(pipeline.last_add_confirmed, length)
+            try:
+                await self._write_closed(pipeline.last_add_confirmed, length)
+            except BaseException:
+                self._left_open = True
+                raise
         self._closed = True
         await pipeline.close()
 
