@@ -308,3 +308,15 @@ async def test_a_cursor_that_is_deleted_while_its_node_is_written_leaves_no_ledg
     with pytest.raises(LedgerClosed):
         made[0].append([b"x"])
     assert made[0].ledger_id not in world.ledgers.stored
+
+
+async def test_that_another_owner_was_seen_is_told_where_nothing_is_appended(world: ManagedWorld) -> None:
+    ledger = await world.factory().open(NAME)
+    told: list[ManagedLedgerFenced] = []
+    ledger.appends.on_fenced = told.append
+    await world.factory().open(NAME)
+    for _ in range(2):
+        with pytest.raises(ManagedLedgerFenced):
+            await ledger.set_property("key", "value")
+    await world.settle()
+    assert len(told) == 1
