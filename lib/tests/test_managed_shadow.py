@@ -49,6 +49,7 @@ class ShadowWorld(FollowedWorld):
         super().__init__()
         self.source_ledgers: set[int] = set()
         self.lost_answers = False
+        self.lost_deletions = False
 
     async def shadow(
         self, writer: ManagedLedger | None, following: FollowSettings = SLOW, *, away: bool = True
@@ -73,6 +74,8 @@ class ShadowWorld(FollowedWorld):
         of_source = of_source or path in map(metadata_path, self.source_ledgers)
         assert verb in READS or not of_source, f"a shadow asks the store to {verb} {path}"
         if self.lost_answers and verb == "put" and path == ledger_path(SHADOW):
+            return RequestFate.LOST
+        if self.lost_deletions and verb == "delete" and path.startswith(ledger_path(SHADOW)):
             return RequestFate.LOST
         return RequestFate.DONE
 
@@ -324,6 +327,31 @@ async def test_a_deletion_leaves_the_source(world: ShadowWorld, loaded: bool) ->
     again = writer.new_non_durable_cursor("look", EARLIEST)
     assert await read(again, 3) == texts(0, 3)
     await world.fill(writer, 3, 1)
+
+
+async def test_a_deletion_without_an_answer_leaves_no_ledger_to_whoever_opens_it_again(world: ShadowWorld) -> None:
+    writer = await world.writer()
+    end = await world.fill(writer, 0, 3)
+    factory = world.process()
+    shadow = await factory.open_shadow(SHADOW, NAME, WriterAsOwner(writer), SLOW, NOTED, POLICY)
+    cursor = await shadow.open_cursor("s", EARLIEST)
+    shadow.told(end)
+    await read(cursor, 3)
+    cursor.acknowledge([(end[0], 1)])
+    assert cursor.storage is not None
+    await cursor.storage.flush()
+    own = cursor.storage.ledger_id
+    world.lost_deletions = True
+    with pytest.raises(StoreUnavailable):
+        await shadow.delete()
+    world.lost_deletions = False
+    assert await world.store.get(cursor_path(SHADOW, "s")) is None
+    again = await factory.open_shadow(SHADOW, NAME, WriterAsOwner(writer), SLOW, NOTED, POLICY)
+    assert not again.cursors
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await world.store.get(metadata_path(own)) is not None:
+            await asyncio.sleep(0.01)
+    assert texts(0, 3) == await read(writer.new_non_durable_cursor("look", EARLIEST), 3)
 
 
 async def test_a_source_that_is_deleted_is_told(world: ShadowWorld) -> None:

@@ -193,6 +193,8 @@ class ManagedLedgerFactory:
         policy = replace(settings if settings is not None else self.settings)
         ledger = await open_shadow(self._shared, name, source, owner, policy, following, properties)
         self._open[name] = ledger
+        for ledger_id in self._unnamed(ledger):
+            self._shared.delete_later(ledger_id)
         return ledger
 
     def _usable(self, name: str) -> ManagedLedger | None:
