@@ -231,6 +231,27 @@ async def test_a_cursor_that_could_not_be_stored_when_it_was_closed_is_not_writt
     assert upcoming.state is not ManagedLedgerState.FENCED
 
 
+async def test_who_finds_another_owner_while_it_closes_writes_no_further_cursor(world: ManagedWorld) -> None:
+    """That one has them all, and would take what is written for another owner's."""
+    ledger = await world.factory().open(NAME)
+    cursors = [await ledger.open_cursor(name, EARLIEST) for name in ("one", "another")]
+    await append(ledger, [b"%d" % number for number in range(4)])
+    entries = await cursors[0].read(4, 1 << 20)
+    upcoming = await world.factory().open(NAME)
+    upcoming.cursors["one"].acknowledge([entries[0].position])
+    await upcoming.close()  # It has written the node of this cursor, and not that of the other one.
+    upcoming = await world.factory().open(NAME)
+    for cursor in cursors:
+        cursor.acknowledge([entries[0].position])
+    await ledger.close()
+    again = upcoming.cursors["another"]
+    again.acknowledge([entries[0].position])
+    stored: list[MagnetarError | None] = []
+    again.persist(stored.append)
+    await world.settle()
+    assert stored == [None]
+
+
 async def test_a_deletion_that_fails_leaves_no_cursor_that_is_written_later(world: ManagedWorld) -> None:
     def fate(verb: str, path: str) -> RequestFate:
         return RequestFate.REFUSED if verb == "delete" else RequestFate.DONE

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.ledger.api import Announce, LedgerOptions
+from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.cursors.internal_properties import INTERNAL_PREFIX
 from magnetar.managed.settings import ManagedLedgerSettings
 
@@ -21,11 +22,14 @@ that it is to replace. Whoever loads the topic after a crash deletes the one tha
 Apache's brokers keep it and, for how it begins, show it to nobody (`ManagedCursorImpl`)."""
 
 
-def compaction_ledgers(properties: Mapping[str, int], cursor_properties: Mapping[str, str]) -> set[int]:
-    """Every ledger that a compaction cursor knows of: the compaction's, and those of a run that did not end."""
-    found = run_ledgers(cursor_properties)
-    if LEDGER_PROPERTY in properties:
-        found.add(properties[LEDGER_PROPERTY])
+def ledgers_of_cursor(cursor: Cursor) -> set[int]:
+    """Ids of ledgers that only this cursor names, and that are deleted with it: the compaction's, and those of a run
+    that did not end. None for any other cursor."""
+    if cursor.name != COMPACTION_CURSOR:
+        return set()
+    found = run_ledgers(cursor.cursor_properties)
+    if LEDGER_PROPERTY in cursor.properties:
+        found.add(cursor.properties[LEDGER_PROPERTY])
     return found
 
 

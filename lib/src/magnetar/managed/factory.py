@@ -13,6 +13,7 @@ from magnetar.core.errors import Misuse, Unavailable
 from magnetar.core.limits import MIB
 from magnetar.ledger.api import LedgerClient, LedgerNotFound
 from magnetar.managed.append_path import AppendPath
+from magnetar.managed.compaction import ledgers_of_cursor
 from magnetar.managed.entry_cache import CacheRates, EntryCache
 from magnetar.managed.errors import (
     ManagedLedgerClosed,
@@ -31,7 +32,7 @@ from magnetar.managed.info_codec import (
 from magnetar.managed.info_node import InfoNode
 from magnetar.managed.ledger_list import LedgerList, LedgerRecord
 from magnetar.managed.ledger_rollover import LedgerRollover
-from magnetar.managed.managed_ledger import ManagedLedger, ledgers_of_cursor
+from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.managed.offload.context import at_bookies, copy_of
 from magnetar.managed.offload.copies import TieredAccess
 from magnetar.managed.offload.upkeep import delete_everything

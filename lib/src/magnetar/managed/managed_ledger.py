@@ -12,7 +12,7 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.api import EntryNotFound, LedgerListener, LedgerOptions, LedgerReader, LedgerWriter
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.append_path import AppendPath
-from magnetar.managed.compaction import COMPACTION_CURSOR, compaction_ledgers
+from magnetar.managed.compaction import ledgers_of_cursor
 from magnetar.managed.cursors.cursor import Cursor, start_mark
 from magnetar.managed.cursors.opening import CursorOpening
 from magnetar.managed.cursors.recovery import recover_cursor
@@ -408,10 +408,11 @@ class ManagedLedger:
         await self._trimming.wait()
         await self.offloads.stop()
         if with_cursors and (self._node.unsure or self._trimming.unstored_at_the_end):
-            await self._settle_info()
+            with_cursors = await self._settle_info()
         for cursor in [*self.cursors.values(), *self._non_durable]:
             if with_cursors or not cursor.durable:
-                await self._close_cursor(cursor)
+                # Whoever has one of them by now has them all.
+                with_cursors = await self._close_cursor(cursor) and with_cursors
             else:
                 await cursor.abandon()  # Or a write under way would leave a ledger of which nobody tells.
         await self._let_go()
@@ -436,21 +437,26 @@ class ManagedLedger:
                 doubtful |= cursor.storage.ledgers_in_doubt()
         self._shared.left_over(self.name, doubtful - {POSITION_IN_NODE})
 
-    async def _close_cursor(self, cursor: Cursor) -> None:
+    async def _close_cursor(self, cursor: Cursor) -> bool:
+        """Whether it is still this owner's."""
         try:
             await cursor.close()
             if cursor.storage is not None and cursor.storage.deleting:
                 await cursor.storage.delete()
         except MagnetarError as error:
             logger.warning("%s: cursor %s is not persisted: %r", self.name, cursor.name, error)
+            return not isinstance(error, ManagedLedgerFenced)
+        return True
 
-    async def _settle_info(self) -> None:
-        """Have the node name what there is and nothing else."""
+    async def _settle_info(self) -> bool:
+        """Have the node name what there is and nothing else. Whether it is still this owner's."""
         async with self._node.lock:
             try:
                 await self._write_info()
             except MagnetarError as error:
                 logger.warning("%s: nobody knows what its node names: %r", self.name, error)
+                return not isinstance(error, ManagedLedgerFenced)
+        return True
 
     async def _write_info(self) -> None:
         """Store what there is; hold the node's lock."""
@@ -491,10 +497,3 @@ class ManagedLedger:
             raise ManagedLedgerFenced(self.name)
         if self.state is ManagedLedgerState.CLOSED:
             raise ManagedLedgerClosed(self.name)
-
-
-def ledgers_of_cursor(cursor: Cursor) -> set[int]:
-    """Ids of ledgers that only this cursor names, and that are deleted with it."""
-    if cursor.name != COMPACTION_CURSOR:
-        return set()
-    return compaction_ledgers(cursor.properties, cursor.cursor_properties)
