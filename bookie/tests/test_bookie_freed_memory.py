@@ -6,11 +6,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 from magnetar.bookie.app import RunningBookie
-from magnetar.bookie.freed_memory import FREE_BYTES_MAX, PAUSE_SECONDS, FreedMemory
+from magnetar.bookie.freed_memory import (
+    FREE_BYTES_MAX,
+    FREE_BYTES_MIN,
+    GIVEN_BYTES_MIN,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    FreedMemory,
+)
+from magnetar.core.limits import MIB
 
 PIECE_BYTES: Final = 64 * 1024
 """Of the heap, not mapped by itself; and with what stays in between, none is at its end."""
@@ -77,3 +86,30 @@ async def test_a_checkpoint_has_it_done_and_keeps_the_loop_from_nothing(
     assert await running.parts.checkpointer.checkpoint(running.parts.journals.marks, also_idle=True)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
+
+
+def test_where_next_to_nothing_goes_back_the_pause_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that were given back, and those too small for it, count as free for ever."""
+    now, given, resident = [0.0], [False], [100 * MIB]
+    memory = FreedMemory(lambda: now[0])
+
+    def trim(_padding: int) -> int:
+        resident[0] -= GIVEN_BYTES_MIN if given[0] else 0
+        return 1
+
+    monkeypatch.setattr("magnetar.bookie.freed_memory.resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(memory, "_mallinfo2", lambda: SimpleNamespace(fordblks=2 * FREE_BYTES_MIN))
+    monkeypatch.setattr(memory, "_malloc_trim", trim)
+
+    def next_pause_seconds() -> float:
+        """Until the next time that it is tried."""
+        begun_seconds = now[0]
+        while not memory.give_back():
+            now[0] += PAUSE_SECONDS / 2
+        return now[0] - begun_seconds
+
+    assert [next_pause_seconds() for _ in range(4)] == [0, 2 * PAUSE_SECONDS, 4 * PAUSE_SECONDS, 8 * PAUSE_SECONDS]
+    assert max(next_pause_seconds() for _ in range(5)) == PAUSE_SECONDS_MAX
+    given[0] = True
+    next_pause_seconds()
+    assert next_pause_seconds() == PAUSE_SECONDS

@@ -12,9 +12,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from magnetar.core.limits import MIB
+from magnetar.core.process_memory import resident_bytes
 
 PAUSE_SECONDS: Final = 10.0
 """Between two times at least. What was given back and is wanted again costs some 7 ms for 16 MiB, page by page."""
+
+PAUSE_SECONDS_MAX: Final = 640.0
+"""The pause doubles up to this while next to nothing goes back: what is free in small pieces stays free, and counts
+as free again at the next time."""
+
+GIVEN_BYTES_MIN: Final = 2 * MIB
+"""Less than this is next to nothing."""
 
 FREE_BYTES_MIN: Final = 8 * MIB
 
@@ -41,6 +49,7 @@ class FreedMemory:
     def __init__(self, now_seconds: Callable[[], float] = time.monotonic) -> None:
         self._now_seconds = now_seconds
         self._next_seconds = now_seconds()
+        self._pause_seconds = PAUSE_SECONDS
         library = ctypes.CDLL(None)
         self._mallinfo2: Any = getattr(library, "mallinfo2", None)
         self._malloc_trim: Any = getattr(library, "malloc_trim", None)
@@ -54,6 +63,9 @@ class FreedMemory:
             return False
         if not FREE_BYTES_MIN <= self._mallinfo2().fordblks <= FREE_BYTES_MAX:
             return False
+        before_bytes = resident_bytes()
         self._malloc_trim(0)
-        self._next_seconds = self._now_seconds() + PAUSE_SECONDS
+        given = before_bytes - resident_bytes() >= GIVEN_BYTES_MIN
+        self._pause_seconds = PAUSE_SECONDS if given else min(PAUSE_SECONDS_MAX, 2 * self._pause_seconds)
+        self._next_seconds = self._now_seconds() + self._pause_seconds
         return True
