@@ -89,9 +89,13 @@ def new_server(name: str, feature: str, data: Path) -> StandaloneProcess:
     """The server with the feature on."""
     settings = dict(TRANSACTIONS) if feature == "transactions" else {}
     if feature == "offload":
+        store = data.parent / "store"
+        store.mkdir(exist_ok=True)  # A store that is not there may be a file system that is not mounted.
         settings = {
             "managedLedgerOffloadDriver": "filesystem",
-            "fileSystemURI": f"file://{data.parent / 'store'}",
+            # Not by namespace: Apache's brokers look for offloaders in their own folder then, whatever is set.
+            "managedLedgerOffloadDeletionLagMs": "0",
+            "fileSystemURI": f"file://{store}",
             "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
             "managedLedgerMinLedgerRolloverTimeMinutes": "0",
         }
@@ -181,7 +185,6 @@ def compaction(server: StandaloneProcess, megabytes: int) -> dict[str, float]:
 def offload(server: StandaloneProcess, megabytes: int) -> dict[str, float]:
     """All ledgers of a topic but the last go to the store; bookies' copies go at once, and a reader reads all."""
     topic = "public/default/offloaded"
-    request(server, "PUT", "namespaces/public/default/offloadDeletionLagMs", 0)
     fill(server, topic, megabytes)
     last = request(server, "GET", f"persistent/{topic}/internalStats")["ledgers"][-1]["ledgerId"]
     seconds = done(server, topic, "offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})

@@ -65,6 +65,13 @@ def ranges(rounds: list[Results]) -> Ranges:
     }
 
 
+def told(rounds: list[Results]) -> str:
+    """What the figures of so many rounds are, in words."""
+    if len(rounds) == 1:
+        return "one round"
+    return f"medians of {len(rounds)} rounds, with the least and the most"
+
+
 def _by_figure(rounds: list[Results]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for each in rounds:

@@ -4,7 +4,7 @@ Servers run one at a time on fresh data, with the same client and the same durab
 before its receipt. Apache runs at its leanest setting (1 GB heap, serial collector); as shipped, and, for information,
 with the journal sync its standalone has off by default, where --servers says so. Each load is run by two generators,
 the Go one and Apache's `pulsar-perf`; rounds begin with one server and the other by turns. Results go to bench/results
-as JSON and Markdown, and the table into the README. A full round writes some 60 GB of messages a server to the
+as JSON and Markdown, the table into docs/performance.md, and what has a goal into the README. A full round writes some 60 GB of messages a server to the
 temporary folder, of which 10 GB stand at most, and deletes them again.
 
 Memory is PSS, which counts a page once however many processes map it. It flatters a Python server while other Python
@@ -39,6 +39,7 @@ from e2e.server import ApacheStandalone, MagnetarStandalone, StandaloneProcess
 
 RESULTS = Path(__file__).parent / "results"
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "performance.md"
 OURS, REFERENCE = "magnetar", "apache-lean"
 FIRST_MESSAGE_TIMEOUT_S = 120.0
 # A server that is starting refuses the first attempts; the client would report each.
@@ -232,9 +233,9 @@ def one_feature(name: str, feature: str, plan: Plan, console: Console) -> dict[s
 
 
 def write(rounds: list[Results], plan: Plan, console: Console) -> None:
-    """The terminal's table, latest.json (figures and what they were taken with), latest.md, and the README's table."""
+    """The terminal's table, latest.json (figures and what they were taken with), latest.md, and the pages' tables."""
     names = " and ".join(generator.name for generator in plan.generators)
-    title = f"{names}, {plan.window_s:.0f} s windows, {plan.rounds} round(s), {os.cpu_count()} cores"
+    title = f"{names}, {plan.window_s:.0f} s windows, {report.told(rounds)}, {os.cpu_count()} cores"
     results = report.median(rounds)
     columns = report.header(results, OURS, REFERENCE)
     body = report.rows(results, metrics(plan), OURS, REFERENCE, report.ranges(rounds))
@@ -254,8 +255,15 @@ def write(rounds: list[Results], plan: Plan, console: Console) -> None:
     (RESULTS / "latest.json").write_text(json.dumps(taken, indent=2) + "\n")
     (RESULTS / "latest.md").write_text(report.markdown(columns, body, f"Side by side ({title})"))
     if plan.in_page:
-        text = f"{day}; {title}; medians, with the least and the most of all rounds.\n\n"
-        README.write_text(with_table(README.read_text(), "bench", text + report.markdown_table(columns, body)))
+        into_pages(results, rounds, plan, f"{day}; {title}.\n\n")
+
+
+def into_pages(results: Results, rounds: list[Results], plan: Plan, text: str) -> None:
+    """All rows go to the page about performance; those with a goal to the README. `text` comes before the tables."""
+    columns = report.header(results, OURS, REFERENCE)
+    for page, shown in ((README, [row for row in metrics(plan) if row.goal is not None]), (PAGE, metrics(plan))):
+        body = report.rows(results, shown, OURS, REFERENCE, report.ranges(rounds))
+        page.write_text(with_table(page.read_text(), "bench", text + report.markdown_table(columns, body)))
 
 
 def parse() -> Plan:
