@@ -2,7 +2,9 @@
 
 `python -m e2e.floods.run` (`make floods`) is the long form: 5 000 idle, 1 000 slow, 1 000 that read nothing of what
 they ask for, 1 000 with half a frame, all at once, on a standalone process of its own. What it asserts: the process
-never has more than 1 GiB in memory, the stock client's 99th percentile at most doubles, in the best of three attempts.
+never has more than 1 GiB in memory; once all of them stand, the stock client's 99th percentile at most doubles or is
+below 8 ms, in the best of three attempts. While they come, with all their requests, it is told, and bounded less
+strictly.
 """
 
 from __future__ import annotations
@@ -23,9 +25,15 @@ from e2e.server import MagnetarStandalone, StandaloneProcess
 
 RSS_BYTES_MAX: Final = 1 << 30
 LATENCY_TIMES_MAX: Final = 2.0
-LATENCY_FLOOR_MS: Final = 25.0
-"""A client that needs no more than this is served, however quick it was alone: the attack itself takes one of a small
-machine's processors."""
+QUICK_FLOOR_MS: Final = 25.0
+"""In the short form a client that needs no more than this is served, however quick it was alone: other tests run
+beside it."""
+ARRIVAL_SECONDS: Final = 5.0
+"""Within it what eight thousand clients brought with them is dealt with."""
+
+ARRIVAL_MS_MAX: Final = 250.0
+"""The 99th percentile meanwhile: the largest of 250 messages but two."""
+
 ATTEMPTS: Final = 3
 PARTITIONS: Final = 2_000
 TOPIC: Final = "persistent://public/default/honest"
@@ -40,6 +48,9 @@ class Numbers:
     silent: int = 1_000
     half: int = 1_000
     seconds: float = 20.0
+    floor_ms: float = 8.0
+    """A 99th percentile that is good however quick the client was alone: 2 ms on a quiet machine, and 5 to 6 ms beside
+    these."""
 
     @property
     def connections(self) -> int:
@@ -47,7 +58,7 @@ class Numbers:
         return self.idle + self.slow + self.silent + self.half
 
 
-QUICK: Final = Numbers(500, 100, 100, 100, 2.0)
+QUICK: Final = Numbers(500, 100, 100, 100, 2.0, QUICK_FLOOR_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +66,16 @@ class Outcome:
     """Of one attempt."""
 
     alone_p99_ms: float
+    arrival_p99_ms: float
     flooded_p99_ms: float
     rss_peak_bytes: int
+    floor_ms: float
 
     @property
     def paced(self) -> bool:
         """Whether the stock client did not suffer much."""
-        return self.flooded_p99_ms <= max(LATENCY_FLOOR_MS, LATENCY_TIMES_MAX * self.alone_p99_ms)
+        patience_ms = max(self.floor_ms, LATENCY_TIMES_MAX * self.alone_p99_ms)
+        return self.arrival_p99_ms <= ARRIVAL_MS_MAX and self.flooded_p99_ms <= patience_ms
 
 
 def rss_peak_bytes(pid: int) -> int:
@@ -96,12 +110,13 @@ def flood(server: StandaloneProcess, numbers: Numbers) -> Outcome:
             assert attack.stdout is not None
             connected = json.loads(attack.stdout.readline())
             assert connected["connected"] >= numbers.connections
+            arrival = p99(client.latencies_ms(ARRIVAL_SECONDS))
             flooded = p99(client.latencies_ms(numbers.seconds))
         finally:
             attack.terminate()
             attack.communicate()
     assert server.pids, f"the server has died:\n{server.log_tail()}"
-    return Outcome(alone, flooded, rss_peak_bytes(server.pids[0]))
+    return Outcome(alone, arrival, flooded, rss_peak_bytes(server.pids[0]), numbers.floor_ms)
 
 
 def floods(numbers: Numbers, topics: int, attempts: int) -> list[Outcome]:
@@ -116,7 +131,7 @@ def floods(numbers: Numbers, topics: int, attempts: int) -> list[Outcome]:
                 outcome = flood(server, numbers)
                 outcomes.append(outcome)
                 print(
-                    f"p99 alone {outcome.alone_p99_ms:.1f} ms, flooded {outcome.flooded_p99_ms:.1f} ms, "
+                    f"p99 alone {outcome.alone_p99_ms:.1f} ms, as they come {outcome.arrival_p99_ms:.1f} ms, flooded {outcome.flooded_p99_ms:.1f} ms, "
                     f"memory at most {outcome.rss_peak_bytes >> 20} MiB, now "
                     f"{processes.memory(server.pids).rss_bytes >> 20} MiB",
                     flush=True,

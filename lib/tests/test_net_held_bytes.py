@@ -10,10 +10,14 @@ from magnetar.core.limits import KIB, MIB
 from magnetar.net.held_bytes import (
     BROUGHT_IN_TURN_BYTES_MAX,
     CUT_IN_TURN_MAX,
+    CUT_PACE_SECONDS,
     LOOK_SECONDS,
+    LOOKED_AT_IN_TURN_MAX,
     NOTED_BYTES,
     PAUSED_FOR_ALL,
     READ_AGAIN_IN_TURN_MAX,
+    UNANSWERED_BYTES,
+    URGENT_SHARE,
     HeldBytes,
 )
 from magnetar.sim.virtual_time import VirtualTimeLoop
@@ -24,6 +28,10 @@ BYTES_MAX = 10 * NOTED_BYTES
 SIZE = NOTED_BYTES + 1
 
 
+KNOWN_BYTES = UNANSWERED_BYTES + 1
+"""Who has moved so much is no newcomer."""
+
+
 class FakeConnection:
     """Holds and moves what a test says."""
 
@@ -31,7 +39,8 @@ class FakeConnection:
         self._held = held
         self.peer_address = name
         self.held_bytes = held_bytes
-        self.moved_bytes = 0
+        self.incoming_bytes = 0
+        self.moved_bytes = KNOWN_BYTES
         self.narrowed = False
         self.aborted = False
         self.paused: set[str] = set()
@@ -101,8 +110,14 @@ async def test_who_holds_most_is_cut_among_those_that_do_not_move(held: HeldByte
 
 
 async def all_cut(count: int) -> None:
-    """As many turns as it takes."""
-    for _ in range(count // CUT_IN_TURN_MAX + 1):
+    """As long as it takes."""
+    await asyncio.sleep(count * CUT_PACE_SECONDS)
+
+
+async def a_cut_begins(held: HeldBytes) -> None:
+    """By the next look."""
+    await asyncio.sleep(LOOK_SECONDS)
+    while not held.cuts:
         await asyncio.sleep(0)
 
 
@@ -149,7 +164,7 @@ class NotingConnection(FakeConnection):
     def moved_bytes(self) -> int:
         self.looks += 1
         self._held.note(self, SIZE)
-        return 0
+        return KNOWN_BYTES
 
     @moved_bytes.setter
     def moved_bytes(self, _: int) -> None:
@@ -183,15 +198,73 @@ async def test_very_many_are_cut_in_turns_and_none_of_them_is_read_meanwhile(hel
         await asyncio.sleep(0)
     assert len(cut(connections)) == CUT_IN_TURN_MAX
     turns = 0
-    while len(cut(connections)) < held.cuts:
+    while sum(not each.aborted for each in connections) * SIZE > URGENT_SHARE * BYTES_MAX:
         before = len(cut(connections))
         await asyncio.sleep(0)
         assert len(cut(connections)) - before <= CUT_IN_TURN_MAX
         turns += 1
+    assert 8 <= turns <= 9
     assert held.held_bytes <= 0.75 * BYTES_MAX
     assert held.cuts == count - 7
+    await all_cut(count)
     assert [each.paused for each in connections if not each.aborted] == 7 * [set()]
-    assert 9 <= turns <= 11
+    assert len(cut(connections)) == held.cuts
+
+
+async def test_the_last_of_those_that_are_cut_go_one_after_the_other(held: HeldBytes) -> None:
+    """They would come back together. None of them is read meanwhile, and what it holds counts once."""
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    assert held.cuts == 5
+    first = len(cut(connections))
+    assert first < held.cuts
+    going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
+    assert len(going) == held.cuts - first
+    held.note(going[0], 5 * SIZE)
+    assert held.held_bytes <= 0.75 * BYTES_MAX
+    await asyncio.sleep(CUT_PACE_SECONDS)
+    assert len(cut(connections)) - first <= 1
+    await all_cut(5)
+    assert len(cut(connections)) == held.cuts == 5
+
+
+async def test_who_ends_before_it_is_cut_is_not_cut_again(held: HeldBytes) -> None:
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    going = next(each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted)
+    held.forget(going)
+    await all_cut(5)
+    assert not going.aborted
+    assert len(cut(connections)) == 4
+
+
+class LookedAtConnection(FakeConnection):
+    """Notes after how many looks the first turn ends in which any such connection is looked at."""
+
+    looks = 0
+    after_first_turn: list[int]
+
+    @property
+    def moved_bytes(self) -> int:
+        if not LookedAtConnection.looks:
+            asyncio.get_running_loop().call_soon(lambda: self.after_first_turn.append(LookedAtConnection.looks))
+        LookedAtConnection.looks += 1
+        return KNOWN_BYTES
+
+    @moved_bytes.setter
+    def moved_bytes(self, _: int) -> None:
+        pass
+
+
+async def test_a_look_at_very_many_takes_turns() -> None:
+    held, count = HeldBytes(asyncio.get_running_loop()), LOOKED_AT_IN_TURN_MAX + 5
+    connections = [LookedAtConnection(held, str(index)) for index in range(count)]
+    await asyncio.sleep(0)
+    LookedAtConnection.looks, LookedAtConnection.after_first_turn = 0, []
+    await looks()
+    assert LookedAtConnection.after_first_turn == [LOOKED_AT_IN_TURN_MAX]
+    assert LookedAtConnection.looks == count
+    assert not cut(connections)
 
 
 async def test_a_second_burst_while_connections_are_cut_waits_for_their_end(held: HeldBytes) -> None:
@@ -202,9 +275,7 @@ async def test_a_second_burst_while_connections_are_cut_waits_for_their_end(held
     assert held.held_bytes < BYTES_MAX
     newcomer = FakeConnection(held, "newcomer")
     assert newcomer.paused
-    while len(cut(many)) < held.cuts:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await all_cut(held.cuts)
     assert not newcomer.paused or newcomer.aborted
 
 

@@ -452,7 +452,7 @@ PARTS: Final = (
         files(
             "lib/tests",
             *("net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
-            *("net_start_tls_early", "net_key_stores"),
+            *("net_start_tls_early", "net_key_stores", "net_held_bytes_newcomers", "net_paced_queue"),
         ),
     ),
     Part(

@@ -293,9 +293,16 @@ class Connection(asyncio.Protocol):
         return self.unsent_bytes + self._incoming_bytes
 
     @property
+    def incoming_bytes(self) -> int:
+        """What the handler says that it holds."""
+        return self._incoming_bytes
+
+    @property
     def moved_bytes(self) -> int:
         """What the peer has taken, and what came to and went from what the handler holds, since the beginning."""
-        return self._handed_bytes - self.unsent_bytes + self._incoming_moved_bytes
+        transport = self._transport
+        waiting_bytes = 0 if transport is None else transport.get_write_buffer_size()
+        return self._handed_bytes - waiting_bytes + self._incoming_moved_bytes
 
     def hold_incoming(self, size_bytes: int) -> None:
         """The handler: of what came in, so much has to wait, such as the beginning of a large frame. Needs not be said
@@ -315,6 +322,10 @@ class Connection(asyncio.Protocol):
             self._narrow = True
             transport.set_write_buffer_limits(BEHIND_BYTES, CAUGHT_UP_BYTES)
         return not self.writable
+
+    def paces_answer(self, go_on: Callable[[], None]) -> bool:
+        """Whether a large answer has to wait until `go_on` is called (`HeldBytes.paces_answer`)."""
+        return self._held is not None and self._state is not _CLOSED and self._held.paces_answer(self, go_on)
 
     def _answer_while_behind(self, size_bytes: int) -> None:
         self._answers_behind_bytes += size_bytes

@@ -1,8 +1,9 @@
 """What the connections of one server hold in memory for their peers' sake, bounded all together.
 
 That is what was sent to a peer and not taken by it, and what it sent so far of a frame. Each connection has bounds of
-its own, which a thousand of them together would multiply. Above half of the bound, connections get smaller ones; above
-the bound, those that move least are cut, until the rest fits. Whoever is cut comes back with nothing held.
+its own, which a thousand of them together would multiply. Above half of the bound, connections get smaller ones, and
+newcomers bring and are answered more at a pace only; above the bound, those that move least are cut, until the rest
+fits. Whoever is cut comes back with nothing held, so the pace bounds how often that happens.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
+from magnetar.net.paced_queue import PacedQueue
 from magnetar.net.throttled_report import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
@@ -41,10 +45,30 @@ turn. Three milliseconds of reading."""
 READ_AGAIN_IN_TURN_MAX: Final = 16
 """Stopped connections that are read again in one turn: the loop may read a quarter of a megabyte from each."""
 
+NEWCOMER_BYTES: Final = 512 * KIB
+"""A peer that has not moved more than this is a newcomer: nothing tells it from thousands that only come to be held."""
+
+UNANSWERED_BYTES: Final = 8 * MIB
+"""The same for large answers: the buffers of both sockets may have taken so much of which the peer has read nothing."""
+
+NEWCOMER_PACE_SECONDS: Final = 0.016
+"""From one newcomer that brings more to the next one, and likewise for large answers, while much is held: sixty reads
+and as many answers a second. Each costs milliseconds, with its cut and its return."""
+
 PAUSED_FOR_ALL: Final = "too much is held"
 
 CUT_IN_TURN_MAX: Final = 4
 """Connections: each has something to give back, a tenth of a millisecond."""
+
+URGENT_SHARE: Final = 1.25
+"""The multiple of the bound above which those that are cut go as fast as turns come. Below it they go one after the
+other, as they would come back together."""
+
+CUT_PACE_SECONDS: Final = 0.008
+"""From one that is cut to the next one."""
+
+LOOKED_AT_IN_TURN_MAX: Final = 100
+"""Connections: half a millisecond."""
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
@@ -61,6 +85,11 @@ class BufferingConnection(Protocol):
     @property
     def held_bytes(self) -> int:
         """Bytes that the connection holds now."""
+        ...
+
+    @property
+    def incoming_bytes(self) -> int:
+        """Of these, what came in, such as the beginning of a large frame."""
         ...
 
     @property
@@ -105,16 +134,21 @@ class HeldBytes:
         self._loop = loop
         self._bytes_max = bytes_max
         self._noted: dict[BufferingConnection, _Noted] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._hurried = False
         self._paused: dict[BufferingConnection, None] = {}
         """Until it is decided who is cut, or until it is their turn."""
         self._brought_bytes = 0
         """Bytes that connections have brought in this turn of the loop."""
         self._letting_go_on = False
-        self._condemned: deque[tuple[BufferingConnection, int]] = deque()
-        """They are read no more, and cut in the next turns; with what each held."""
+        self._newcomers = PacedQueue(loop, self._pace_seconds)
+        """They bring more when it is their turn."""
+        self._answers = PacedQueue(loop, self._pace_seconds)
+        """Newcomers that ask for large answers."""
+        self._condemned: dict[BufferingConnection, int] = {}
+        """They are read no more, and are cut in their turn; with what each held."""
         self._condemned_bytes = 0
+        self._cutting = False
         self._told = ThrottledReport(self._tell_cut, loop.call_later)
         self._last_cut = ""
         self.held_bytes = 0
@@ -134,6 +168,8 @@ class HeldBytes:
 
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
+        if holder in self._condemned:
+            return
         noted = self._noted.get(holder)
         if noted is None:
             noted = self._noted[holder] = _Noted()
@@ -152,8 +188,25 @@ class HeldBytes:
                 # In the next turn: what was written in this one may be sent by then.
                 self._hurried = True
                 self._loop.call_soon(self._hurry)
-        elif grown_bytes > 0 and (self._paused or self._brought_bytes > BROUGHT_IN_TURN_BYTES_MAX):
+        elif grown_bytes > 0 and (
+            self._paused or self._brought_bytes > BROUGHT_IN_TURN_BYTES_MAX or self._brings_at_a_pace(holder)
+        ):
             self._pause(holder)  # Behind those that wait.
+
+    def paces_answer(self, holder: BufferingConnection, go_on: Callable[[], None]) -> bool:
+        """Whether a large answer has to wait until `go_on` is called, once: much is held, and the peer is a newcomer.
+        It is not called when the connection ends before."""
+        if not self.pressed or holder.moved_bytes > UNANSWERED_BYTES:
+            return False
+        self._answers.wait(holder, go_on)
+        return True
+
+    def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
+        # A new consumer that is sent much brings nothing but permits and acknowledgements.
+        return self.pressed and holder.incoming_bytes > NOTED_BYTES and holder.moved_bytes <= NEWCOMER_BYTES
+
+    def _pace_seconds(self) -> float:
+        return NEWCOMER_PACE_SECONDS if self.pressed else 0.0
 
     def _brought(self, size_bytes: int) -> None:
         before_bytes = self._brought_bytes
@@ -165,9 +218,13 @@ class HeldBytes:
                 self._pause(holder)
 
     def _pause(self, holder: BufferingConnection) -> None:
-        if holder not in self._paused:
+        if holder in self._paused or holder in self._newcomers:
+            return
+        holder.pause_reading(PAUSED_FOR_ALL)
+        if self._brings_at_a_pace(holder):
+            self._newcomers.wait(holder, partial(holder.resume_reading, PAUSED_FOR_ALL))
+        else:
             self._paused[holder] = None
-            holder.pause_reading(PAUSED_FOR_ALL)
 
     def _turn_over(self) -> None:
         self._brought_bytes = 0
@@ -176,17 +233,25 @@ class HeldBytes:
     def forget(self, holder: BufferingConnection) -> None:
         """The connection is gone."""
         self._paused.pop(holder, None)
+        self._newcomers.forget(holder)
+        self._answers.forget(holder)
+        self._condemned_bytes -= self._condemned.pop(holder, 0)
         noted = self._noted.pop(holder, None)
         if noted is not None:
             self.held_bytes -= noted.size_bytes
 
     def _hurry(self) -> None:
         try:
-            self._count()
-            self._limit()
+            for holder, noted in list(self._noted.items()):
+                self._measure(holder, noted)
+            self._cut_if_too_much()
         finally:
             self._hurried = False
             self._let_go_on()
+
+    @property
+    def _urgent(self) -> bool:
+        return self.held_bytes + self._condemned_bytes > URGENT_SHARE * self._bytes_max
 
     def _let_go_on(self) -> None:
         if self._paused and not self._letting_go_on:
@@ -194,7 +259,7 @@ class HeldBytes:
             self._let_some_go_on()
 
     def _let_some_go_on(self) -> None:
-        if self._hurried or self._condemned:
+        if self._hurried or (self._condemned and self._urgent):
             self._letting_go_on = False  # Once it is decided who is cut, this begins anew.
             return
         for holder in list(islice(self._paused, READ_AGAIN_IN_TURN_MAX)):
@@ -205,30 +270,45 @@ class HeldBytes:
             self._loop.call_soon(self._let_some_go_on)
 
     def _look(self) -> None:
+        self._look_at_some(deque(self._noted))
+
+    def _look_at_some(self, holders: deque[BufferingConnection]) -> None:
         try:
-            self._count()
-            for holder, noted in self._noted.items():
-                moved = holder.moved_bytes
-                noted.moved_bytes = moved - noted.moved_before_bytes
-                noted.moved_before_bytes = moved
-                noted.looks += 1
-            self._limit()
+            for _ in range(min(LOOKED_AT_IN_TURN_MAX, len(holders))):
+                holder = holders.popleft()
+                noted = self._noted.get(holder)
+                if noted is not None:
+                    self._look_at(holder, noted)
+            if not holders:
+                self._cut_if_too_much()
         finally:
             # Not before: holders that are asked may note something, and each would begin looks of its own.
-            self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if self._noted else None
+            if holders:
+                self._timer = self._loop.call_soon(self._look_at_some, holders)
+            else:
+                self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if self._noted else None
 
-    def _count(self) -> None:
+    def _look_at(self, holder: BufferingConnection, noted: _Noted) -> None:
+        self._measure(holder, noted)
+        moved_bytes = holder.moved_bytes
+        noted.moved_bytes = moved_bytes - noted.moved_before_bytes
+        noted.moved_before_bytes = moved_bytes
+        noted.looks += 1
+
+    def _measure(self, holder: BufferingConnection, noted: _Noted) -> None:
         """How much it really is: nobody says when something is sent."""
-        for holder, noted in list(self._noted.items()):
-            noted.size_bytes = holder.held_bytes
-            if noted.size_bytes <= NOTED_BYTES:
-                del self._noted[holder]
-        self.held_bytes = sum(noted.size_bytes for noted in self._noted.values())
+        size_bytes = holder.held_bytes
+        if self._noted.get(holder) is not noted:
+            return  # Asked what it holds, it sent some, and has ended of that.
+        self.held_bytes += size_bytes - noted.size_bytes
+        noted.size_bytes = size_bytes
+        if size_bytes <= NOTED_BYTES:
+            del self._noted[holder]
+            self.held_bytes -= size_bytes
+        elif self.pressed:
+            holder.narrow()
 
-    def _limit(self) -> None:
-        if self.pressed:
-            for holder in list(self._noted):
-                holder.narrow()
+    def _cut_if_too_much(self) -> None:
         if self.held_bytes > self._bytes_max:
             self._cut()
 
@@ -248,23 +328,26 @@ class HeldBytes:
             self.forget(holder)
             cut += 1
             holder.pause_reading(PAUSED_FOR_ALL)
-            self._condemned.append((holder, size_bytes))
+            self._condemned[holder] = size_bytes
             self._condemned_bytes += size_bytes
         self.cuts += cut
         if cut:
             self._told.happened(cut)
-            if cut == len(self._condemned):  # Else it is under way.
+            if not self._cutting:
                 self._abort_some()
 
     def _abort_some(self) -> None:
-        for _ in range(min(CUT_IN_TURN_MAX, len(self._condemned))):
-            holder, size_bytes = self._condemned.popleft()
-            self._condemned_bytes -= size_bytes
+        for holder in list(islice(self._condemned, CUT_IN_TURN_MAX if self._urgent else 1)):
+            self._condemned_bytes -= self._condemned.pop(holder)
             holder.abort()
-        if self._condemned:
+        self._cutting = bool(self._condemned)
+        urgent = self._urgent
+        if self._cutting and urgent:
             self._loop.call_soon(self._abort_some)
-        else:
-            self._let_go_on()
+            return
+        if self._cutting:
+            self._loop.call_later(CUT_PACE_SECONDS, self._abort_some)
+        self._let_go_on()
 
     def _tell_cut(self, count: int) -> None:
         logger.warning(

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from magnetar.core.limits import MIB
+from magnetar.core.limits import KIB, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.places import Places
 
@@ -53,6 +53,9 @@ TURN_SECONDS_MAX: Final = 0.00025
 answers; when new requests have had it too, each further read has one of its requests served, and leaves the rest. A
 message passes through about four turns from its producer to its consumer; the turn itself, with its reads and writes,
 takes a millisecond or two when thousands of clients ask all the time."""
+
+SENT_IN_TURN_BYTES: Final = 64 * KIB
+"""An answer of more than this counts for a turn's share: a third of a megabyte takes the system a millisecond."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
 
@@ -191,8 +194,9 @@ class Place:
 
     async def end_turn(self) -> None:
         """The answer is written. Who waits for the place has it in the next turn, if this one has had its share: an
-        answer from memory waits for nothing, and hundreds of clients that catch up together would be answered in it."""
-        if self._making and self._in_all.spent():
+        answer from memory waits for nothing, and hundreds of clients that catch up together would be answered in it.
+        A large one has had it in any case: what it costs to send comes at the turn's end."""
+        if self._making and (self._in_all.spent() or self._requests.unsent_bytes > SENT_IN_TURN_BYTES):
             await asyncio.sleep(0)
 
     def leave(self) -> None:
@@ -228,6 +232,11 @@ class ConnectionRequests:
     def held_bytes(self) -> int:
         """Bytes that the requests under way have brought."""
         return self._bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client has not taken."""
+        return self._connection.unsent_bytes
 
     @property
     def full(self) -> bool:
@@ -275,8 +284,9 @@ class ConnectionRequests:
 
     async def _answer_in_turn(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
         while not self.gone and self._connection.narrow():
-            self._caught_up = asyncio.get_running_loop().create_future()
-            await self._caught_up
+            await self._wait()
+        if not self.gone and self._connection.paces_answer(self.caught_up):
+            await self._wait()
         if self.gone:
             return
         place = Place(self, self._in_all)
@@ -288,6 +298,11 @@ class ConnectionRequests:
         finally:
             place.leave()
 
+    async def _wait(self) -> None:
+        """Until `caught_up` is called."""
+        self._caught_up = asyncio.get_running_loop().create_future()
+        await self._caught_up
+
     @property
     def gone(self) -> bool:
         """Whether nobody takes answers any more."""
@@ -295,7 +310,7 @@ class ConnectionRequests:
         return self.ended or self._connection.closing
 
     def caught_up(self) -> None:
-        """The client has taken what was unsent."""
+        """The client has taken what was unsent, or it is its turn."""
         if self._caught_up is not None and not self._caught_up.done():
             self._caught_up.set_result(None)
 

@@ -1,0 +1,222 @@
+"""While much is held, peers that have not moved much yet bring and are answered more at a pace."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from magnetar.core.limits import KIB, MIB
+from magnetar.net.connection import Connection
+from magnetar.net.held_bytes import (
+    NEWCOMER_BYTES,
+    NEWCOMER_PACE_SECONDS,
+    PAUSED_FOR_ALL,
+    UNANSWERED_BYTES,
+    HeldBytes,
+)
+from magnetar.net.requests import ConnectionRequests, Place, ServerRequests
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+new_event_loop = VirtualTimeLoop
+
+BYTES_MAX = 64 * MIB
+READ_BYTES = 256 * KIB
+
+
+class TakingTransport(asyncio.Transport):
+    """The peer takes everything at once."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Deaf:
+    """A handler to which nothing matters."""
+
+    def connection_made(self) -> None:
+        pass
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def writable_changed(self, *, writable: bool) -> None:
+        pass
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        pass
+
+
+class Peer:
+    """Brings a piece whenever it is read."""
+
+    def __init__(self, held: HeldBytes, name: str, moved_bytes: int = 0) -> None:
+        self._held = held
+        self.peer_address = name
+        self.held_bytes = 0
+        self.incoming_bytes = 0
+        self.moved_bytes = moved_bytes
+        self.paused = False
+        self.pieces = 0
+
+    def bring(self, size_bytes: int = READ_BYTES) -> None:
+        self.pieces += 1
+        self.held_bytes += size_bytes
+        self.incoming_bytes = self.held_bytes
+        self._held.note(self, self.held_bytes)
+
+    def narrow(self) -> bool:
+        return True
+
+    def pause_reading(self, reason: str) -> None:
+        assert reason == PAUSED_FOR_ALL
+        self.paused = True
+
+    def resume_reading(self, reason: str) -> None:
+        assert reason == PAUSED_FOR_ALL
+        self.paused = False
+        self.bring()
+
+    def abort(self) -> None:
+        self._held.forget(self)
+
+
+@pytest.fixture
+async def held() -> HeldBytes:
+    return HeldBytes(asyncio.get_running_loop(), BYTES_MAX)
+
+
+def press(held: HeldBytes) -> Peer:
+    """Somebody holds half of all, and a little more."""
+    peer = Peer(held, "much", UNANSWERED_BYTES + 1)
+    peer.bring(BYTES_MAX // 2 + 1)
+    return peer
+
+
+async def test_while_little_is_held_newcomers_are_read_as_others_are(held: HeldBytes) -> None:
+    newcomer = Peer(held, "newcomer")
+    newcomer.bring()
+    assert not newcomer.paused
+
+
+async def test_newcomers_bring_more_one_after_the_other(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    newcomers = [Peer(held, str(index)) for index in range(5)]
+    for each in newcomers:
+        each.bring()
+    assert all(each.paused for each in newcomers)
+    for turn in range(1, 6):
+        await asyncio.sleep(NEWCOMER_PACE_SECONDS)
+        assert sum(each.pieces - 1 for each in newcomers) <= turn
+    await asyncio.sleep(NEWCOMER_PACE_SECONDS / 2)
+    assert [each.pieces for each in newcomers] == 5 * [2], "each has its turn, in order"
+
+
+async def test_who_has_moved_something_is_not_held_up_by_newcomers(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    for index in range(100):
+        Peer(held, str(index)).bring(READ_BYTES // 8)
+    await asyncio.sleep(0)
+    known = Peer(held, "known", NEWCOMER_BYTES + 1)
+    known.bring()
+    assert not known.paused
+
+
+async def test_a_new_consumer_that_is_sent_much_is_read(held: HeldBytes) -> None:
+    """Its permits and acknowledgements are small."""
+    press(held)
+    await asyncio.sleep(0)
+    consumer = Peer(held, "consumer")
+    held.note(consumer, READ_BYTES)
+    assert not consumer.paused
+
+
+async def test_newcomers_go_on_at_once_when_less_is_held(held: HeldBytes) -> None:
+    much = press(held)
+    await asyncio.sleep(0)
+    newcomers = [Peer(held, str(index)) for index in range(40)]
+    for each in newcomers:
+        each.bring()
+    held.forget(much)
+    await asyncio.sleep(2 * NEWCOMER_PACE_SECONDS)
+    assert not any(each.paused for each in newcomers)
+
+
+async def test_a_newcomer_that_leaves_is_not_read_again(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    newcomer = Peer(held, "newcomer")
+    newcomer.bring()
+    held.forget(newcomer)
+    await asyncio.sleep(5 * NEWCOMER_PACE_SECONDS)
+    assert newcomer.pieces == 1
+
+
+def connected(held: HeldBytes) -> Connection:
+    connection = Connection(asyncio.get_running_loop(), lambda _: Deaf(), held=held)
+    connection.connection_made(TakingTransport())
+    return connection
+
+
+async def test_large_answers_to_newcomers_are_made_at_a_pace(held: HeldBytes) -> None:
+    in_all = ServerRequests()
+    answered = []
+
+    async def answer(place: Place) -> None:
+        await place.take()
+        answered.append(asyncio.get_running_loop().time())
+
+    async def ask() -> None:
+        await ConnectionRequests(connected(held), in_all).answer_large(answer)
+
+    await ask()
+    assert len(answered) == 1, "little is held"
+    press(held)
+    await asyncio.sleep(0)
+    await asyncio.gather(*(ask() for _ in range(10)))
+    paces = [later - earlier for earlier, later in zip(answered[1:-1], answered[2:], strict=True)]
+    assert min(paces) >= 0.99 * NEWCOMER_PACE_SECONDS
+
+
+async def test_who_has_taken_much_is_answered_at_once(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    connection = connected(held)
+    connection.write(bytes(UNANSWERED_BYTES + 1))
+    await asyncio.sleep(0)
+    assert not connection.paces_answer(lambda: None)
+    assert connected(held).paces_answer(lambda: None)
+
+
+async def test_a_newcomer_that_leaves_is_answered_no_more(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    connection = connected(held)
+    requests = ConnectionRequests(connection, ServerRequests())
+    begun = []
+
+    async def answer(place: Place) -> None:
+        begun.append(place)
+
+    answering = asyncio.ensure_future(requests.answer_large(answer))
+    await asyncio.sleep(0)
+    connection.connection_lost(None)
+    requests.close()
+    await asyncio.wait_for(answering, timeout=1.0)
+    assert not begun
