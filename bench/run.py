@@ -4,8 +4,8 @@ Servers run one at a time on fresh data, with the same client and the same durab
 before its receipt. Apache runs at its leanest setting (1 GB heap, serial collector); as shipped, and, for information,
 with the journal sync its standalone has off by default, where --servers says so. Each load is run by two generators,
 the Go one and Apache's `pulsar-perf`; rounds begin with one server and the other by turns. Results go to bench/results
-as JSON and Markdown, the table into docs/performance.md, and what has a goal into the README. A full round writes some 60 GB of messages a server to the
-temporary folder, of which 10 GB stand at most, and deletes them again.
+as JSON and Markdown, the table into docs/performance.md, and what has a goal into the README. A full round writes some
+60 GB of messages a server to the temporary folder, of which 10 GB stand at most, and deletes them again.
 
 Memory is PSS, which counts a page once however many processes map it. It flatters a Python server while other Python
 processes run (this one is one); RSS beside it is the upper bound, except for Apache as shipped, whose collector maps

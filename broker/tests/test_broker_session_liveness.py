@@ -194,6 +194,7 @@ class Flood:
 
     peer_address = "/127.0.0.1:2"
     held_bytes = 2 * BROUGHT_IN_TURN_BYTES_MAX
+    incoming_bytes = 0
     moved_bytes = 0
 
     def narrow(self) -> bool:

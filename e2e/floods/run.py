@@ -131,7 +131,8 @@ def floods(numbers: Numbers, topics: int, attempts: int) -> list[Outcome]:
                 outcome = flood(server, numbers)
                 outcomes.append(outcome)
                 print(
-                    f"p99 alone {outcome.alone_p99_ms:.1f} ms, as they come {outcome.arrival_p99_ms:.1f} ms, flooded {outcome.flooded_p99_ms:.1f} ms, "
+                    f"p99 alone {outcome.alone_p99_ms:.1f} ms, as they come {outcome.arrival_p99_ms:.1f} ms, "
+                    f"flooded {outcome.flooded_p99_ms:.1f} ms, "
                     f"memory at most {outcome.rss_peak_bytes >> 20} MiB, now "
                     f"{processes.memory(server.pids).rss_bytes >> 20} MiB",
                     flush=True,

@@ -258,7 +258,7 @@ class LookedAtConnection(FakeConnection):
 
 async def test_a_look_at_very_many_takes_turns() -> None:
     held, count = HeldBytes(asyncio.get_running_loop()), LOOKED_AT_IN_TURN_MAX + 5
-    connections = [LookedAtConnection(held, str(index)) for index in range(count)]
+    connections: list[FakeConnection] = [LookedAtConnection(held, str(index)) for index in range(count)]
     await asyncio.sleep(0)
     LookedAtConnection.looks, LookedAtConnection.after_first_turn = 0, []
     await looks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from magnetar.core.limits import KIB, MIB
@@ -54,10 +55,10 @@ class Deaf:
     def data_received(self, data: bytes) -> None:
         pass
 
-    def writable_changed(self, *, writable: bool) -> None:
+    def writable_changed(self, writable: bool) -> None:
         pass
 
-    def connection_lost(self, error: BaseException | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         pass
 
 
@@ -190,7 +191,7 @@ async def test_large_answers_to_newcomers_are_made_at_a_pace(held: HeldBytes) ->
     press(held)
     await asyncio.sleep(0)
     await asyncio.gather(*(ask() for _ in range(10)))
-    paces = [later - earlier for earlier, later in zip(answered[1:-1], answered[2:], strict=True)]
+    paces = [later - earlier for earlier, later in pairwise(answered[1:])]
     assert min(paces) >= 0.99 * NEWCOMER_PACE_SECONDS
 
 

@@ -12,7 +12,8 @@ new_event_loop = VirtualTimeLoop
 
 
 async def test_one_goes_on_at_each_pace() -> None:
-    queue, gone = PacedQueue(asyncio.get_running_loop(), lambda: 1.0), []
+    queue = PacedQueue(asyncio.get_running_loop(), lambda: 1.0)
+    gone: list[str] = []
     for key in "abc":
         queue.wait(key, partial(gone.append, key))
     assert "a" in queue
@@ -23,16 +24,18 @@ async def test_one_goes_on_at_each_pace() -> None:
 
 
 async def test_without_a_pace_many_go_on_in_a_turn_and_not_all() -> None:
-    queue, gone = PacedQueue(asyncio.get_running_loop(), lambda: 0.0), []
-    for key in range(2 * GO_ON_IN_TURN_MAX + 1):
-        queue.wait(key, partial(gone.append, key))
+    queue = PacedQueue(asyncio.get_running_loop(), lambda: 0.0)
+    gone: list[int] = []
+    for number in range(2 * GO_ON_IN_TURN_MAX + 1):
+        queue.wait(number, partial(gone.append, number))
     for count in (GO_ON_IN_TURN_MAX, 2 * GO_ON_IN_TURN_MAX, 2 * GO_ON_IN_TURN_MAX + 1):
         await asyncio.sleep(0)
         assert gone == list(range(count))
 
 
 async def test_a_key_waits_once_and_is_forgotten() -> None:
-    queue, gone = PacedQueue(asyncio.get_running_loop(), lambda: 1.0), []
+    queue = PacedQueue(asyncio.get_running_loop(), lambda: 1.0)
+    gone: list[str] = []
     queue.wait("a", partial(gone.append, "first"))
     queue.wait("a", partial(gone.append, "second"))
     queue.wait("b", partial(gone.append, "b"))
@@ -47,9 +50,15 @@ async def test_a_key_waits_once_and_is_forgotten() -> None:
 
 async def test_one_that_fails_holds_up_nobody() -> None:
     loop = asyncio.get_running_loop()
-    queue, gone, failed = PacedQueue(loop, lambda: 1.0), [], []
+    queue = PacedQueue(loop, lambda: 1.0)
+    gone: list[str] = []
+    failed: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
-    queue.wait("a", partial(int, "no number"))
+
+    def fail() -> None:
+        raise ValueError
+
+    queue.wait("a", fail)
     queue.wait("b", partial(gone.append, "b"))
     await asyncio.sleep(3.0)
     assert gone == ["b"]
