@@ -49,7 +49,8 @@ NEWCOMER_BYTES: Final = 512 * KIB
 """A peer that has not moved more than this is a newcomer: nothing tells it from thousands that only come to be held."""
 
 UNANSWERED_BYTES: Final = 8 * MIB
-"""The same for large answers: the buffers of both sockets may have taken so much of which the peer has read nothing."""
+"""A peer that has not moved more than this may have read nothing of what it was answered: the buffers of both sockets
+take some megabytes."""
 
 NEWCOMER_PACE_SECONDS: Final = 0.016
 """From one newcomer that brings more to the next one, and likewise for large answers, while much is held: sixty reads
