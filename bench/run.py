@@ -21,6 +21,7 @@ import os
 import platform
 import shutil
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from e2e.server import ApacheStandalone, MagnetarStandalone, StandaloneProcess
 RESULTS = Path(__file__).parent / "results"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "performance.md"
+PAGE_COLUMNS = 118
 OURS, REFERENCE = "magnetar", "apache-lean"
 FIRST_MESSAGE_TIMEOUT_S = 120.0
 # A server that is starting refuses the first attempts; the client would report each.
@@ -255,15 +257,15 @@ def write(rounds: list[Results], plan: Plan, console: Console) -> None:
     (RESULTS / "latest.json").write_text(json.dumps(taken, indent=2) + "\n")
     (RESULTS / "latest.md").write_text(report.markdown(columns, body, f"Side by side ({title})"))
     if plan.in_page:
-        into_pages(results, rounds, plan, f"{day}; {title}.\n\n")
+        into_pages(results, rounds, plan, f"{day}; {title}.")
 
 
 def into_pages(results: Results, rounds: list[Results], plan: Plan, text: str) -> None:
     """All rows go to the page about performance; those with a goal to the README. `text` comes before the tables."""
-    columns = report.header(results, OURS, REFERENCE)
+    columns, text = report.header(results, OURS, REFERENCE), textwrap.fill(text, PAGE_COLUMNS)
     for page, shown in ((README, [row for row in metrics(plan) if row.goal is not None]), (PAGE, metrics(plan))):
         body = report.rows(results, shown, OURS, REFERENCE, report.ranges(rounds))
-        page.write_text(with_table(page.read_text(), "bench", text + report.markdown_table(columns, body)))
+        page.write_text(with_table(page.read_text(), "bench", f"{text}\n\n{report.markdown_table(columns, body)}"))
 
 
 def parse() -> Plan:
