@@ -133,7 +133,8 @@ def the_next_entry_is_told() -> list[Patch]:
 
 def failed_deletions_are_followed() -> list[Patch]:
     """A shadow that could not be deleted is followed on, by an object that nobody has any more."""
-    delete_right, abandon_right = original(ShadowLedger, "delete"), original(ShadowLedger, "abandon")
+    delete_right = original(ShadowLedger, "delete")
+    abandon_right, close_right = original(ShadowLedger, "abandon"), original(ShadowLedger, "close")
     begun: set[ShadowLedger] = set()
 
     async def delete(self: ShadowLedger) -> None:
@@ -144,7 +145,11 @@ def failed_deletions_are_followed() -> list[Patch]:
         if self not in begun:
             await abandon_right(self)
 
-    return [(ShadowLedger, "delete", delete), (ShadowLedger, "abandon", abandon)]
+    async def close(self: ShadowLedger) -> None:
+        if self not in begun:
+            await close_right(self)
+
+    return [(ShadowLedger, "delete", delete), (ShadowLedger, "abandon", abandon), (ShadowLedger, "close", close)]
 
 
 def _of_followers(*names: str) -> dict[str, Mistake]:
