@@ -49,7 +49,7 @@ class Numbers:
     half: int = 1_000
     seconds: float = 20.0
     floor_ms: float = 8.0
-    """A 99th percentile that is good however quick the client was alone: 2 ms on a quiet machine, and 5 to 6 ms beside
+    """A 99th percentile that is good however quick the client was alone: 2 ms on a quiet machine, and 5 to 8 ms beside
     these."""
 
     @property
