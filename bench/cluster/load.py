@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from bench.generators import GRACE_S, build, warmup_s, watch
 from e2e import processes
 
+BACKLOG_S = 300.0
+"""At most so long a backlog is made and consumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -34,31 +37,25 @@ class Seen:
     failed: int
     publish_p50_ms: float
     publish_p99_ms: float
+    end_to_end_p50_ms: float
     end_to_end_p99_ms: float
     cpu_s: Mapping[str, float]
 
 
-def run(load: Load, service_url: str, topic: str, window_s: float, parts: Mapping[str, list[int]]) -> Seen:
-    """`parts` names process ids. Raises Broken."""
+def run(
+    load: Load, service_url: str, topic: str, window_s: float, parts: Mapping[str, list[int]], consume_url: str = ""
+) -> Seen:
+    """`parts` names process ids; `consume_url`: consumers are elsewhere, for example at another cluster. Raises Broken.
+
+    Of a backlog the window is as long as consuming takes."""
     marks: list[dict[str, float]] = []
 
     def mark() -> float:
         marks.append({name: processes.cpu_seconds(pids) for name, pids in parts.items()})
         return 0.0
 
-    command = [
-        str(build()),
-        f"-url={service_url}",
-        f"-topic={topic}",
-        f"-topics={load.topics}",
-        f"-size={load.size_bytes}",
-        f"-batched={str(load.batched).lower()}",
-        f"-rate={load.rate}",
-        f"-backlog={load.backlog}",
-        f"-window={window_s}s",
-        f"-warmup={warmup_s(window_s)}s",
-    ]
-    lines, _ = watch(command, mark, window_s + GRACE_S + (300 if load.backlog else 0))
+    command = [*_command(load, service_url, topic, window_s), f"-consume-url={consume_url}"]
+    lines, _ = watch(command, mark, window_s + GRACE_S + (BACKLOG_S if load.backlog else 0))
     found = json.loads(lines[-1])
     # What a backlog is made of was published before the window.
     published = 0 if load.backlog else found["published"]
@@ -71,6 +68,27 @@ def run(load: Load, service_url: str, topic: str, window_s: float, parts: Mappin
         failed=found["failed"],
         publish_p50_ms=found["publish"]["p50_ms"],
         publish_p99_ms=found["publish"]["p99_ms"],
+        end_to_end_p50_ms=found["end_to_end"]["p50_ms"],
         end_to_end_p99_ms=found["end_to_end"]["p99_ms"],
         cpu_s={name: after[name] - before[name] for name in parts},
     )
+
+
+def fill(load: Load, service_url: str, topic: str) -> None:
+    """Publish the load's backlog, and leave it to a subscription without consumers. Raises Broken."""
+    watch([*_command(load, service_url, topic, 0.0), "-drain=1ms"], lambda: 0.0, GRACE_S + BACKLOG_S)
+
+
+def _command(load: Load, service_url: str, topic: str, window_s: float) -> list[str]:
+    return [
+        str(build()),
+        f"-url={service_url}",
+        f"-topic={topic}",
+        f"-topics={load.topics}",
+        f"-size={load.size_bytes}",
+        f"-batched={str(load.batched).lower()}",
+        f"-rate={load.rate}",
+        f"-backlog={load.backlog}",
+        f"-window={window_s}s",
+        f"-warmup={warmup_s(window_s)}s",
+    ]

@@ -1,9 +1,9 @@
 """Our cluster beside Apache's: `python -m bench.cluster.run [--quick] [--only NAME] [--rounds N]`.
 
-Unloads and crashes as a stock client feels them, proxies, lookups, one broker and three. Sides and ways in are measured
-one after the other in one run, on fresh data, under the same client and the same durability: what is compared was taken
-within minutes. Tables go to the terminal, to bench/results as JSON and into docs/cluster-benchmarks.md (`--no-page`:
-not there).
+Unloads and crashes as a stock client feels them, proxies, lookups, one broker and three, replication.
+Sides and ways in are measured one after the other in one run, on fresh data, under the same client and the same
+durability: what is compared was taken within minutes. Tables go to the terminal, to bench/results as JSON and into
+docs/cluster-benchmarks.md (`--no-page`: not there).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import report
-from bench.cluster import brokers, lookups, moves, page, proxies
+from bench.cluster import brokers, lookups, moves, page, proxies, replication
 from bench.cluster.group import FULL, QUICK, Group, Plan
 from e2e import processes
 
-GROUPS = {group.name: group for group in (moves.GROUP, proxies.GROUP, lookups.GROUP, brokers.GROUP)}
+_ALL = (moves.GROUP, proxies.GROUP, lookups.GROUP, brokers.GROUP, replication.GROUP)
+GROUPS = {group.name: group for group in _ALL}
 # The run before leaves some of its own load in the one-minute average; others' work shows above this.
 QUIET_LOAD = 2.5
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import urllib.error
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -140,26 +140,40 @@ class OurSide:
         return [pid for part in (*self.cluster.bookies, *self.cluster.brokers) for pid in part.pids]
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many of each, the cluster's name, and what the brokers of both sides have beside `STEADY`."""
+
+    brokers: int = 1
+    bookies: int = 1
+    cluster: str = "local"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
 class ApacheSide:
     """Apache's bookies and brokers over a ZooKeeper."""
 
     name = REFERENCE
 
-    def __init__(self, folder: Path, brokers: int, bookies: int) -> None:
+    def __init__(self, folder: Path, shape: Shape) -> None:
         self._folder = folder
+        self._cluster = shape.cluster
         self._zookeeper = ZookeeperServer(folder / "zookeeper")
         uri = f"metadata-store:zk:{self._zookeeper.address}"
-        self.bookies = [MeasuredApacheBookie(folder / f"bookie-{n}", uri, {}) for n in range(bookies)]
-        replicas = min(3, bookies)
+        self.bookies = [MeasuredApacheBookie(folder / f"bookie-{n}", uri, {}) for n in range(shape.bookies)]
+        replicas = min(3, shape.bookies)
         settings = {
             **STEADY,
+            "clusterName": shape.cluster,
             "loadBalancerEnabled": "true",
             "managedLedgerCacheSizeMB": "128",
             "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
+            **shape.settings,
         }
         quorums = (replicas, replicas, max(1, replicas - 1))
         self.brokers: list[LeanApacheBroker] = [
-            LeanApacheBroker(folder / f"broker-{n}", self._zookeeper.address, quorums, settings) for n in range(brokers)
+            LeanApacheBroker(folder / f"broker-{n}", self._zookeeper.address, quorums, settings)
+            for n in range(shape.brokers)
         ]
 
     @property
@@ -168,7 +182,7 @@ class ApacheSide:
 
     def start(self) -> None:
         self._zookeeper.start()
-        initialize_cluster(self._zookeeper.address, "interchange", self._folder / "logs")
+        initialize_cluster(self._zookeeper.address, self._cluster, self._folder / "logs")
         start_all(self.bookies)
         start_all(self.brokers)
 
@@ -178,24 +192,16 @@ class ApacheSide:
         self._zookeeper.kill()
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many of each."""
-
-    brokers: int = 1
-    bookies: int = 1
-
-
 @contextlib.contextmanager
 def running(name: str, folder: Path, shape: Shape) -> Iterator[Side]:
     """A started cluster of one side, gone afterwards."""
     if name == OURS:
         size = Size(bookies=shape.bookies, brokers=shape.brokers, proxies=0)
-        with LocalCluster(folder, size, broker_settings=STEADY) as cluster:
+        with LocalCluster(folder, size, name=shape.cluster, broker_settings={**STEADY, **shape.settings}) as cluster:
             cluster.start()
             yield OurSide(cluster)
         return
-    side = ApacheSide(folder, shape.brokers, shape.bookies)
+    side = ApacheSide(folder, shape)
     try:
         side.start()
         yield side

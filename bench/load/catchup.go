@@ -86,6 +86,6 @@ func (load *load) behind() {
 func (load *load) newConsumer(subscription int) pulsar.Consumer {
 	client := load.consuming
 	defer func() { load.consuming = client }()
-	load.consuming = newClient()
+	load.consuming = newClient(*consumeURL)
 	return load.consumer(0, subscription)
 }

@@ -25,6 +25,7 @@ import (
 
 var (
 	serviceURL = flag.String("url", "pulsar://127.0.0.1:6650", "service URL")
+	consumeURL = flag.String("consume-url", "", "service URL of consumers, where it is another one")
 	topic      = flag.String("topic", "persistent://public/default/load", "topic, or its prefix when there are several")
 	topics     = flag.Int("topics", 1, "number of topics, each with a producer and a consumer")
 	size       = flag.Int("size", 1024, "payload bytes, at least 8")
@@ -98,10 +99,10 @@ func must(err error) {
 	}
 }
 
-func newClient() pulsar.Client {
+func newClient(url string) pulsar.Client {
 	logger := logrus.New()
 	logger.SetLevel(logrus.ErrorLevel)
-	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: *serviceURL, Logger: log.NewLoggerWithLogrus(logger)})
+	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: log.NewLoggerWithLogrus(logger)})
 	must(err)
 	return client
 }
@@ -239,7 +240,10 @@ func (load *load) empty() {
 
 func main() {
 	flag.Parse()
-	load := &load{publishing: newClient(), consuming: newClient()}
+	if *consumeURL == "" {
+		*consumeURL = *serviceURL
+	}
+	load := &load{publishing: newClient(*serviceURL), consuming: newClient(*consumeURL)}
 	switch {
 	case *behindBy > 0:
 		load.behind()
