@@ -70,9 +70,11 @@ class StagedProducer:
 
     def answer(self, count: int) -> None:
         """Receipts for the first so many that have none."""
-        for position in list(self.waiting)[:count]:
+        stored = list(self.waiting)[:count]
+        for position in stored:
             del self.waiting[position]
-            self._receiver.relayed(position)
+        if stored:
+            self._receiver.relayed(stored)
 
     def lose(self, error: MagnetarError) -> None:
         """The connection ends; nobody knows what of the rest is stored."""

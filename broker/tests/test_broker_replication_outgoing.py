@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker import replicator_names as names
-from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, Skipped
+from magnetar.broker.replication.outgoing import Outgoing, Skipped
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.testing.sessions import message
+from magnetar.client.unanswered import RelayedEntry
 from magnetar.core.errors import Misuse
+from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import checksum_ok, full_metadata, metadata_bounds
@@ -20,7 +22,7 @@ AT = (12, 34)
 OUTGOING = Outgoing("east", "west")
 
 
-def decide(data: bytes, **changes: object) -> EntryToSend | Skipped | bytes:
+def decide(data: bytes, **changes: object) -> RelayedEntry | Skipped | bytes:
     given: dict[str, object] = {"now_ms": 10_000, "ttl_seconds": 0, "aborted": (), "schemas": {}}
     return OUTGOING.decide(data, AT, **{**given, **changes})  # type: ignore[arg-type]
 
@@ -62,7 +64,7 @@ def test_markers_of_the_remote_are_told_apart_by_type_and_by_cluster() -> None:
     for marker_type in (10, 11, 13):
         assert decide(message(marker_type=marker_type, replicated_from="west")) is Skipped.REMOTE_MARKER
         assert decide(message(marker_type=marker_type, replicated_from="north")) is Skipped.REPLICATED
-        assert isinstance(decide(message(marker_type=marker_type)), EntryToSend)
+        assert isinstance(decide(message(marker_type=marker_type)), RelayedEntry)
     # A snapshot is of its own cluster alone, and is not sent; one that came all the same means nothing here.
     assert decide(message(marker_type=12, replicated_from="west")) is Skipped.REPLICATED
     assert decide(message(marker_type=12, replicate_to=["east"])) is Skipped.ADDRESSED
@@ -73,14 +75,14 @@ def test_what_is_for_the_remote_is_sent() -> None:
         message(replicate_to=["north", "west"]),
         message(txnid_most_bits=1, txnid_least_bits=3),
     ):
-        assert isinstance(decide(data, ttl_seconds=8, aborted={(1, 2)}, now_ms=9), EntryToSend)
+        assert isinstance(decide(data, ttl_seconds=8, aborted={(1, 2)}, now_ms=9), RelayedEntry)
 
 
 def test_a_schema_that_the_remote_lacks_is_asked_for_first() -> None:
     data = message(schema_version=b"\0\0\0\0\0\0\0\1")
     assert decide(data) == b"\0\0\0\0\0\0\0\1"
     sent = decide(data, schemas={b"\0\0\0\0\0\0\0\1": b"\0\0\0\0\0\0\0\7"})
-    assert isinstance(sent, EntryToSend)
+    assert isinstance(sent, RelayedEntry)
     assert full_metadata(sent.message).schema_version == b"\0\0\0\0\0\0\0\7"
 
 
@@ -88,21 +90,21 @@ def test_an_old_source_position_is_replaced() -> None:
     sent = decide(
         message(properties=[pb.KeyValue(key=SOURCE_POSITION_PROPERTY, value="1:1"), pb.KeyValue(key="a", value="b")])
     )
-    assert isinstance(sent, EntryToSend)
+    assert isinstance(sent, RelayedEntry)
     pairs = [(pair.key, pair.value) for pair in full_metadata(sent.message).properties]
     assert pairs == [("a", "b"), (SOURCE_POSITION_PROPERTY, "12:34")]
 
 
 def test_what_send_says_is_the_originals() -> None:
     sent = decide(message(sequence_id=2**64 - 1, num_messages_in_batch=3, chunk_id=0, marker_type=10))
-    assert isinstance(sent, EntryToSend)
+    assert isinstance(sent, RelayedEntry)
     assert (sent.sequence_id, sent.num_messages, sent.chunked, sent.marker) == (-1, 3, True, True)
 
 
 def test_a_marker_of_type_0_is_one_and_a_chunk_of_number_minus_1_is_none() -> None:
     """As Apache's: the type need only be there, and the number be none below 0."""
     sent = decide(message(marker_type=0, chunk_id=-1))
-    assert isinstance(sent, EntryToSend)
+    assert isinstance(sent, RelayedEntry)
     assert (sent.chunked, sent.marker) == (False, True)
 
 
@@ -143,7 +145,7 @@ def test_rewritten_metadata_is_what_protobuf_makes(
         head = pb.BrokerEntryMetadata(broker_timestamp=1, index=2).SerializeToString()
         data = b"\x0e\x02" + len(head).to_bytes(4, "big") + head + data
     sent = decide(data, schemas={b"local": b"remote"})
-    assert isinstance(sent, EntryToSend)
+    assert isinstance(sent, RelayedEntry)
     wanted = pb.MessageMetadata.FromString(metadata.SerializeToString())
     wanted.replicated_from = "east"
     wanted.properties.add(key=SOURCE_POSITION_PROPERTY, value="12:34")
@@ -154,3 +156,13 @@ def test_rewritten_metadata_is_what_protobuf_makes(
     assert full_metadata(sent.message) == wanted
     assert sent.message[metadata_bounds(sent.message)[1] :] == payload
     assert checksum_ok(sent.message, 0, len(sent.message))
+
+
+def test_a_run_ends_at_the_first_entry_that_is_not_simply_sent() -> None:
+    contents = [message(), message(), message(replicated_from="north"), message(), message(schema_version=b"v")]
+    entries = [Entry(3, number, data) for number, data in enumerate(contents)]
+    sent: list[RelayedEntry] = []
+    assert OUTGOING.decide_run(entries, 0, 10_000, 0, (), {}, sent) == (2, Skipped.REPLICATED)
+    assert OUTGOING.decide_run(entries, 3, 10_000, 0, (), {}, sent) == (4, b"v")
+    assert OUTGOING.decide_run(entries, 4, 10_000, 0, (), {b"v": b"w"}, sent) == (5, None)
+    assert [one.position for one in sent] == [(3, 0), (3, 1), (3, 3), (3, 4)]

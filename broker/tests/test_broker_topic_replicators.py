@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from magnetar.broker.policies.model import EffectivePolicies
-from magnetar.broker.replication.outgoing import EntryToSend, ShadowOutgoing, Skipped
+from magnetar.broker.replication.outgoing import ShadowOutgoing, Skipped
 from magnetar.broker.replication.shadow_replicators import ShadowReplicators
 from magnetar.broker.replication.states import ReplicatorState
 from magnetar.broker.replication.topic_replicators import is_replicated
 from magnetar.broker.settings.broker import BrokerSettings, DispatchSettings
 from magnetar.broker.settings.policies import PolicySettings
+from magnetar.client.unanswered import RelayedEntry
 from magnetar.core.errors import Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
@@ -168,10 +169,10 @@ def test_a_shadow_is_told_of_all_but_what_is_expired() -> None:
     for fields in ({}, {"replicated_from": "west"}, {"replicate_to": ["north"]}, {"marker_type": 21}):
         data = stored_message(publish_time=10_000, **fields)
         found = outgoing.decide(data, (1, 2), 20_000, 10, (), {})
-        assert isinstance(found, EntryToSend)
+        assert isinstance(found, RelayedEntry)
         assert found.shadowed
         assert outgoing.decide(data, (1, 2), 20_001, 10, (), {}) is Skipped.EXPIRED
-        assert isinstance(outgoing.decide(data, (1, 2), 20_001, 0, (), {}), EntryToSend)
+        assert isinstance(outgoing.decide(data, (1, 2), 20_001, 0, (), {}), RelayedEntry)
     assert outgoing.decide(b"nothing", (1, 2), 0, 0, (), {}) is Skipped.UNREADABLE
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from magnetar.client.relay import MARKER_RECEIPT, RelayProducer
+from magnetar.client.relay import RelayProducer
+from magnetar.client.unanswered import MARKER_RECEIPT, RelayedEntry
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import Position, unsigned64
+from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.command import encode_relayed_send
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.send_receipts import Receipt
 
 
-@dataclass
-class Relayed:
-    position: Position
-    sequence_id: int
-    marker: bool = False
-    message: bytes = b"four"
-    num_messages: int = 1
-    publish_time_ms: int = 0
-    chunked: bool = False
-    shadowed: bool = False
+def relayed(position: Position, sequence_id: int, *, marker: bool = False) -> RelayedEntry:
+    return RelayedEntry(position, b"four", sequence_id, marker=marker)
 
 
 class Heard:
@@ -32,8 +26,8 @@ class Heard:
         self.positions: list[Position] = []
         self.errors: list[MagnetarError] = []
 
-    def relayed(self, position: Position) -> None:
-        self.positions.append(position)
+    def relayed(self, positions: list[Position]) -> None:
+        self.positions += positions
 
     def relay_ended(self, error: MagnetarError) -> None:
         self.errors.append(error)
@@ -61,29 +55,29 @@ def attached(*, by_position: bool) -> tuple[RelayProducer, Heard]:
     heard = Heard()
     producer = RelayProducer(cast(Any, None), TopicName.parse("t"), "pulsar.repl.a-->b", heard)
     producer._connection = cast(Any, Wire())
-    producer.by_position = by_position
+    producer._unanswered.by_position = by_position
     return producer, heard
 
 
-def receipt(first: int, second: int = -1) -> pb.CommandSendReceipt:
-    return pb.CommandSendReceipt(sequence_id=unsigned64(first), highest_sequence_id=unsigned64(second))
+def receipt(first: int, second: int = -1) -> list[Receipt]:
+    return [Receipt(0, first, second)]
 
 
 def test_receipts_by_position_may_come_in_any_order() -> None:
     producer, heard = attached(by_position=True)
-    producer.send([Relayed((1, 0), 7), Relayed((1, 1), 7)])
-    producer.receipt(receipt(1, 1))
+    producer.send([relayed((1, 0), 7), relayed((1, 1), 7)])
+    producer.receipts(receipt(1, 1))
     assert producer.unanswered_bytes == 4
-    producer.receipt(receipt(1, 0))
-    producer.receipt(receipt(9, 9))
+    producer.receipts(receipt(1, 0))
+    producer.receipts(receipt(9, 9))
     assert heard.positions == [(1, 1), (1, 0)]
     assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
 
 
 def test_the_receipt_of_a_marker_names_its_sequence_id() -> None:
     producer, heard = attached(by_position=True)
-    producer.send([Relayed((1, 0), 0), Relayed((1, 1), 0, marker=True)])
-    producer.receipt(receipt(0, MARKER_RECEIPT))
+    producer.send([relayed((1, 0), 0), relayed((1, 1), 0, marker=True)])
+    producer.receipts(receipt(0, MARKER_RECEIPT))
     assert heard.positions == [(1, 1)]
 
 
@@ -91,40 +85,40 @@ def test_the_receipt_of_a_marker_names_its_sequence_id() -> None:
 def test_a_marker_that_is_named_by_position_holds_no_other_one_up(order: list[str]) -> None:
     """The other side has receipts of their own for the markers that it knows. Clients may write other ones."""
     producer, heard = attached(by_position=True)
-    producer.send([Relayed((1, entry_id), 0, marker=True) for entry_id in range(3)])
+    producer.send([relayed((1, entry_id), 0, marker=True) for entry_id in range(3)])
     for kind in order:
-        producer.receipt(receipt(1, 0) if kind == "position" else receipt(0, MARKER_RECEIPT))
+        producer.receipts(receipt(1, 0) if kind == "position" else receipt(0, MARKER_RECEIPT))
     assert sorted(heard.positions) == [(1, 0), (1, 1), (1, 2)]
     assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
-    producer.send([Relayed((1, 3), 0, marker=True)])
-    producer.receipt(receipt(0, MARKER_RECEIPT))
+    producer.send([relayed((1, 3), 0, marker=True)])
+    producer.receipts(receipt(0, MARKER_RECEIPT))
     assert heard.positions[-1] == (1, 3)
 
 
 def test_a_receipt_that_overtakes_is_not_taken_for_another_producers() -> None:
     """Without positions: also when entries of a third one come in between, and when the first receipt is the last."""
     producer, heard = attached(by_position=False)
-    producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5)])
-    producer.receipt(receipt(5))
-    producer.send([Relayed((1, 2), 5)])
-    producer.receipt(receipt(5))
+    producer.send([relayed((1, 0), 5), relayed((1, 1), 5)])
+    producer.receipts(receipt(5))
+    producer.send([relayed((1, 2), 5)])
+    producer.receipts(receipt(5))
     assert heard.positions == []
-    producer.receipt(receipt(5))
+    producer.receipts(receipt(5))
     assert heard.positions == [(1, 0), (1, 1), (1, 2)]
-    producer.send([Relayed((1, 3), 5)])
-    producer.receipt(receipt(5))
+    producer.send([relayed((1, 3), 5)])
+    producer.receipts(receipt(5))
     assert heard.positions[-1] == (1, 3)
 
 
 def test_of_entries_with_one_sequence_id_none_counts_as_stored_before_all_have_receipts() -> None:
     """Of two producers: the second one's may be a duplicate, which is answered first."""
     producer, heard = attached(by_position=False)
-    producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5), Relayed((1, 2), 3)])
-    producer.receipt(receipt(5))
+    producer.send([relayed((1, 0), 5), relayed((1, 1), 5), relayed((1, 2), 3)])
+    producer.receipts(receipt(5))
     assert heard.positions == []
-    producer.receipt(receipt(3))
+    producer.receipts(receipt(3))
     assert heard.positions == [(1, 2)]
-    producer.receipt(receipt(5))
+    producer.receipts(receipt(5))
     assert heard.positions == [(1, 2), (1, 0), (1, 1)]
     assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
 
@@ -132,35 +126,48 @@ def test_of_entries_with_one_sequence_id_none_counts_as_stored_before_all_have_r
 def test_a_sequence_id_that_is_used_again_begins_anew() -> None:
     producer, heard = attached(by_position=False)
     for entry_id in range(3):
-        producer.send([Relayed((1, entry_id), 5)])
-        producer.receipt(receipt(5))
-        producer.receipt(receipt(5))
+        producer.send([relayed((1, entry_id), 5)])
+        producer.receipts(receipt(5))
+        producer.receipts(receipt(5))
     assert heard.positions == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_who_closes_when_it_hears_of_one_hears_of_no_other() -> None:
+def test_who_closes_when_it_hears_of_entries_hears_of_no_others() -> None:
     producer, heard = attached(by_position=False)
-    producer.send([Relayed((1, 0), 5), Relayed((1, 1), 5)])
+    producer.send([relayed((1, 0), 5), relayed((1, 1), 5), relayed((1, 2), 6)])
 
-    def closing(position: Position) -> None:
-        heard.positions.append(position)
+    def closing(positions: list[Position]) -> None:
+        heard.positions += positions
         producer._end(PulsarError(ServerError.PERSISTENCE_ERROR, "staged"))
 
     heard.relayed = closing  # type: ignore[method-assign]
-    for _ in range(2):
-        producer.receipt(receipt(5))
-    assert heard.positions == [(1, 0)]
+    for sequence_id in (5, 5, 6):
+        producer.receipts(receipt(sequence_id))
+    assert heard.positions == [(1, 0), (1, 1)]
     assert producer.unanswered_bytes == 0
+
+
+def test_receipts_that_come_together_are_told_together() -> None:
+    producer, heard = attached(by_position=True)
+    told: list[list[Position]] = []
+    heard.relayed = told.append  # type: ignore[method-assign]
+    producer.send([relayed((1, entry_id), 0, marker=entry_id == 2) for entry_id in range(4)])
+    producer.receipts([*receipt(1, 0), *receipt(0, MARKER_RECEIPT), *receipt(9, 9), *receipt(1, 3)])
+    assert told == [[(1, 0), (1, 2), (1, 3)]]
+    producer.receipts(receipt(1, 0))
+    assert len(told) == 1
+    assert producer.oldest is not None
+    assert producer.oldest.position == (1, 1)
 
 
 def test_an_entry_that_is_refused_ends_the_producer_once() -> None:
     producer, heard = attached(by_position=True)
     wire = cast(Wire, producer._connection)
-    producer.send([Relayed((1, 0), 5)])
+    producer.send([relayed((1, 0), 5)])
     producer.send_failed(5, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
     assert wire.frames[1:] == [requests.close_producer(0, 0)]
     producer.detached("")
-    producer.receipt(receipt(1, 0))
+    producer.receipts(receipt(1, 0))
     assert (len(heard.errors), heard.positions, producer.unanswered) == (1, [], 0)
 
 
@@ -175,7 +182,7 @@ async def test_who_is_not_connected_closes_without_a_word() -> None:
 
 @pytest.mark.parametrize(("chunked", "marker"), [(False, False), (True, False), (False, True)])
 def test_send_says_what_protobuf_would(*, chunked: bool, marker: bool) -> None:
-    frame = requests.relay_send(3, -1, b"m", 2, chunked=chunked, marker=marker)
+    frame = encode_relayed_send(3, -1, b"m", 2, chunked=chunked, marker=marker)
     size = int.from_bytes(frame[4:8], "big")
     command = pb.BaseCommand.FromString(frame[8 : 8 + size]).send
     said = (command.producer_id, command.sequence_id, command.num_messages, command.is_chunk, command.marker)
@@ -184,7 +191,7 @@ def test_send_says_what_protobuf_would(*, chunked: bool, marker: bool) -> None:
 
 
 def test_a_shadow_is_told_where_the_message_stands_as_protobuf_would() -> None:
-    frame = requests.relay_send(3, 5, b"m", 1, chunked=False, marker=False, message_id=(2**40, 300))
+    frame = encode_relayed_send(3, 5, b"m", 1, chunked=False, marker=False, message_id=(2**40, 300))
     size = int.from_bytes(frame[4:8], "big")
     command = pb.BaseCommand.FromString(frame[8 : 8 + size]).send
     assert command.message_id == pb.MessageIdData(ledgerId=2**40, entryId=300)

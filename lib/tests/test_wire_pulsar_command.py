@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from hypothesis import example, given
 from hypothesis import strategies as st
 from magnetar.core.ids import signed64, unsigned64
-from magnetar.wire.pulsar import command
+from magnetar.wire.pulsar import command, send_receipts
 from magnetar.wire.pulsar.errors import BadCommand
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.varint import read_varint, varint, varint_signed
@@ -231,7 +231,7 @@ def receipt(producer_id: int, sequence_id: int, highest: int, ledger_id: int, en
 
 @given(U64, U64, U64, st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1))
 def test_one_receipt(producer_id: int, sequence_id: int, highest: int, ledger_id: int, entry_id: int) -> None:
-    data = command.encode_send_receipt(producer_id, sequence_id, highest, ledger_id, entry_id)
+    data = send_receipts.encode_send_receipt(producer_id, sequence_id, highest, ledger_id, entry_id)
     expected = receipt(producer_id, sequence_id, highest, ledger_id, entry_id)
     assert split_frames(data) == [expected]
     assert data[8:] == expected.SerializeToString()
@@ -241,9 +241,9 @@ def test_one_receipt(producer_id: int, sequence_id: int, highest: int, ledger_id
 @example(1, 2, 126, [(126, 0), (127, 0), (128, 0), (129, 16383), (2**14, 2**14)])
 def test_many_receipts(producer_id: int, ledger_id: int, first: int, ids: list[tuple[int, int]]) -> None:
     sequence_ids, highest = [one[0] for one in ids], [one[1] for one in ids]
-    data = command.encode_send_receipts(producer_id, ledger_id, first, sequence_ids, highest)
+    data = send_receipts.encode_send_receipts(producer_id, ledger_id, first, sequence_ids, highest)
     singles = [
-        command.encode_send_receipt(producer_id, sequence, high, ledger_id, first + index)
+        send_receipts.encode_send_receipt(producer_id, sequence, high, ledger_id, first + index)
         for index, (sequence, high) in enumerate(ids)
     ]
     assert data == b"".join(singles)

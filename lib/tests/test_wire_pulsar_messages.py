@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
-from magnetar.wire.pulsar import command, messages
+from magnetar.wire.pulsar import command, messages, send_receipts
 from magnetar.wire.pulsar.errors import BadCommand, PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -36,9 +36,12 @@ SAME_FRAMES = {
         messages.producer_success(7, "p", last_sequence_id=5, topic_epoch=3, ready=False),
         "000000160000001208118a010d08071201701805220028033000",
     ),
-    "send_receipt": (command.encode_send_receipt(1, 2, 3, 4, 5), "000000140000001008073a0c080110021a04080410052003"),
+    "send_receipt": (
+        send_receipts.encode_send_receipt(1, 2, 3, 4, 5),
+        "000000140000001008073a0c080110021a04080410052003",
+    ),
     "send_receipt, duplicate": (
-        command.encode_send_receipt(1, 2, 3, -1, -1),
+        send_receipts.encode_send_receipt(1, 2, 3, -1, -1),
         "000000260000002208073a1e080110021a1608ffffffffffffffffff0110ffffffffffffffffff012003",
     ),
     "send_error": (

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from typing import Final
 
 from magnetar.broker.replication import outgoing
-from magnetar.broker.replication.outgoing import EntryLook, EntryToSend, Skipped
+from magnetar.broker.replication.outgoing import EntryLook, Skipped
 from magnetar.broker.replication.remote_link import RemoteLink
 from magnetar.broker.replication.replicator import Replicator
 from magnetar.broker.replication.topic_replicators import TopicReplicators
 from magnetar.broker.source_position import SourcePositions
-from magnetar.client.relay import RelayProducer
+from magnetar.client.unanswered import RelayedEntry, Unanswered
 from magnetar.core.errors import MagnetarError
-from magnetar.core.ids import Position, signed64
-from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandSendReceipt
+from magnetar.core.ids import Position
+from magnetar.wire.pulsar.send_receipts import Receipt
 
 from e2e.simulation.planting import Mistake, Patch, original
 
@@ -34,17 +34,16 @@ def unconfirmed_is_passed_over() -> list[Patch]:
 def receipts_are_for_all_of_a_sequence_id() -> list[Patch]:
     """A receipt counts for each entry that has the same sequence id, whoever has sent it."""
 
-    def receipt(self: RelayProducer, told: CommandSendReceipt) -> None:
-        place = signed64(told.sequence_id), signed64(told.highest_sequence_id)
-        named = self._unanswered.get(place)
-        for entry in [] if named is None else list(self._unanswered.values()):
-            if named is not None and entry.sequence_id == named.sequence_id:
-                del self._unanswered[entry.position]
-                self._bytes -= len(entry.message)
-                if self._receiver is not None:
-                    self._receiver.relayed(entry.position)
+    def answered(self: Unanswered, receipts: list[Receipt]) -> list[Position]:
+        stored: list[Position] = []
+        for told in receipts:
+            named = self._entries.get((told.sequence_id, told.highest_sequence_id))
+            for entry in [] if named is None else list(self._entries.values()):
+                if named is not None and entry.sequence_id == named.sequence_id:
+                    self._take(entry, stored)
+        return stored
 
-    return [(RelayProducer, "receipt", receipt)]
+    return [(Unanswered, "answered", answered)]
 
 
 def cursor_goes_with_the_list() -> list[Patch]:
@@ -60,7 +59,7 @@ def sent_is_confirmed() -> list[Patch]:
     """An entry is acknowledged as soon as it is sent."""
     right = original(Replicator, "_send_all")
 
-    def send_all(self: Replicator, sent: list[EntryToSend]) -> None:
+    def send_all(self: Replicator, sent: list[RelayedEntry]) -> None:
         right(self, sent)
         self.cursor.acknowledge([one.position for one in sent])
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from magnetar.core.ids import Position, signed64
 from magnetar.wire.pulsar import requests
+from magnetar.wire.pulsar.command import encode_relayed_send
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -65,7 +66,7 @@ class Intruder(Attached):
         position = self._made_up() if self.chance.random() < 0.5 else None
         self.client.note(f"sends {sequence_id} at {position}")
         link.write(
-            requests.relay_send(self.id, sequence_id, message, 1, chunked=False, marker=False, message_id=position)
+            encode_relayed_send(self.id, sequence_id, message, 1, chunked=False, marker=False, message_id=position)
         )
 
     def _made_up(self) -> Position:

@@ -21,10 +21,10 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
     CommandConnected,
     CommandMessage,
-    CommandSendReceipt,
     CommandTopicMigrated,
 )
 from magnetar.wire.pulsar.messages import decode_command
+from magnetar.wire.pulsar.send_receipts import Receipt, read_receipts
 
 logger: Final = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ REFUSED_REQUEST_ID: Final = -1
 class ProducerEnd(Protocol):
     """What a connection tells a producer."""
 
-    def receipt(self, receipt: CommandSendReceipt) -> None:
-        """A message is stored."""
+    def receipts(self, receipts: list[Receipt]) -> None:
+        """Messages are stored."""
         ...
 
     def send_failed(self, sequence_id: int, error: PulsarError) -> None:
@@ -129,8 +129,14 @@ class BrokerConnection:
         self._heard = True
         try:
             buffer, bounds = self._splitter.feed(data)
-            for index in range(0, len(bounds), 2):
-                self._take(buffer, bounds[index], bounds[index + 1])
+            index = 0
+            while index < len(bounds):
+                receipts = read_receipts(buffer, bounds, index)
+                if receipts:
+                    self._take_receipts(receipts)
+                else:
+                    self._take(buffer, bounds[index], bounds[index + 1])
+                index += 2 * max(1, len(receipts))
         except PeerError as error:
             logger.warning("broker %s broke the protocol: %s", self.address.host_and_port, error)
             self._fail(ConnectionFailed(str(error)))
@@ -241,9 +247,7 @@ class BrokerConnection:
             case BaseCommand.MESSAGE:
                 self._take_message(command.message, buffer, start, end)
             case BaseCommand.SEND_RECEIPT:
-                producer = self._producers.get(command.send_receipt.producer_id)
-                if producer is not None:
-                    producer.receipt(command.send_receipt)
+                self._take_receipts([requests.receipt_of(command.send_receipt)])
             case BaseCommand.PING:
                 self.write(PONG_FRAME)
             case BaseCommand.PONG:
@@ -255,6 +259,11 @@ class BrokerConnection:
                 self._answer_challenge()
             case _:
                 self._take_rare(command)
+
+    def _take_receipts(self, receipts: list[Receipt]) -> None:
+        producer = self._producers.get(receipts[0].producer_id)
+        if producer is not None:
+            producer.receipts(receipts)
 
     def _take_message(self, message: CommandMessage, buffer: bytes, start: int, end: int) -> None:
         consumer = self._consumers.get(message.consumer_id)

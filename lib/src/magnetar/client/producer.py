@@ -15,7 +15,6 @@ from magnetar.client.errors import MessageTooLarge, TimedOut
 from magnetar.client.message import MessageId, OutgoingMessage, entry_of_batch, entry_of_message
 from magnetar.client.topic_end import ClientParts, TopicEnd
 from magnetar.core.errors import MagnetarError, Misuse
-from magnetar.core.ids import signed64
 from magnetar.core.limits import FRAME_PADDING_BYTES
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar import requests
@@ -23,11 +22,11 @@ from magnetar.wire.pulsar.compression_type import Compression
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandProducerSuccess,
-    CommandSendReceipt,
     MessageMetadata,
     ProducerAccessMode,
     Schema,
 )
+from magnetar.wire.pulsar.send_receipts import Receipt
 
 logger: Final = logging.getLogger(__name__)
 
@@ -222,9 +221,16 @@ class ClientProducer(TopicEnd):
 
     # --- from the connection
 
-    def receipt(self, receipt: CommandSendReceipt) -> None:
-        """The oldest message is stored."""
-        sequence_id = signed64(receipt.sequence_id)
+    def receipts(self, receipts: list[Receipt]) -> None:
+        """The oldest messages are stored."""
+        connection = self._connection
+        for receipt in receipts:
+            if connection is not self._connection:
+                return  # It was given up: what it still says is of no use.
+            self._stored(receipt)
+
+    def _stored(self, receipt: Receipt) -> None:
+        sequence_id = receipt.sequence_id
         if not self._pending or sequence_id < self._pending[0].sequence_id:
             return  # Of a message that was given up, or was sent twice.
         if sequence_id > self._pending[0].sequence_id:
@@ -234,8 +240,9 @@ class ClientProducer(TopicEnd):
         pending = self._forget_oldest()
         self._stored_sequence_id = max(self._stored_sequence_id, pending.highest_sequence_id)
         if not pending.future.done():
-            partition = self.topic.partition_index
-            pending.future.set_result(MessageId.from_wire(receipt.message_id)._replace(partition=partition))
+            pending.future.set_result(
+                MessageId(receipt.ledger_id, receipt.entry_id, partition=self.topic.partition_index)
+            )
 
     def send_failed(self, sequence_id: int, error: PulsarError) -> None:
         """A message is refused."""

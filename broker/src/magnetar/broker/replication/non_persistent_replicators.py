@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker import replicator_names as names
-from magnetar.broker.replication.outgoing import EntryToSend, UnstoredOutgoing
+from magnetar.broker.replication.outgoing import Skipped, UnstoredOutgoing
 from magnetar.broker.replication.remote_link import (
     COSTS_AS_ENTRIES,
     SENT_ENTRIES_MAX,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from magnetar.broker.policies.model import EffectivePolicies
     from magnetar.broker.replication.world import ReplicationWorld
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+    from magnetar.client.unanswered import RelayedEntry
     from magnetar.core.ids import Position
     from magnetar.core.topic_name import TopicName
 
@@ -126,11 +127,11 @@ class NonPersistentReplicator(RemoteLink):
     def _send(self, payloads: list[bytes]) -> None:
         producer = self._producer
         assert producer is not None
-        sent: list[EntryToSend] = []
+        sent: list[RelayedEntry] = []
         for payload in payloads:
             self._number += 1
             found = self._outgoing.decide(payload, (0, self._number))
-            if isinstance(found, EntryToSend):
+            if not isinstance(found, Skipped):
                 sent.append(found)
         if sent:
             self.counters.messages_out += len(sent)
@@ -139,9 +140,9 @@ class NonPersistentReplicator(RemoteLink):
 
     # --- the producer comes and goes
 
-    def relayed(self, position: Position) -> None:
-        """An entry has its receipt, which makes room for another one."""
-        del position
+    def relayed(self, positions: list[Position]) -> None:
+        """Entries have their receipts, which makes room for others."""
+        del positions
         self._pauses.reset()
 
     def _opened(self) -> None:

@@ -36,7 +36,7 @@ WINDOW_BYTES_MAX: Final = 16 * MIB
 """Sent and without a receipt, of one replicator; the entries of one read may come on top."""
 
 COSTS_AS_ENTRIES: Final = 3
-"""What an entry counts for in a turn, beside one that is dispatched: its metadata is rewritten, in plain Python."""
+"""What an entry counts for in a turn, beside one that is dispatched: its metadata is rewritten."""
 
 
 class RemoteProducers(Protocol):
@@ -176,8 +176,8 @@ class RemoteLink(ABC):
         self._opened()
 
     @abstractmethod
-    def relayed(self, position: tuple[int, int]) -> None:
-        """An entry has its receipt."""
+    def relayed(self, positions: list[tuple[int, int]]) -> None:
+        """Entries have their receipts."""
 
     def relay_ended(self, error: MagnetarError) -> None:
         """The producer is gone."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
-from magnetar.broker.replication.outgoing import EntryToSend, Outgoing, ShadowOutgoing, Skipped
+from magnetar.broker.replication.outgoing import Outgoing, ShadowOutgoing, Skipped
 from magnetar.broker.replication.remote_link import (
     COSTS_AS_ENTRIES,
     PAUSE_SECONDS_MAX,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.visibility import Visibility
     from magnetar.client.relay import RelayProducer
+    from magnetar.client.unanswered import RelayedEntry
     from magnetar.core.clock import TimerHandle
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
@@ -245,33 +246,42 @@ class Replicator(RemoteLink):
                 self.cursor.skip_to(visibility.hidden_from)
                 entries = visibility.cut(entries)
         now_ms = self._runtime.clock.now_ms()
-        sent: list[EntryToSend] = []
+        sent: list[RelayedEntry] = []
         skipped: list[Position] = []
-        for entry in entries:
-            position = entry.position
-            found = self._outgoing.decide(entry.data, position, now_ms, self.ttl_seconds, aborted, self._schemas)
-            if isinstance(found, EntryToSend):
-                sent.append(found)
-            elif isinstance(found, Skipped):
-                skipped.append(position)
-                self.counters.expired += found is Skipped.EXPIRED
-                if found is Skipped.REMOTE_MARKER and self.on_marker is not None:
-                    self.on_marker(position, entry.data)
-                    self._markers_bytes += MARKER_BYTES + len(entry.data)
-                    if self._markers_bytes > TURN_MARKERS_BYTES_MAX:
-                        self.cursor.skip_to((position[0], position[1] + 1))
-                        self._wait_for_turn()
-                        break
-            else:
+        index = 0
+        while index < len(entries):
+            index, found = self._outgoing.decide_run(
+                entries, index, now_ms, self.ttl_seconds, aborted, self._schemas, sent
+            )
+            if found is None:
+                break
+            position = entries[index].position
+            if not isinstance(found, Skipped):
                 self._register(found, position)
                 break
+            skipped.append(position)
+            self.counters.expired += found is Skipped.EXPIRED
+            if found is Skipped.REMOTE_MARKER and self.on_marker is not None and self._told(entries[index]):
+                break
+            index += 1
         if skipped:
             self._progress += 1
             self.cursor.acknowledge(skipped)
         if sent:
             self._send_all(sent)
 
-    def _send_all(self, sent: list[EntryToSend]) -> None:
+    def _told(self, marker: Entry) -> bool:
+        """A marker of the remote cluster is passed on. True: the next entry has to wait for the next turn."""
+        assert self.on_marker is not None
+        self.on_marker(marker.position, marker.data)
+        self._markers_bytes += MARKER_BYTES + len(marker.data)
+        if self._markers_bytes <= TURN_MARKERS_BYTES_MAX:
+            return False
+        self.cursor.skip_to((marker.ledger_id, marker.entry_id + 1))
+        self._wait_for_turn()
+        return True
+
+    def _send_all(self, sent: list[RelayedEntry]) -> None:
         producer, counters = self._producer, self.counters
         assert producer is not None
         size_bytes = sum([len(one.message) for one in sent])
@@ -284,11 +294,11 @@ class Replicator(RemoteLink):
             self._clear_reason()
         producer.send(sent)
 
-    def relayed(self, position: Position) -> None:
-        """An entry has its receipt; those of one read of the socket are acknowledged together."""
+    def relayed(self, positions: list[Position]) -> None:
+        """Entries have their receipts; those of one read of the socket are acknowledged together."""
         if self.state is not ReplicatorState.STARTED:
             return
-        self._stored.append(position)
+        self._stored += positions
         if self._flush_timer is None:
             self._flush_timer = self._runtime.call_later(0.0, self._flushed)
 

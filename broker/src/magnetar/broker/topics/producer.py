@@ -13,8 +13,8 @@ from magnetar.broker.source_position import ReplicatedMessage
 from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages
-from magnetar.wire.pulsar.command import encode_send_receipt, encode_send_receipts
 from magnetar.wire.pulsar.errors import ServerError
+from magnetar.wire.pulsar.send_receipts import encode_send_receipt, encode_send_receipts
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position

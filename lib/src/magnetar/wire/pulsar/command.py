@@ -385,58 +385,30 @@ def command_end(buffer: bytes, start: int, end: int) -> int:
     return start + 4 + size
 
 
-def encode_send_receipt(
-    producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-) -> bytes:
-    """One SEND_RECEIPT frame; ids may be -1 (duplicate, or nothing stored)."""
-    position = b"\x08" + varint(unsigned64(ledger_id)) + b"\x10" + varint(unsigned64(entry_id))
-    receipt = (
-        b"\x08"
-        + varint(producer_id)
-        + b"\x10"
-        + varint(sequence_id)
-        + b"\x1a"
-        + varint(len(position))
-        + position
-        + b"\x20"
-        + varint(highest_sequence_id)
-    )
-    size = 4 + len(receipt)  # A receipt has at most 68 bytes: its length takes one byte.
-    return _SIZES.pack(size + 4, size) + b"\x08\x07\x3a" + varint(len(receipt)) + receipt
-
-
-def encode_send_receipts(
+def encode_relayed_send(
     producer_id: int,
-    ledger_id: int,
-    first_entry_id: int,
-    sequence_ids: list[int],
-    highest_sequence_ids: list[int],
+    sequence_id: int,
+    message: bytes,
+    num_messages: int,
+    *,
+    chunked: bool,
+    marker: bool,
+    message_id: tuple[int, int] | None = None,
 ) -> bytes:
-    """A SEND_RECEIPT frame for each message; their entry ids are consecutive, from `first_entry_id` ≥ 0.
-
-    Neighbours differ in their numbers only, so what stands around these is kept until one takes another length.
-    """
-    before_sequence = b"\x08" + varint(producer_id) + b"\x10"
-    before_entry = b"\x08" + varint(unsigned64(ledger_id)) + b"\x10"
-    known_shape = -1
-    head = b""
-    middle = b""
-    parts: list[bytes] = []
-    entry_id = first_entry_id
-    for index in range(len(sequence_ids)):
-        sequence = varint(sequence_ids[index])
-        highest = varint(highest_sequence_ids[index])
-        entry = varint(entry_id)
-        shape = len(sequence) << 8 | len(highest) << 4 | len(entry)
-        if shape != known_shape:
-            known_shape = shape
-            middle = b"\x1a" + varint(len(before_entry) + len(entry)) + before_entry
-            receipt_size = len(before_sequence) + len(sequence) + len(middle) + len(entry) + 1 + len(highest)
-            head = _SIZES.pack(receipt_size + 8, receipt_size + 4) + b"\x08\x07\x3a" + varint(receipt_size)
-            head += before_sequence
-        parts += (head, sequence, middle, entry, b"\x20", highest)
-        entry_id += 1
-    return b"".join(parts)
+    """SEND of a message that another topic has stored; `sequence_id` is its original one. `message_id` is where it
+    stands there: told to shadow topics only."""
+    body = b"\x08" + varint(producer_id) + b"\x10" + varint(unsigned64(sequence_id))
+    if num_messages != 1:
+        body += b"\x18" + varint(num_messages)
+    if chunked:
+        body += b"\x38\x01"
+    if marker:
+        body += b"\x40\x01"
+    if message_id is not None:
+        place = b"\x08" + varint(message_id[0]) + b"\x10" + varint(message_id[1])
+        body += b"\x4a" + varint(len(place)) + place
+    command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
+    return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
 
 
 class MessageHeaderEncoder:

@@ -10,11 +10,12 @@ from struct import Struct
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
-from magnetar.core.ids import Position, unsigned64
+from magnetar.core.ids import signed64, unsigned64
 from magnetar.wire.pulsar.command import TYPE_SEND
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
+from magnetar.wire.pulsar.send_receipts import Receipt
 from magnetar.wire.pulsar.varint import varint
 
 PROTOCOL_VERSION: Final = 21
@@ -246,30 +247,16 @@ def send(
     return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
 
 
-def relay_send(
-    producer_id: int,
-    sequence_id: int,
-    message: bytes,
-    num_messages: int,
-    *,
-    chunked: bool,
-    marker: bool,
-    message_id: Position | None = None,
-) -> bytes:
-    """SEND of a message that another topic has stored; `sequence_id` is its original one. `message_id` is where it
-    stands there: told to shadow topics only."""
-    body = b"\x08" + varint(producer_id) + b"\x10" + varint(unsigned64(sequence_id))
-    if num_messages != 1:
-        body += b"\x18" + varint(num_messages)
-    if chunked:
-        body += b"\x38\x01"
-    if marker:
-        body += b"\x40\x01"
-    if message_id is not None:
-        place = b"\x08" + varint(message_id[0]) + b"\x10" + varint(message_id[1])
-        body += b"\x4a" + varint(len(place)) + place
-    command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
-    return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
+def receipt_of(told: pb.CommandSendReceipt) -> Receipt:
+    """A SEND_RECEIPT that `send_receipts` does not read."""
+    stored = told.message_id
+    return Receipt(
+        told.producer_id,
+        signed64(told.sequence_id),
+        signed64(told.highest_sequence_id),
+        signed64(stored.ledgerId),
+        signed64(stored.entryId),
+    )
 
 
 def close_producer(request_id: int, producer_id: int) -> bytes:
