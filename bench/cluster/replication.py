@@ -91,8 +91,8 @@ def _measure(pair: Pair, plan: Plan, say: Say) -> dict[str, float]:
     found = {
         f"alone.{key}": value for key, value in _trickle(pair, "public/alone", plan.window_s, at=pair.west).items()
     }
-    warm = _trickle(pair, "public/warm-up", plan.window_s, at=pair.east)
-    found |= {f"replicated.{key}": value for key, value in warm.items()}
+    beside = _trickle(pair, "public/warm-up", plan.window_s, at=pair.east)
+    found |= {f"replicated.{key}": value for key, value in beside.items()}
     say(f"{pair.name} {TRICKLE.name}: {_shown(found)}")
     for kind, (each, per_window_s) in BACKLOGS.items():
         count = int(per_window_s * plan.window_s)
@@ -121,17 +121,19 @@ def _trickle(pair: Pair, namespace: str, window_s: float, at: Side) -> dict[str,
 
 def _backlog(pair: Pair, kind: str, each: Load, count: int) -> dict[str, float]:
     """One consumed, one replicated."""
-    namespace = f"public/backlog-{kind.lower()}"
+    # Namespaces of their own, because all topics of a namespace are replicated.
+    consumed_at, replicated_at = f"public/consumed-{kind.lower()}", f"public/replicated-{kind.lower()}"
+    sides.new_namespace(pair.west, consumed_at, 1)
     for side in (pair.west, pair.east):
-        sides.new_namespace(side, namespace, 1)
+        sides.new_namespace(side, replicated_at, 1)
     url, parts = sides.service_url(pair.west), pair.parts()
     filled = Load(each.name, batched=each.batched, backlog=count)
     # The first one is not reported: without it a JVM's compiler is measured.
-    load.run(filled, url, f"persistent://{namespace}/first", 0.0, {})
-    consumed = load.run(filled, url, f"persistent://{namespace}/consumed", 0.0, parts)
-    topic = f"{namespace}/replicated"
+    load.run(filled, url, f"persistent://{consumed_at}/first", 0.0, {})
+    consumed = load.run(filled, url, f"persistent://{consumed_at}/consumed", 0.0, parts)
+    topic = f"{replicated_at}/backlog"
     load.fill(filled, url, f"persistent://{topic}")
-    _replicate(pair, namespace)
+    _replicate(pair, replicated_at)
     replicated_per_s, cpu_us = _replicated(pair, topic, count, parts)
     consumer_cpu_us = consumed.cpu_s[WEST] / consumed.messages * 1e6
     return {
