@@ -44,7 +44,7 @@ class StagedProducer:
 
     @property
     def unanswered_bytes(self) -> int:
-        return sum(len(one.message) for one in self.waiting.values())
+        return sum(one.size_bytes for one in self.waiting.values())
 
     @property
     def oldest(self) -> Any:

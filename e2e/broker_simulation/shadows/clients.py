@@ -65,9 +65,10 @@ class Intruder(Attached):
         message = entry_of(Content(self.name, sequence_id, 1), "", self.client.world.clock.now_ms())
         position = self._made_up() if self.chance.random() < 0.5 else None
         self.client.note(f"sends {sequence_id} at {position}")
-        link.write(
-            encode_relayed_send(self.id, sequence_id, message, 1, chunked=False, marker=False, message_id=position)
+        head = encode_relayed_send(
+            self.id, sequence_id, len(message), 1, chunked=False, marker=False, message_id=position
         )
+        link.write(head + message)
 
     def _made_up(self) -> Position:
         """Behind what is confirmed, so that a shadow which believes it shows what nobody has confirmed."""

@@ -22,19 +22,22 @@ class RelayedEntry:
 
     __slots__ = (
         "chunked",
+        "headers",
         "marker",
-        "message",
         "num_messages",
+        "payload",
         "position",
         "publish_time_ms",
         "sequence_id",
         "shadowed",
+        "size_bytes",
     )
 
     def __init__(
         self,
         position: Position,
-        message: bytes,
+        headers: bytes,
+        payload: bytes,
         sequence_id: int,
         *,
         num_messages: int = 1,
@@ -44,8 +47,10 @@ class RelayedEntry:
         shadowed: bool = False,
     ) -> None:
         self.position: Position = position
-        self.message: bytes = message
-        """Headers and payload."""
+        self.headers: bytes = headers
+        """Checksum and metadata."""
+        self.payload: bytes = payload
+        self.size_bytes: int = len(headers) + len(payload)
         self.sequence_id: int = sequence_id
         self.num_messages: int = num_messages
         self.publish_time_ms: int = publish_time_ms
@@ -53,6 +58,11 @@ class RelayedEntry:
         self.marker: bool = marker
         self.shadowed: bool = shadowed
         """Whether it goes to a shadow topic, which reads it where it stands: its SEND names the position."""
+
+    @property
+    def message(self) -> bytes:
+        """Headers and payload."""
+        return self.headers + self.payload
 
 
 class Unanswered:
@@ -89,24 +99,26 @@ class Unanswered:
         self.size_bytes = 0
 
     def frames(self, producer_id: int, entries: list[RelayedEntry]) -> list[bytes]:
-        """The SENDs of these entries, which have no receipt from now on."""
+        """The SENDs of these entries, in parts; they have no receipt from now on."""
         frames: list[bytes] = []
         for entry in entries:
             self._entries[entry.position] = entry
-            self.size_bytes += len(entry.message)
+            self.size_bytes += entry.size_bytes
             if entry.marker or not self.by_position:
                 self._by_id.setdefault(entry.sequence_id, []).append(entry)
             frames.append(
                 encode_relayed_send(
                     producer_id,
                     entry.sequence_id,
-                    entry.message,
+                    entry.size_bytes,
                     entry.num_messages,
                     chunked=entry.chunked,
                     marker=entry.marker,
                     message_id=entry.position if entry.shadowed else None,
                 )
             )
+            # Payloads are not copied for each frame: they are copied once more when all is written.
+            frames += (entry.headers, entry.payload)
         return frames
 
     def answered(self, receipts: list[Receipt]) -> list[Position]:
@@ -130,7 +142,7 @@ class Unanswered:
 
     def _take(self, entry: RelayedEntry, stored: list[Position]) -> None:
         if self._entries.pop(entry.position, None) is not None:
-            self.size_bytes -= len(entry.message)
+            self.size_bytes -= entry.size_bytes
             stored.append(entry.position)
 
     def _all_of(self, sequence_id: int) -> list[RelayedEntry]:

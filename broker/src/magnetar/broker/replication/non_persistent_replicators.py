@@ -135,7 +135,7 @@ class NonPersistentReplicator(RemoteLink):
                 sent.append(found)
         if sent:
             self.counters.messages_out += len(sent)
-            self.counters.bytes_out += sum([len(one.message) for one in sent])
+            self.counters.bytes_out += sum([one.size_bytes for one in sent])
             producer.send(sent)
 
     # --- the producer comes and goes

@@ -94,11 +94,6 @@ class EntryLook:
         self.txnid_least_bits: int = ABSENT
         self.txnid_most_bits: int = ABSENT
 
-    @property
-    def is_marker(self) -> bool:
-        """Whether brokers wrote it for each other."""
-        return self.marker_type >= 0
-
 
 def look_at(data: bytes) -> EntryLook:
     """Walk the metadata of a stored entry. Raises `BadMetadata`."""
@@ -180,37 +175,49 @@ def reason_to_skip(
     return None
 
 
-def rewritten(look: EntryLook, position: Position | None, origin: bytes, schema_version: bytes | None) -> bytes:
-    """The entry as it is sent: headers and payload of a SEND. `position` is None for one that is not stored; `origin`
-    is the local cluster, encoded as `origin_field` does; `schema_version` is the remote's, None where there is none."""
+class SourceField:
+    """Writes the property by which a receiver knows where an entry stands at its source."""
+
+    __slots__ = ("_before_entry_id", "_ledger_id")
+
+    def __init__(self) -> None:
+        self._ledger_id: int = -1
+        self._before_entry_id: bytes = b""
+
+    def encode(self, position: Position) -> bytes:
+        """Ready to be appended to metadata."""
+        if position[0] != self._ledger_id:
+            self._ledger_id = position[0]
+            self._before_entry_id = b"%d:" % position[0]
+        place = self._before_entry_id + b"%d" % position[1]
+        size = len(place)  # At most 41 bytes: each length takes one.
+        return b"\x22" + varint(len(_SOURCE_KEY) + 2 + size) + _SOURCE_KEY + b"\x12" + varint(size) + place
+
+
+def rewritten(look: EntryLook, added: bytes, schema_version: bytes | None, payload: bytes) -> bytes:
+    """The headers of the entry's message as it is sent, in front of `payload`, which stays as it is. `added` is what
+    its metadata has more, encoded; `schema_version` is the remote's, None where there is none."""
     data = look.data
+    dropped = look.dropped
+    if not dropped and schema_version is None:
+        return _headers(data[look.start : look.end] + added, payload)
     parts: list[bytes] = []
     at = look.start
-    dropped = look.dropped
     for index in range(0, len(dropped), 2):
         parts.append(data[at : dropped[index]])
         at = dropped[index + 1]
     parts.append(data[at : look.end])
-    parts.append(origin)
-    if position is not None:
-        place = b"%d:%d" % position
-        value = _SOURCE_KEY + b"\x12" + varint(len(place)) + place
-        parts += (b"\x22", varint(len(value)), value)
+    parts.append(added)
     if schema_version is not None:
         parts += (_SCHEMA_TAG, varint(len(schema_version)), schema_version)
-    metadata = b"".join(parts)
-    body = b"".join((_U32.pack(len(metadata)), metadata, data[look.end :]))
-    return _HEAD.pack(CHECKSUM_MAGIC, google_crc32c.value(body)) + body
+    return _headers(b"".join(parts), payload)
 
 
-def shadow_form(look: EntryLook, position: Position, origin: bytes) -> bytes:
-    """What a shadow topic is told of the entry: all of its metadata, where it stands, and no payload (Pulsar
-    `ShadowReplicator`)."""
-    place = b"%d:%d" % position
-    value = _SOURCE_KEY + b"\x12" + varint(len(place)) + place
-    metadata = b"".join((look.data[look.start : look.end], origin, b"\x22", varint(len(value)), value))
-    body = _U32.pack(len(metadata)) + metadata
-    return _HEAD.pack(CHECKSUM_MAGIC, google_crc32c.value(body)) + body
+def _headers(metadata: bytes, payload: bytes) -> bytes:
+    sized: bytes = _U32.pack(len(metadata)) + metadata
+    checksum: int = google_crc32c.extend(google_crc32c.value(sized), payload)
+    magic: bytes = _HEAD.pack(CHECKSUM_MAGIC, checksum)
+    return magic + sized
 
 
 def origin_field(cluster: str) -> bytes:
@@ -219,15 +226,16 @@ def origin_field(cluster: str) -> bytes:
     return b"\x2a" + varint(len(name)) + name
 
 
-def _to_send(look: EntryLook, position: Position, message: bytes, shadowed: bool) -> RelayedEntry:
+def _to_send(look: EntryLook, position: Position, headers: bytes, payload: bytes, *, shadowed: bool) -> RelayedEntry:
     return RelayedEntry(
         position,
-        message,
+        headers,
+        payload,
         signed64(look.sequence_id),
         num_messages=look.num_messages,
         publish_time_ms=look.publish_time_ms,
         chunked=look.chunked,
-        marker=look.is_marker,
+        marker=look.marker_type >= 0,
         shadowed=shadowed,
     )
 
@@ -273,10 +281,11 @@ class Decision:
 class Outgoing(Decision):
     """Decides for one remote cluster, entry by entry."""
 
-    __slots__ = ("_origin", "_remote")
+    __slots__ = ("_origin", "_place", "_remote")
 
     def __init__(self, local: str, remote: str) -> None:
         self._origin = origin_field(local)
+        self._place = SourceField()
         self._remote = remote.encode()
 
     def decide(
@@ -303,16 +312,19 @@ class Outgoing(Decision):
             if remote_version is None:
                 return version
             version = remote_version
-        return _to_send(look, position, rewritten(look, position, self._origin, version or None), shadowed=False)
+        payload = data[look.end :]
+        headers = rewritten(look, self._origin + self._place.encode(position), version or None, payload)
+        return _to_send(look, position, headers, payload, shadowed=False)
 
 
 class ShadowOutgoing(Decision):
     """Decides for one shadow topic, which is told of every entry that is not expired."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_origin", "_place")
 
     def __init__(self, local: str) -> None:
         self._origin = origin_field(local)
+        self._place = SourceField()
 
     def decide(
         self,
@@ -331,7 +343,9 @@ class ShadowOutgoing(Decision):
             return Skipped.UNREADABLE
         if ttl_seconds > 0 and now_ms > look.publish_time_ms + ttl_seconds * 1000:
             return Skipped.EXPIRED
-        return _to_send(look, position, shadow_form(look, position, self._origin), shadowed=True)
+        # All of its metadata, where it stands, and no payload (Pulsar `ShadowReplicator`).
+        metadata = data[look.start : look.end] + self._origin + self._place.encode(position)
+        return _to_send(look, position, _headers(metadata, b""), b"", shadowed=True)
 
 
 class UnstoredOutgoing:
@@ -355,4 +369,6 @@ class UnstoredOutgoing:
             return Skipped.REPLICATED
         if look.replicate_to and self._remote not in look.replicate_to:
             return Skipped.ADDRESSED
-        return _to_send(look, position, rewritten(look, None, self._origin, look.schema_version), shadowed=False)
+        payload = data[look.end :]
+        headers = rewritten(look, self._origin, look.schema_version, payload)
+        return _to_send(look, position, headers, payload, shadowed=False)

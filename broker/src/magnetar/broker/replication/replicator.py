@@ -284,7 +284,7 @@ class Replicator(RemoteLink):
     def _send_all(self, sent: list[RelayedEntry]) -> None:
         producer, counters = self._producer, self.counters
         assert producer is not None
-        size_bytes = sum([len(one.message) for one in sent])
+        size_bytes = sum([one.size_bytes for one in sent])
         for limiter in self._limiters:
             limiter.take(len(sent), size_bytes)
         counters.messages_out += sum([one.num_messages for one in sent])

@@ -388,15 +388,15 @@ def command_end(buffer: bytes, start: int, end: int) -> int:
 def encode_relayed_send(
     producer_id: int,
     sequence_id: int,
-    message: bytes,
+    message_bytes: int,
     num_messages: int,
     *,
     chunked: bool,
     marker: bool,
     message_id: tuple[int, int] | None = None,
 ) -> bytes:
-    """SEND of a message that another topic has stored; `sequence_id` is its original one. `message_id` is where it
-    stands there: told to shadow topics only."""
+    """What stands before the message (of so many bytes) in the SEND of one that another topic has stored; `sequence_id`
+    is its original one. `message_id` is where it stands there: told to shadow topics only."""
     body = b"\x08" + varint(producer_id) + b"\x10" + varint(unsigned64(sequence_id))
     if num_messages != 1:
         body += b"\x18" + varint(num_messages)
@@ -407,8 +407,9 @@ def encode_relayed_send(
     if message_id is not None:
         place = b"\x08" + varint(message_id[0]) + b"\x10" + varint(message_id[1])
         body += b"\x4a" + varint(len(place)) + place
-    command = b"\x08" + varint(TYPE_SEND) + varint(TYPE_SEND << 3 | 2) + varint(len(body)) + body
-    return _SIZES.pack(4 + len(command) + len(message), len(command)) + command + message
+    command = b"\x08\x06\x32" + varint(len(body)) + body
+    sizes: bytes = _SIZES.pack(4 + len(command) + message_bytes, len(command))
+    return sizes + command
 
 
 class MessageHeaderEncoder:
