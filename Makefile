@@ -20,6 +20,14 @@ TARGETS := help setup run cluster compile decompile test test-compiled lint fix 
 # Any target may be the first one on a machine without uv.
 $(filter-out help decompile,$(TARGETS)): | $(filter $(UV_HERE),$(UV))
 
+# Compiled modules win over their sources: those that are out of date would run instead of what was edited.
+SOURCES_RUN := test sim sim-brokers sim-shadows sim-operator histories interchange storm damage power faults floods \
+  admin-cli e2e-kubernetes
+.PHONY: remove-stale
+$(SOURCES_RUN): | remove-stale
+remove-stale: | $(filter $(UV_HERE),$(UV))
+	@$(RUN) python tools/compile.py --remove-stale
+
 help: ## Show this list; times are rough ones, on two cores
 	@if [ -t 1 ] && [ -z "$$NO_COLOR" ] && [ "$$TERM" != dumb ]; then on=$$'\033[36m' off=$$'\033[0m'; fi; \
 	  awk -v on="$$on" -v off="$$off" 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  %s%-14s%s %s\n",on,$$1,off,$$2}' \
@@ -84,9 +92,7 @@ generate: ## Write again what is made from sources: protobuf modules, CRDs, char
 	$(RUN) python -m tools.charts.generate
 	$(RUN) python -m tools.generate_spark_options
 
-# Compiled modules win over their sources: those that are out of date would be tested instead of what was edited.
 test: ## Unit, contract, fault and stock-client tests; some minutes; ARGS="-k word" for options
-	@$(RUN) python tools/compile.py --remove-stale
 	$(RUN) pytest -n $(PYTEST_WORKERS) --dist worksteal $(ARGS)
 
 test-compiled: ## The same unit tests against compiled hot modules, in a copy below build/; some minutes

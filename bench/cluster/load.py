@@ -23,6 +23,10 @@ class Load:
     topics: int = 1
     rate: int = 0
     backlog: int = 0
+    subscriptions: int = 1
+    """Of each topic; 0: nobody consumes."""
+    rest_s: float = 0.0
+    """Between the end of publishing a backlog and consuming it: caches forget it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Seen:
     publish_p99_ms: float
     end_to_end_p50_ms: float
     end_to_end_p99_ms: float
+    opening_s: float
+    """Of all consumers and producers, one after the other."""
     cpu_s: Mapping[str, float]
 
 
@@ -55,7 +61,7 @@ def run(
         return 0.0
 
     command = [*_command(load, service_url, topic, window_s), f"-consume-url={consume_url}"]
-    lines, _ = watch(command, mark, window_s + GRACE_S + (BACKLOG_S if load.backlog else 0))
+    lines, _ = watch(command, mark, window_s + GRACE_S + (BACKLOG_S if load.backlog or load.subscriptions > 1 else 0))
     found = json.loads(lines[-1])
     # What a backlog is made of was published before the window.
     published = 0 if load.backlog else found["published"]
@@ -70,6 +76,7 @@ def run(
         publish_p99_ms=found["publish"]["p99_ms"],
         end_to_end_p50_ms=found["end_to_end"]["p50_ms"],
         end_to_end_p99_ms=found["end_to_end"]["p99_ms"],
+        opening_s=found["opening_s"],
         cpu_s={name: after[name] - before[name] for name in parts},
     )
 
@@ -89,6 +96,8 @@ def _command(load: Load, service_url: str, topic: str, window_s: float) -> list[
         f"-batched={str(load.batched).lower()}",
         f"-rate={load.rate}",
         f"-backlog={load.backlog}",
+        f"-subscriptions={load.subscriptions}",
+        f"-rest={load.rest_s}s",
         f"-window={window_s}s",
         f"-warmup={warmup_s(window_s)}s",
     ]

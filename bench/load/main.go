@@ -35,6 +35,7 @@ var (
 	warmup     = flag.Duration("warmup", 5*time.Second, "time before the measured window")
 	window     = flag.Duration("window", 30*time.Second, "measured time")
 	backlog    = flag.Int("backlog", 0, "instead: publish so many messages nobody consumes, then measure consuming them")
+	rest       = flag.Duration("rest", 0, "time between the end of publishing a backlog and consuming it")
 	behindBy   = flag.Int("behind", 0, "instead: a subscription falls so many messages behind, and catches up beside half the rate")
 	drain      = flag.Duration("drain", 5*time.Minute, "at most so long a backlog is consumed")
 	named      = flag.Int("subscriptions", 1, "subscriptions of each topic")
@@ -90,6 +91,7 @@ type load struct {
 	consumed   atomic.Int64
 	receipts   histogram
 	endToEnd   histogram
+	opening    time.Duration // Of all consumers and producers, one after the other.
 }
 
 func must(err error) {
@@ -188,6 +190,7 @@ func (load *load) result(seconds float64) {
 	line, err := json.Marshal(map[string]any{
 		"published": load.published.Load(), "consumed": load.consumed.Load(), "failed": load.failed.Load(),
 		"seconds": seconds, "publish": load.receipts.summary(), "end_to_end": load.endToEnd.summary(),
+		"opening_s":    load.opening.Seconds(),
 		"client_cpu_s": float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9,
 	})
 	must(err)
@@ -197,20 +200,22 @@ func (load *load) result(seconds float64) {
 // steady publishes and consumes at once: a warm-up, then the window.
 func (load *load) steady() {
 	producers := make([]pulsar.Producer, *topics)
+	started := time.Now()
 	for index := range producers {
+		producers[index] = load.producer(index) // First: it makes the topic, which not every consumer's broker can.
 		for subscription := range *named {
 			for range *consumers {
 				go load.consume(load.consumer(index, subscription))
 			}
 		}
-		producers[index] = load.producer(index)
 	}
+	load.opening = time.Since(started)
 	for _, producer := range producers { // Not before all are open: opening would wait behind the load.
 		go load.publish(producer, float64(*rate)/float64(*topics), 0)
 	}
 	time.Sleep(*warmup)
 	load.measuring.Store(true)
-	started := time.Now()
+	started = time.Now()
 	fmt.Println("window start")
 	time.Sleep(*window)
 	load.measuring.Store(false)
@@ -225,6 +230,7 @@ func (load *load) empty() {
 	producer := load.producer(0)
 	load.publish(producer, 0, *backlog)
 	producer.Close()
+	time.Sleep(*rest)
 	load.measuring.Store(true)
 	started := time.Now()
 	fmt.Println("window start")

@@ -65,3 +65,12 @@ def test_lines_fit_and_say_how_long_it_takes() -> None:
     assert {"run", "test", *LONG} <= lines.keys()
     assert all(len(line) <= COLUMNS_MAX for line in printed().splitlines())
     assert [name for name in LONG if not re.search(r"\b(minutes?|hours?)\b", lines[name])] == []
+
+
+@pytest.mark.parametrize("target", ["test", "sim", "interchange", "faults", "floods", "histories"])
+def test_what_runs_the_sources_removes_compiled_modules_of_older_ones_first(target: str) -> None:
+    command = ["make", "--no-print-directory", "-n", target]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    commands = [line for line in lines if " python " in line or " pytest " in line]
+    assert "tools/compile.py --remove-stale" in commands[0]
+    assert len(commands) > 1
