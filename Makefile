@@ -183,7 +183,7 @@ bench: compile ## Side by side with Apache Pulsar, by two generators; hours; ARG
 bench-bookies: compile ## Our bookies beside Apache's, BookKeeper's own client; tens of minutes; ARGS="--quick" is shorter
 	$(RUN) python -m bench.bookies.run $(ARGS)
 
-bench-cluster: compile ## Our cluster beside Apache's: unloads, crashes, proxies, lookups; tens of minutes; ARGS="--quick"
+bench-cluster: compile ## Our cluster beside Apache's: unloads, proxies, lookups, replication; tens of minutes; ARGS="--quick"
 	$(RUN) python -m bench.cluster.run $(ARGS)
 
 bench-spark: compile ## Cold scans from Spark beside the JVM connector, Parquet, cat; half an hour; ARGS="--quick"
