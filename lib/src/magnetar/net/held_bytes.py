@@ -58,6 +58,9 @@ and as many answers a second. Each costs milliseconds, with its cut and its retu
 
 PAUSED_FOR_ALL: Final = "too much is held"
 
+PAUSED_IN_LINE: Final = "newcomers go one by one"
+"""Of a newcomer that waits for its turn: for minutes, where thousands do."""
+
 CUT_IN_TURN_MAX: Final = 4
 """Connections: each has something to give back, a tenth of a millisecond."""
 
@@ -144,6 +147,9 @@ class HeldBytes:
         self._letting_go_on = False
         self._newcomers = PacedQueue(loop, self._pace_seconds)
         """They bring more when it is their turn."""
+        self._let_in: set[BufferingConnection] = set()
+        """Newcomers that have had their turn. Whoever brings a byte at each turn would else stand in line for ever, and
+        a large message would need several turns of it."""
         self._answers = PacedQueue(loop, self._pace_seconds)
         """Newcomers that ask for large answers."""
         self._condemned: dict[BufferingConnection, int] = {}
@@ -204,7 +210,16 @@ class HeldBytes:
 
     def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
         # A new consumer that is sent much brings nothing but permits and acknowledgements.
-        return self.pressed and holder.incoming_bytes > NOTED_BYTES and holder.moved_bytes <= NEWCOMER_BYTES
+        return (
+            self.pressed
+            and holder.incoming_bytes > NOTED_BYTES
+            and holder.moved_bytes <= NEWCOMER_BYTES
+            and holder not in self._let_in
+        )
+
+    def _have_turn(self, holder: BufferingConnection) -> None:
+        self._let_in.add(holder)
+        holder.resume_reading(PAUSED_IN_LINE)
 
     def _pace_seconds(self) -> float:
         return NEWCOMER_PACE_SECONDS if self.pressed else 0.0
@@ -221,10 +236,11 @@ class HeldBytes:
     def _pause(self, holder: BufferingConnection) -> None:
         if holder in self._paused or holder in self._newcomers:
             return
-        holder.pause_reading(PAUSED_FOR_ALL)
         if self._brings_at_a_pace(holder):
-            self._newcomers.wait(holder, partial(holder.resume_reading, PAUSED_FOR_ALL))
+            holder.pause_reading(PAUSED_IN_LINE)
+            self._newcomers.wait(holder, partial(self._have_turn, holder))
         else:
+            holder.pause_reading(PAUSED_FOR_ALL)
             self._paused[holder] = None
 
     def _turn_over(self) -> None:
@@ -235,6 +251,7 @@ class HeldBytes:
         """The connection is gone."""
         self._paused.pop(holder, None)
         self._newcomers.forget(holder)
+        self._let_in.discard(holder)
         self._answers.forget(holder)
         self._condemned_bytes -= self._condemned.pop(holder, 0)
         noted = self._noted.pop(holder, None)
