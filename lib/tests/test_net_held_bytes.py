@@ -220,12 +220,35 @@ async def test_the_last_of_those_that_are_cut_go_one_after_the_other(held: HeldB
     assert first == 1
     going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
     assert len(going) == held.cuts - first
-    held.note(going[0], 5 * SIZE)
+    held.note(going[0], 2 * SIZE)
     assert held.held_bytes <= 0.75 * BYTES_MAX
     await asyncio.sleep(CUT_PACE_SECONDS)
     assert len(cut(connections)) - first <= 1
     await all_cut(5)
     assert len(cut(connections)) == held.cuts == 5
+
+
+async def test_what_those_that_are_cut_are_sent_meanwhile_counts(held: HeldBytes) -> None:
+    """Consumers have permits for much. Hundreds of them that wait to be cut would be sent gigabytes."""
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
+    assert len(going) == 4
+    for each in going:
+        each.narrowed = False
+        held.note(each, 2 * SIZE)
+    assert all(each.narrowed for each in going)
+    assert not any(each.aborted for each in going)
+    for each in going:
+        held.note(each, 4 * SIZE)
+    stays = next(each for each in connections if not each.paused)
+    held.note(stays, 2 * SIZE)
+    assert PAUSED_FOR_ALL in stays.paused, "too much is held together"
+    await asyncio.sleep(CUT_PACE_SECONDS)
+    await asyncio.sleep(0)
+    assert len(cut(connections)) == held.cuts == 5, "there is no time for a pace"
+    await asyncio.sleep(0)
+    assert not stays.paused
 
 
 async def test_who_ends_before_it_is_cut_is_not_cut_again(held: HeldBytes) -> None:

@@ -176,6 +176,7 @@ class HeldBytes:
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
         if holder in self._condemned:
+            self._note_condemned(holder, size_bytes)
             return
         noted = self._noted.get(holder)
         if noted is None:
@@ -366,6 +367,12 @@ class HeldBytes:
         if self._cutting:
             self._loop.call_later(CUT_PACE_SECONDS, self._abort_some)
         self._let_go_on()
+
+    def _note_condemned(self, holder: BufferingConnection, size_bytes: int) -> None:
+        # It is not read, but its consumers are sent what they have permits for: hundreds may wait to be cut.
+        self._condemned_bytes += size_bytes - self._condemned[holder]
+        self._condemned[holder] = size_bytes
+        holder.narrow()
 
     def _tell_cut(self, count: int) -> None:
         logger.warning(
