@@ -9,6 +9,8 @@ import pytest
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import (
+    CUT_PACE_SECONDS,
+    LOOK_SECONDS,
     NEWCOMER_BYTES,
     NEWCOMER_PACE_SECONDS,
     UNANSWERED_BYTES,
@@ -71,6 +73,7 @@ class Peer:
         self.incoming_bytes = 0
         self.moved_bytes = moved_bytes
         self._reasons: set[str] = set()
+        self.aborted = False
         self.pieces = 0
         self.piece_bytes = READ_BYTES
         """What it brings whenever it is read again."""
@@ -94,9 +97,11 @@ class Peer:
     def resume_reading(self, reason: str) -> None:
         self._reasons.remove(reason)
         if not self.paused:
+            self.moved_bytes += self.piece_bytes
             self.bring(self.piece_bytes)
 
     def abort(self) -> None:
+        self.aborted = True
         self._held.forget(self)
 
 
@@ -151,6 +156,31 @@ async def test_a_newcomer_waits_once(held: HeldBytes) -> None:
     assert newcomer.paused
     await asyncio.sleep(2 * NEWCOMER_PACE_SECONDS)
     assert not newcomer.paused
+
+
+async def test_who_has_waited_in_line_for_longest_is_cut_last(held: HeldBytes) -> None:
+    """It does not move because of us. Who had its turn and brings nothing goes first, though it holds less."""
+    still = Peer(held, "had its turn")
+    still.piece_bytes = 1
+    still.bring(READ_BYTES // 2)
+    much = press(held)
+    await asyncio.sleep(LOOK_SECONDS - 2 * NEWCOMER_PACE_SECONDS)
+    assert (still.pieces, still.paused) == (2, False)
+    line = []
+    for index in range(140):
+        line.append(Peer(held, str(index)))
+        line[-1].bring(READ_BYTES - 100 * index)
+        if not index % 10:
+            await asyncio.sleep(0)  # More is not read in one turn.
+    assert held.held_bytes > BYTES_MAX
+    much.moved_bytes += MIB
+    while not held.cuts:
+        await asyncio.sleep(CUT_PACE_SECONDS)
+    await asyncio.sleep(held.cuts * CUT_PACE_SECONDS)
+    assert still.aborted
+    aborted = [each.aborted for each in line]
+    assert aborted == sorted(aborted), "the line's end"
+    assert held.cuts - 1 == sum(aborted) > 10
 
 
 async def test_whoever_comes_back_waits_again(held: HeldBytes) -> None:

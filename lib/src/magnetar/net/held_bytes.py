@@ -9,6 +9,7 @@ fits. Whoever is cut comes back with nothing held, so the pace bounds how often 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -74,6 +75,9 @@ CUT_PACE_SECONDS: Final = 0.008
 LOOKED_AT_IN_TURN_MAX: Final = 100
 """Connections: half a millisecond."""
 
+MOVING_BYTES: Final = KIB
+"""Who moves less than this between two looks does not move: no network that clients work over is so slow."""
+
 LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
 
@@ -116,6 +120,16 @@ class BufferingConnection(Protocol):
     def abort(self) -> None:
         """Close the connection at once."""
         ...
+
+
+class _Worth(enum.IntEnum):
+    """What is to be said for a connection when some have to be cut, the least first."""
+
+    STANDS_STILL = 0
+    IN_LINE = 1
+    UNKNOWN = 2
+    """It has held something for less than a look."""
+    MOVES = 3
 
 
 class _Noted:
@@ -332,9 +346,11 @@ class HeldBytes:
             self._cut()
 
     def _cut(self) -> None:
-        """Those that move least first; among equals those that hold most."""
+        """Those that do not move first, then the line from its end, then, in a burst, those of whom nothing is known;
+        those that move least before others that move. Among equals those that hold most."""
         burst = self.held_bytes > BURST_SHARE * self._bytes_max
-        candidates = [holder for holder, noted in self._noted.items() if noted.looks or burst]
+        # Newest first, as sorting leaves it among equals: who has waited for long is to have its turn.
+        candidates = [holder for holder, noted in reversed(self._noted.items()) if noted.looks or burst]
         candidates.sort(key=self._worth)
         cut_bytes = self.held_bytes - int(CUT_TO_SHARE * self._bytes_max)
         cut = 0
@@ -380,6 +396,12 @@ class HeldBytes:
             *(connections(count), self._last_cut, self._bytes_max),
         )
 
-    def _worth(self, holder: BufferingConnection) -> tuple[bool, int, int]:
+    def _worth(self, holder: BufferingConnection) -> tuple[_Worth, int, int]:
         noted = self._noted[holder]
-        return noted.looks == 0, noted.moved_bytes, -noted.size_bytes
+        if holder in self._newcomers:
+            # It does not move because of us. Large reads are what an honest large message begins with.
+            return _Worth.IN_LINE, 0, 0
+        if not noted.looks:
+            return _Worth.UNKNOWN, 0, -noted.size_bytes
+        moves = noted.moved_bytes >= MOVING_BYTES
+        return _Worth.MOVES if moves else _Worth.STANDS_STILL, noted.moved_bytes, -noted.size_bytes
