@@ -23,9 +23,9 @@ $(filter-out help decompile,$(TARGETS)): | $(filter $(UV_HERE),$(UV))
 # Compiled modules win over their sources: those that are out of date would run instead of what was edited.
 SOURCES_RUN := test sim sim-brokers sim-shadows sim-operator histories interchange storm damage power faults floods \
   admin-cli e2e-kubernetes
-.PHONY: remove-stale
-$(SOURCES_RUN): | remove-stale
-remove-stale: | $(filter $(UV_HERE),$(UV))
+.PHONY: .stale-removed
+$(SOURCES_RUN): | .stale-removed
+.stale-removed: | $(filter $(UV_HERE),$(UV))
 	@$(RUN) python tools/compile.py --remove-stale
 
 help: ## Show this list; times are rough ones, on two cores

@@ -14,7 +14,14 @@ from magnetar.broker.session.server_session import ServerSession
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.core.limits import MIB
 from magnetar.net.connection import Connection
-from magnetar.net.held_bytes import BROUGHT_IN_TURN_BYTES_MAX, NOTED_BYTES, PAUSED_FOR_ALL, HeldBytes
+from magnetar.net.held_bytes import (
+    BROUGHT_IN_TURN_BYTES_MAX,
+    HELD_BYTES_MAX,
+    NEWCOMER_PACE_SECONDS,
+    NOTED_BYTES,
+    PAUSED_FOR_ALL,
+    HeldBytes,
+)
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -330,3 +337,27 @@ async def test_who_is_read_late_because_all_are_read_in_turns_keeps_its_name(wor
         assert await world.liveness.alive()
     await pausing
     assert not world.client.aborted
+
+
+class Newcomer(Flood):
+    """It has brought the beginning of a message."""
+
+    held_bytes = incoming_bytes = NOTED_BYTES + 1
+
+
+async def test_who_waits_in_line_with_other_newcomers_keeps_its_name(world: World) -> None:
+    """While much is held they are read one by one. Its answer comes behind the message that it brings."""
+    holder = Flood()
+    holder.held_bytes = HELD_BYTES_MAX // 2 + 1
+    world.held_bytes.note(holder, holder.held_bytes)
+    await asyncio.sleep(0)
+    for _ in range(int(3 * CHECK_SECONDS / NEWCOMER_PACE_SECONDS)):
+        newcomer = Newcomer()
+        world.held_bytes.note(newcomer, newcomer.held_bytes)
+    world.connection.hold_incoming(2 * NOTED_BYTES)
+    assert not world.client.read
+    async with asyncio.timeout(3 * CHECK_SECONDS):
+        assert await world.liveness.alive()
+    assert not world.client.aborted
+    await asyncio.sleep(4 * CHECK_SECONDS)
+    assert world.client.read

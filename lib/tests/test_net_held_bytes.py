@@ -13,6 +13,7 @@ from magnetar.net.held_bytes import (
     CUT_PACE_SECONDS,
     LOOK_SECONDS,
     LOOKED_AT_IN_TURN_MAX,
+    MOVING_BYTES,
     NOTED_BYTES,
     PAUSED_FOR_ALL,
     READ_AGAIN_IN_TURN_MAX,
@@ -94,7 +95,7 @@ async def test_those_that_move_least_are_cut(held: HeldBytes, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             for index, each in enumerate(connections):
-                each.moved_bytes += index
+                each.moved_bytes += index * MOVING_BYTES
             await asyncio.sleep(LOOK_SECONDS)
     assert cut(connections) == [str(index) for index in range(7)]
     assert held.held_bytes <= 0.75 * BYTES_MAX
@@ -136,6 +137,22 @@ async def test_a_burst_does_not_wait_for_the_next_look(held: HeldBytes) -> None:
     assert held.cuts >= 66
     await all_cut(66)
     assert len(cut(again)) >= 33
+
+
+async def test_who_moves_is_not_cut_in_a_burst_of_others(held: HeldBytes) -> None:
+    """Of those that have only come nothing is known."""
+    moving = [FakeConnection(held, f"moving {index}") for index in range(4)]
+    still = FakeConnection(held, "still")
+    for each in moving:
+        each.moved_bytes += MOVING_BYTES
+    await asyncio.sleep(1.01 * LOOK_SECONDS)
+    many = [FakeConnection(held, f"many {index}") for index in range(40)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await all_cut(held.cuts)
+    assert still.aborted
+    assert len(cut(many)) == held.cuts - 1
+    assert cut(moving) == []
 
 
 async def test_a_burst_that_is_sent_in_its_turn_cuts_nobody(held: HeldBytes) -> None:
@@ -220,12 +237,35 @@ async def test_the_last_of_those_that_are_cut_go_one_after_the_other(held: HeldB
     assert first == 1
     going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
     assert len(going) == held.cuts - first
-    held.note(going[0], 5 * SIZE)
+    held.note(going[0], 2 * SIZE)
     assert held.held_bytes <= 0.75 * BYTES_MAX
     await asyncio.sleep(CUT_PACE_SECONDS)
     assert len(cut(connections)) - first <= 1
     await all_cut(5)
     assert len(cut(connections)) == held.cuts == 5
+
+
+async def test_what_those_that_are_cut_are_sent_meanwhile_counts(held: HeldBytes) -> None:
+    """Consumers have permits for much. Hundreds of them that wait to be cut would be sent gigabytes."""
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
+    assert len(going) == 4
+    for each in going:
+        each.narrowed = False
+        held.note(each, 2 * SIZE)
+    assert all(each.narrowed for each in going)
+    assert not any(each.aborted for each in going)
+    for each in going:
+        held.note(each, 4 * SIZE)
+    stays = next(each for each in connections if not each.paused)
+    held.note(stays, 2 * SIZE)
+    assert PAUSED_FOR_ALL in stays.paused, "too much is held together"
+    await asyncio.sleep(CUT_PACE_SECONDS)
+    await asyncio.sleep(0)
+    assert len(cut(connections)) == held.cuts == 5, "there is no time for a pace"
+    await asyncio.sleep(0)
+    assert not stays.paused
 
 
 async def test_who_ends_before_it_is_cut_is_not_cut_again(held: HeldBytes) -> None:

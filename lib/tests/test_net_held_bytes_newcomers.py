@@ -9,13 +9,14 @@ import pytest
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import (
+    CUT_PACE_SECONDS,
+    LOOK_SECONDS,
     NEWCOMER_BYTES,
     NEWCOMER_PACE_SECONDS,
-    PAUSED_FOR_ALL,
     UNANSWERED_BYTES,
     HeldBytes,
 )
-from magnetar.net.requests import ConnectionRequests, Place, ServerRequests
+from magnetar.net.requests import SENT_IN_TURN_BYTES, ConnectionRequests, Place, ServerRequests
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -71,8 +72,15 @@ class Peer:
         self.held_bytes = 0
         self.incoming_bytes = 0
         self.moved_bytes = moved_bytes
-        self.paused = False
+        self._reasons: set[str] = set()
+        self.aborted = False
         self.pieces = 0
+        self.piece_bytes = READ_BYTES
+        """What it brings whenever it is read again."""
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._reasons)
 
     def bring(self, size_bytes: int = READ_BYTES) -> None:
         self.pieces += 1
@@ -84,15 +92,16 @@ class Peer:
         return True
 
     def pause_reading(self, reason: str) -> None:
-        assert reason == PAUSED_FOR_ALL
-        self.paused = True
+        self._reasons.add(reason)
 
     def resume_reading(self, reason: str) -> None:
-        assert reason == PAUSED_FOR_ALL
-        self.paused = False
-        self.bring()
+        self._reasons.remove(reason)
+        if not self.paused:
+            self.moved_bytes += self.piece_bytes
+            self.bring(self.piece_bytes)
 
     def abort(self) -> None:
+        self.aborted = True
         self._held.forget(self)
 
 
@@ -126,6 +135,65 @@ async def test_newcomers_bring_more_one_after_the_other(held: HeldBytes) -> None
         assert sum(each.pieces - 1 for each in newcomers) <= turn
     await asyncio.sleep(NEWCOMER_PACE_SECONDS / 2)
     assert [each.pieces for each in newcomers] == 5 * [2], "each has its turn, in order"
+
+
+async def test_a_newcomer_waits_once(held: HeldBytes) -> None:
+    """Else those that bring a byte at each turn stand in line for ever, and a large message takes several turns."""
+    press(held)
+    await asyncio.sleep(0)
+    slow = [Peer(held, str(index)) for index in range(50)]
+    for each in slow:
+        each.bring()
+        each.piece_bytes = 1
+    await asyncio.sleep(60 * NEWCOMER_PACE_SECONDS)
+    assert [each.pieces for each in slow] == 50 * [2]
+    for each in slow:
+        each.bring(1)
+    assert not any(each.paused for each in slow)
+    newcomer = Peer(held, "newcomer")
+    newcomer.bring()
+    newcomer.piece_bytes = READ_BYTES // 4
+    assert newcomer.paused
+    await asyncio.sleep(2 * NEWCOMER_PACE_SECONDS)
+    assert not newcomer.paused
+
+
+async def test_who_has_waited_in_line_for_longest_is_cut_last(held: HeldBytes) -> None:
+    """It does not move because of us. Who had its turn and brings nothing goes first, though it holds less."""
+    still = Peer(held, "had its turn")
+    still.piece_bytes = 1
+    still.bring(READ_BYTES // 2)
+    much = press(held)
+    await asyncio.sleep(LOOK_SECONDS - 2 * NEWCOMER_PACE_SECONDS)
+    assert (still.pieces, still.paused) == (2, False)
+    line = []
+    for index in range(140):
+        line.append(Peer(held, str(index)))
+        line[-1].bring(READ_BYTES - 100 * index)
+        if not index % 10:
+            await asyncio.sleep(0)  # More is not read in one turn.
+    assert held.held_bytes > BYTES_MAX
+    much.moved_bytes += MIB
+    while not held.cuts:
+        await asyncio.sleep(CUT_PACE_SECONDS)
+    await asyncio.sleep(held.cuts * CUT_PACE_SECONDS)
+    assert still.aborted
+    aborted = [each.aborted for each in line]
+    assert aborted == sorted(aborted), "the line's end"
+    assert held.cuts - 1 == sum(aborted) > 10
+
+
+async def test_whoever_comes_back_waits_again(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    peer = Peer(held, "again")
+    peer.bring()
+    await asyncio.sleep(2 * NEWCOMER_PACE_SECONDS)
+    assert not peer.paused
+    held.forget(peer)
+    peer.held_bytes = 0
+    peer.bring()
+    assert peer.paused
 
 
 async def test_who_has_moved_something_is_not_held_up_by_newcomers(held: HeldBytes) -> None:
@@ -169,10 +237,22 @@ async def test_a_newcomer_that_leaves_is_not_read_again(held: HeldBytes) -> None
     assert newcomer.pieces == 1
 
 
-def connected(held: HeldBytes) -> Connection:
+def connected(held: HeldBytes, transport: asyncio.Transport | None = None) -> Connection:
     connection = Connection(asyncio.get_running_loop(), lambda _: Deaf(), held=held)
-    connection.connection_made(TakingTransport())
+    connection.connection_made(transport or TakingTransport())
     return connection
+
+
+async def test_who_waits_in_line_is_one_that_is_throttled(held: HeldBytes) -> None:
+    """The line may be longer than the keep-alive waits for an answer, which is not read before."""
+    press(held)
+    await asyncio.sleep(0)
+    connection = connected(held)
+    connection.hold_incoming(READ_BYTES)
+    assert connection.throttled
+    assert connection.pauses == 1
+    await asyncio.sleep(2 * NEWCOMER_PACE_SECONDS)
+    assert not connection.reading_paused
 
 
 async def test_large_answers_to_newcomers_are_made_at_a_pace(held: HeldBytes) -> None:
@@ -221,3 +301,62 @@ async def test_a_newcomer_that_leaves_is_answered_no_more(held: HeldBytes) -> No
     requests.close()
     await asyncio.wait_for(answering, timeout=1.0)
     assert not begun
+
+
+class HoldingTransport(TakingTransport):
+    """The peer takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.unsent_bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+
+async def test_small_answers_to_a_newcomer_take_one_turn(held: HeldBytes) -> None:
+    """A client asks for the schema of each of a thousand topics, one after the other."""
+    press(held)
+    await asyncio.sleep(0)
+    connection = connected(held)
+    requests = ConnectionRequests(connection, ServerRequests())
+    answered = []
+
+    async def answer(place: Place) -> None:
+        await place.take()
+        connection.write(bytes(SENT_IN_TURN_BYTES // 100))
+        answered.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
+
+    for _ in range(300):
+        await requests.answer_large(answer)
+    turns = sum(later - earlier > NEWCOMER_PACE_SECONDS / 2 for earlier, later in pairwise(answered))
+    assert turns == 2, "one in a hundred"
+
+
+async def test_who_falls_behind_while_it_waits_in_line_is_answered_when_it_has_caught_up(held: HeldBytes) -> None:
+    press(held)
+    await asyncio.sleep(0)
+    transport = HoldingTransport()
+    connection = connected(held, transport)
+    requests = ConnectionRequests(connection, ServerRequests())
+    answered = []
+
+    async def answer(place: Place) -> None:
+        answered.append(place)
+
+    answering = asyncio.ensure_future(requests.answer_large(answer))
+    await asyncio.sleep(0)
+    connection.write(bytes(MIB))  # To a consumer.
+    await asyncio.sleep(0)
+    connection.pause_writing()
+    await asyncio.sleep(3 * NEWCOMER_PACE_SECONDS)
+    assert not answered
+    transport.unsent_bytes = 0
+    connection.resume_writing()
+    requests.caught_up()
+    await asyncio.wait_for(answering, timeout=1.0)
+    assert len(answered) == 1

@@ -55,7 +55,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpLimits = QUICK, tls: ServerTls | None = None, refused: RefusedConnections | None = None
+    limits: HttpLimits = QUICK,
+    tls: ServerTls | None = None,
+    refused: RefusedConnections | None = None,
+    answer: Handler = answer,
 ) -> AsyncIterator[tuple[int, HttpConnections]]:
     connections = HttpConnections(limits, refused)
 
@@ -292,6 +295,32 @@ async def test_bodies_that_pass_take_no_room_of_those_that_are_held() -> None:
                 assert (await client.reader.readuntil(b"3145729")).startswith(b"HTTP/1.1 200")
             client.writer.close()
         await until_gone(connections)
+
+
+async def test_requests_that_come_together_begin_in_turns() -> None:
+    """Each may be a list of thousands of topics, made from memory."""
+    loop, begun_in_turns = asyncio.get_running_loop(), [0]
+
+    def next_turn() -> None:
+        if begun_in_turns[-1]:
+            begun_in_turns.append(0)
+        loop.call_soon(next_turn)
+
+    async def count(_: web.Request) -> web.StreamResponse:
+        begun_in_turns[-1] += 1
+        return web.Response(text="here")
+
+    loop.call_soon(next_turn)
+    async with serving(HttpLimits(), answer=count) as (port, _):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        for _, writer in opened:
+            writer.write(HEAD + b"\r\n")
+        for reader, writer in opened:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+    assert sum(begun_in_turns) == 30
+    assert max(begun_in_turns) == 1
 
 
 async def test_requests_in_one_write_are_answered_in_turn() -> None:

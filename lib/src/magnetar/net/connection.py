@@ -298,6 +298,11 @@ class Connection(asyncio.Protocol):
         return self._incoming_bytes
 
     @property
+    def handed_bytes(self) -> int:
+        """What a server's peer was sent since the beginning, taken or not."""
+        return self._handed_bytes
+
+    @property
     def moved_bytes(self) -> int:
         """What the peer has taken, and what came to and went from what the handler holds, since the beginning."""
         transport = self._transport

@@ -9,6 +9,7 @@ fits. Whoever is cut comes back with nothing held, so the pace bounds how often 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -58,6 +59,9 @@ and as many answers a second. Each costs milliseconds, with its cut and its retu
 
 PAUSED_FOR_ALL: Final = "too much is held"
 
+PAUSED_IN_LINE: Final = "newcomers go one by one"
+"""Of a newcomer that waits for its turn: for minutes, where thousands do."""
+
 CUT_IN_TURN_MAX: Final = 4
 """Connections: each has something to give back, a tenth of a millisecond."""
 
@@ -70,6 +74,9 @@ CUT_PACE_SECONDS: Final = 0.008
 
 LOOKED_AT_IN_TURN_MAX: Final = 100
 """Connections: half a millisecond."""
+
+MOVING_BYTES: Final = KIB
+"""Who moves less than this between two looks does not move: no network that clients work over is so slow."""
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks, while anybody holds anything: how long a peer has to show that it moves."""
@@ -115,6 +122,16 @@ class BufferingConnection(Protocol):
         ...
 
 
+class _Worth(enum.IntEnum):
+    """What is to be said for a connection when some have to be cut, the least first."""
+
+    STANDS_STILL = 0
+    IN_LINE = 1
+    UNKNOWN = 2
+    """It has held something for less than a look."""
+    MOVES = 3
+
+
 class _Noted:
     """What is known of one connection."""
 
@@ -144,6 +161,9 @@ class HeldBytes:
         self._letting_go_on = False
         self._newcomers = PacedQueue(loop, self._pace_seconds)
         """They bring more when it is their turn."""
+        self._let_in: set[BufferingConnection] = set()
+        """Newcomers that have had their turn. Whoever brings a byte at each turn would else stand in line for ever, and
+        a large message would need several turns of it."""
         self._answers = PacedQueue(loop, self._pace_seconds)
         """Newcomers that ask for large answers."""
         self._condemned: dict[BufferingConnection, int] = {}
@@ -170,6 +190,7 @@ class HeldBytes:
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
         if holder in self._condemned:
+            self._note_condemned(holder, size_bytes)
             return
         noted = self._noted.get(holder)
         if noted is None:
@@ -204,7 +225,16 @@ class HeldBytes:
 
     def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
         # A new consumer that is sent much brings nothing but permits and acknowledgements.
-        return self.pressed and holder.incoming_bytes > NOTED_BYTES and holder.moved_bytes <= NEWCOMER_BYTES
+        return (
+            self.pressed
+            and holder.incoming_bytes > NOTED_BYTES
+            and holder.moved_bytes <= NEWCOMER_BYTES
+            and holder not in self._let_in
+        )
+
+    def _have_turn(self, holder: BufferingConnection) -> None:
+        self._let_in.add(holder)
+        holder.resume_reading(PAUSED_IN_LINE)
 
     def _pace_seconds(self) -> float:
         return NEWCOMER_PACE_SECONDS if self.pressed else 0.0
@@ -221,10 +251,11 @@ class HeldBytes:
     def _pause(self, holder: BufferingConnection) -> None:
         if holder in self._paused or holder in self._newcomers:
             return
-        holder.pause_reading(PAUSED_FOR_ALL)
         if self._brings_at_a_pace(holder):
-            self._newcomers.wait(holder, partial(holder.resume_reading, PAUSED_FOR_ALL))
+            holder.pause_reading(PAUSED_IN_LINE)
+            self._newcomers.wait(holder, partial(self._have_turn, holder))
         else:
+            holder.pause_reading(PAUSED_FOR_ALL)
             self._paused[holder] = None
 
     def _turn_over(self) -> None:
@@ -235,6 +266,7 @@ class HeldBytes:
         """The connection is gone."""
         self._paused.pop(holder, None)
         self._newcomers.forget(holder)
+        self._let_in.discard(holder)
         self._answers.forget(holder)
         self._condemned_bytes -= self._condemned.pop(holder, 0)
         noted = self._noted.pop(holder, None)
@@ -314,9 +346,11 @@ class HeldBytes:
             self._cut()
 
     def _cut(self) -> None:
-        """Those that move least first; among equals those that hold most."""
+        """Those that do not move first, then the line from its end, then, in a burst, those of whom nothing is known;
+        those that move least before others that move. Among equals those that hold most."""
         burst = self.held_bytes > BURST_SHARE * self._bytes_max
-        candidates = [holder for holder, noted in self._noted.items() if noted.looks or burst]
+        # Newest first, as sorting leaves it among equals: who has waited for long is to have its turn.
+        candidates = [holder for holder, noted in reversed(self._noted.items()) if noted.looks or burst]
         candidates.sort(key=self._worth)
         cut_bytes = self.held_bytes - int(CUT_TO_SHARE * self._bytes_max)
         cut = 0
@@ -350,12 +384,24 @@ class HeldBytes:
             self._loop.call_later(CUT_PACE_SECONDS, self._abort_some)
         self._let_go_on()
 
+    def _note_condemned(self, holder: BufferingConnection, size_bytes: int) -> None:
+        # It is not read, but its consumers are sent what they have permits for: hundreds may wait to be cut.
+        self._condemned_bytes += size_bytes - self._condemned[holder]
+        self._condemned[holder] = size_bytes
+        holder.narrow()
+
     def _tell_cut(self, count: int) -> None:
         logger.warning(
             "cut %s that take or bring next to nothing, the last one %s: more than %d bytes were held",
             *(connections(count), self._last_cut, self._bytes_max),
         )
 
-    def _worth(self, holder: BufferingConnection) -> tuple[bool, int, int]:
+    def _worth(self, holder: BufferingConnection) -> tuple[_Worth, int, int]:
         noted = self._noted[holder]
-        return noted.looks == 0, noted.moved_bytes, -noted.size_bytes
+        if holder in self._newcomers:
+            # It does not move because of us. Large reads are what an honest large message begins with.
+            return _Worth.IN_LINE, 0, 0
+        if not noted.looks:
+            return _Worth.UNKNOWN, 0, -noted.size_bytes
+        moves = noted.moved_bytes >= MOVING_BYTES
+        return _Worth.MOVES if moves else _Worth.STANDS_STILL, noted.moved_bytes, -noted.size_bytes

@@ -19,6 +19,7 @@ from magnetar.net.accepting import ENOUGH, Acceptor, MakeProtocol, bound
 from magnetar.net.descriptors import open_files_max
 from magnetar.net.http_head import HeadBounds
 from magnetar.net.http_pace import DEFAULT, HttpLimits, Pace, Traffic
+from magnetar.net.one_per_turn import OnePerTurn
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
 
 logger: Final = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class HttpConnections:
         self._limit = limit_of(limits)
         self._held_bytes = 0
         """Bytes of bodies under way."""
+        self._turns = OnePerTurn(self._loop)
+        """A list of topics takes milliseconds, and a client asks for it with a hundred bytes."""
 
     async def listen(self, make_protocol: MakeProtocol, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a port (0: any free one); returns which. OSError when it is taken.
@@ -127,6 +130,7 @@ class HttpConnections:
             return await handler(request)
         watched.began(request)
         try:
+            await self._turns.begin()
             return await handler(request)
         finally:
             watched.let_go()

@@ -55,7 +55,8 @@ message passes through about four turns from its producer to its consumer; the t
 takes a millisecond or two when thousands of clients ask all the time."""
 
 SENT_IN_TURN_BYTES: Final = 64 * KIB
-"""An answer of more than this counts for a turn's share: a third of a megabyte takes the system a millisecond."""
+"""An answer of more than this counts for a turn's share: a third of a megabyte takes the system a millisecond. A
+newcomer that was sent no more since its turn has no need of another one."""
 
 PAUSED_FOR_REQUESTS: Final = "requests under way"
 
@@ -214,7 +215,17 @@ class Place:
 class ConnectionRequests:
     """The requests of one connection."""
 
-    __slots__ = ("_answering_large", "_bytes", "_caught_up", "_connection", "_count", "_in_all", "_large", "ended")
+    __slots__ = (
+        "_answering_large",
+        "_bytes",
+        "_caught_up",
+        "_connection",
+        "_count",
+        "_in_all",
+        "_large",
+        "_turn_from_bytes",
+        "ended",
+    )
 
     def __init__(self, connection: Connection, in_all: ServerRequests) -> None:
         self._connection = connection
@@ -226,6 +237,8 @@ class ConnectionRequests:
         """Those that wait for it: the bytes that each brought, and what runs it. No tasks: a client that reads nothing
         has a hundred of them, and a thousand such clients would have a hundred thousand tasks."""
         self._caught_up: asyncio.Future[None] | None = None
+        self._turn_from_bytes: int | None = None
+        """What the client had been sent when it had its turn among newcomers, if it has."""
         self.ended = False
 
     @property
@@ -283,10 +296,11 @@ class ConnectionRequests:
                 self._answering_large = False
 
     async def _answer_in_turn(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-        while not self.gone and self._connection.narrow():
+        await self._have_it_catch_up()
+        if not self.gone and not self._in_turn and self._connection.paces_answer(self.caught_up):
             await self._wait()
-        if not self.gone and self._connection.paces_answer(self.caught_up):
-            await self._wait()
+            self._turn_from_bytes = self._connection.handed_bytes
+            await self._have_it_catch_up()  # Its consumers may have been sent much meanwhile.
         if self.gone:
             return
         place = Place(self, self._in_all)
@@ -297,6 +311,17 @@ class ConnectionRequests:
             pass
         finally:
             place.leave()
+
+    async def _have_it_catch_up(self) -> None:
+        while not self.gone and self._connection.narrow():
+            await self._wait()
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether it was sent little since its turn among newcomers. Small answers cost next to nothing, and a client
+        asks for the schemas of a thousand topics."""
+        from_bytes = self._turn_from_bytes
+        return from_bytes is not None and self._connection.handed_bytes - from_bytes <= SENT_IN_TURN_BYTES
 
     async def _wait(self) -> None:
         """Until `caught_up` is called."""
