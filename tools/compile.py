@@ -68,6 +68,7 @@ HOT_MODULES: Final = (
     "bookie/src/magnetar/bookie/local_adds.py",
     "lib/src/magnetar/client/unanswered.py",
     "broker/src/magnetar/broker/replication/outgoing.py",
+    "broker/src/magnetar/broker/replicated_message.py",
     "broker/src/magnetar/broker/topics/producer.py",
     "broker/src/magnetar/broker/dispatch/consumer.py",
     "broker/src/magnetar/broker/dispatch/pending_acknowledgements.py",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from magnetar.broker.replicated_message import parse_position
 from magnetar.broker.replicator_names import is_replicator, producer_of, source_cluster
-from magnetar.broker.source_position import SOURCES_MAX, SourcePositions, parse_position
+from magnetar.broker.source_position import SOURCES_MAX, SourcePositions
 
 NUMBERS = st.integers(0, 2**63 - 1)
 POSITIONS = st.tuples(NUMBERS, NUMBERS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from magnetar.broker.replicated_message import parse_position
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
-from magnetar.broker.source_position import parse_position
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.metadata import full_metadata

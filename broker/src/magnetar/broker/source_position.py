@@ -1,4 +1,4 @@
-"""Where a replicated message stands in the cluster that it comes from, and how far each of those clusters has come.
+"""How far each cluster has come whose messages are replicated to one topic.
 
 The keys of the deduplication's snapshot are Apache's (Pulsar `MessageDeduplication`), so that brokers of both kinds
 take topics over from each other. Pure.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY, is_replicator, producer_of, source_cluster
-from magnetar.wire.pulsar.errors import BadMetadata
-from magnetar.wire.pulsar.metadata import full_metadata
+from magnetar.broker.replicated_message import read_replicated
+from magnetar.broker.replicator_names import is_replicator, producer_of, source_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,66 +20,15 @@ LEDGER_KEY: Final = "_LID"
 ENTRY_KEY: Final = "_EID"
 """How the keys of a snapshot end that hold the two halves of a position; the producer's name comes before."""
 
-REPLICATION_MARKERS: Final = range(10, 14)
-"""The types of the markers of replicated subscriptions."""
-
 MARKER_RECEIPT: Final = 1 << 63
 """The highest sequence id in the receipt of such a marker: the lowest signed number of 64 bits, as unsigned one."""
 
 BEFORE_ALL: Final = (-1, -1)
 """Comes before every position at a source."""
 
-NUMBER_MAX: Final = (1 << 63) - 1
-NUMBER_DIGITS_MAX: Final = 19
-
 SOURCES_MAX: Final = 1_000
 """Sources of one topic whose positions are kept: more clusters than any instance has. Beyond, the one that was met
 first is forgotten, and sends twice at most what it sends again."""
-
-
-class ReplicatedMessage:
-    """What deduplication and receipts need to know of one replicated message."""
-
-    __slots__ = ("is_chunk_before_last", "is_marker", "position", "producer_name")
-
-    def __init__(self, producer_name: str, position: Position | None, *, is_marker: bool, is_chunk_before_last: bool):
-        self.producer_name = producer_name
-        """Of the producer at the source."""
-        self.position = position
-        """Where it stands at the source; None: the message does not say so, or not in the right form."""
-        self.is_marker = is_marker
-        """Of a replicated subscription."""
-        self.is_chunk_before_last = is_chunk_before_last
-
-
-def read_replicated(payload: bytes) -> ReplicatedMessage | None:
-    """What a stored entry, or one to be stored, says of itself; None when its metadata cannot be read."""
-    try:
-        metadata = full_metadata(payload)
-    except BadMetadata:
-        return None
-    position = None
-    for pair in metadata.properties:
-        if pair.key == SOURCE_POSITION_PROPERTY:
-            position = parse_position(pair.value)
-            break
-    chunks = metadata.num_chunks_from_msg
-    return ReplicatedMessage(
-        metadata.producer_name,
-        position,
-        is_marker=metadata.HasField("marker_type") and metadata.marker_type in REPLICATION_MARKERS,
-        is_chunk_before_last=chunks > 1 and metadata.chunk_id != chunks - 1,
-    )
-
-
-def parse_position(text: str) -> Position | None:
-    """The position in `<ledger>:<entry>`; None for anything else."""
-    ledger_id, _, entry_id = text.partition(":")
-    for number in (ledger_id, entry_id):
-        if not (number.isascii() and number.isdecimal()) or len(number) > NUMBER_DIGITS_MAX:
-            return None
-    position = int(ledger_id), int(entry_id)
-    return position if max(position) <= NUMBER_MAX else None
 
 
 class SourcePositions:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
+from magnetar.broker.replicated_message import parse_position
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
-from magnetar.broker.source_position import parse_position
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import full_metadata

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from magnetar.broker.policies.model import EffectivePolicies
+    from magnetar.broker.replicated_message import ReplicatedMessage
     from magnetar.broker.settings.policies import PolicySettings
-    from magnetar.broker.source_position import ReplicatedMessage
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
     from magnetar.broker.topics.producer import Producer, PublishBatch
     from magnetar.core.clock import Clock

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.replicated_message import ReplicatedMessage, read_replicated
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
-from magnetar.broker.source_position import (
-    MARKER_RECEIPT,
-    ReplicatedMessage,
-    read_replicated,
-)
+from magnetar.broker.source_position import MARKER_RECEIPT
 from magnetar.broker.topics.deduplication import DuplicateStatus
 from magnetar.broker.transactions.buffers.markers import ABORT_MARKER, COMMIT_MARKER
 from magnetar.wire.pulsar.errors import BadMetadata, ServerError

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.replicated_message import ReplicatedMessage
 from magnetar.broker.replicator_names import is_replicator
-from magnetar.broker.source_position import ReplicatedMessage
 from magnetar.broker.states import PRODUCER_TRANSITIONS, ProducerState
 from magnetar.core.errors import MagnetarError
 from magnetar.wire.pulsar import messages

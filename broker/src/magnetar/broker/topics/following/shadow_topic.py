@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.source_position import MARKER_RECEIPT, read_replicated
+from magnetar.broker.replicated_message import read_replicated
+from magnetar.broker.source_position import MARKER_RECEIPT
 from magnetar.broker.states import LoadedTopicState
 from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.core.errors import MagnetarError

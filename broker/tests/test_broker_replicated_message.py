@@ -1,0 +1,73 @@
+"""What a replicated message says of itself, read by hand, is what protobuf reads of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from magnetar.broker.replicated_message import ReplicatedMessage, _read_by_protobuf, _read_usual, read_replicated
+from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
+from magnetar.wire.errors import BadProtobuf
+from magnetar.wire.pulsar.batch import build_message
+from magnetar.wire.pulsar.errors import BadMetadata
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
+from magnetar.wire.pulsar.metadata import metadata_bounds
+
+KEYS = st.sampled_from(["", "a", SOURCE_POSITION_PROPERTY, SOURCE_POSITION_PROPERTY + "S"])
+VALUES = st.sampled_from(["1:2", "12345678:0", "", ":", "1:", "1:2:3", "-1:2", "9" * 20 + ":1", "9" * 19 + ":1", "é:1"])
+METADATA = st.builds(
+    pb.MessageMetadata,
+    producer_name=st.text(max_size=5),
+    sequence_id=st.integers(0, 2**64 - 1),
+    publish_time=st.integers(0, 2**64 - 1),
+    properties=st.lists(st.builds(pb.KeyValue, key=KEYS, value=VALUES), max_size=3),
+    replicated_from=st.none() | st.just("west"),
+    marker_type=st.none() | st.sampled_from([-1, 0, 9, 10, 13, 14, 21]),
+    num_chunks_from_msg=st.none() | st.integers(-1, 4),
+    chunk_id=st.none() | st.integers(-1, 4),
+    encryption_keys=st.lists(st.builds(pb.EncryptionKeys, key=st.just("k"), value=st.just(b"v")), max_size=1),
+    num_messages_in_batch=st.none() | st.integers(1, 9),
+)
+
+
+def fields(message: ReplicatedMessage | None) -> tuple[object, ...] | None:
+    if message is None:
+        return None
+    return message.producer_name, message.position, message.is_marker, message.is_chunk_before_last
+
+
+def usual(data: bytes) -> ReplicatedMessage | None:
+    try:
+        return _read_usual(data, *metadata_bounds(data))
+    except (BadMetadata, BadProtobuf, UnicodeDecodeError):
+        return None
+
+
+@given(METADATA)
+def test_both_readers_say_the_same(metadata: pb.MessageMetadata) -> None:
+    data = build_message(metadata, b"payload")
+    wanted = fields(_read_by_protobuf(data))
+    assert wanted is not None
+    assert fields(read_replicated(data)) == wanted
+    if not metadata.encryption_keys:
+        assert fields(usual(data)) == wanted
+
+
+@given(METADATA, st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), min_size=1, max_size=3))
+def test_of_what_is_damaged_the_reader_by_hand_says_nothing_else(
+    metadata: pb.MessageMetadata, damages: list[tuple[int, int]]
+) -> None:
+    body = bytearray(metadata.SerializeToString())
+    for at, byte in damages:
+        body[at % len(body)] = byte
+    data = len(body).to_bytes(4, "big") + bytes(body) + b"payload"
+    by_hand = usual(data)
+    if by_hand is not None:
+        assert fields(by_hand) == fields(_read_by_protobuf(data))
+
+
+def test_properties_in_an_unusual_form_are_left_to_protobuf() -> None:
+    pair = b"\x12\x031:2\x0a" + bytes([len(SOURCE_POSITION_PROPERTY)]) + SOURCE_POSITION_PROPERTY.encode()
+    body = b"\x0a\x01p\x10\x01\x18\x01\x22" + bytes([len(pair)]) + pair
+    data = len(body).to_bytes(4, "big") + body
+    assert usual(data) is None
+    assert fields(read_replicated(data)) == ("p", (1, 2), False, False)
