@@ -240,6 +240,24 @@ def _to_send(look: EntryLook, position: Position, headers: bytes, payload: bytes
     )
 
 
+def stored_bytes(entries: list[Entry]) -> int:
+    """Of all these entries."""
+    size_bytes = 0
+    for entry in entries:
+        size_bytes += len(entry.data)
+    return size_bytes
+
+
+def sent_totals(sent: list[RelayedEntry]) -> tuple[int, int]:
+    """Messages and bytes of all these entries."""
+    messages = 0
+    size_bytes = 0
+    for entry in sent:
+        messages += entry.num_messages
+        size_bytes += entry.size_bytes
+    return messages, size_bytes
+
+
 class Decision:
     """Of stored entries: what goes elsewhere."""
 

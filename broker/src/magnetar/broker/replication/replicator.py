@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.policies.limiter import NO_LIMIT, NO_LIMITERS, RateLimiter
-from magnetar.broker.replication.outgoing import Outgoing, ShadowOutgoing, Skipped
+from magnetar.broker.replication.outgoing import Outgoing, ShadowOutgoing, Skipped, sent_totals, stored_bytes
 from magnetar.broker.replication.remote_link import (
     COSTS_AS_ENTRIES,
     PAUSE_SECONDS_MAX,
@@ -194,7 +194,7 @@ class Replicator(RemoteLink):
                 self._clear_reason()
                 return
             self._send(entries)
-            spent_bytes += turns.take(sum([len(one.data) for one in entries]), COSTS_AS_ENTRIES * len(entries))
+            spent_bytes += turns.take(stored_bytes(entries), COSTS_AS_ENTRIES * len(entries))
 
     def _wait_for_turn(self) -> None:
         """The next turn of the loop, not of dispatch alone: markers are slow to read."""
@@ -284,10 +284,10 @@ class Replicator(RemoteLink):
     def _send_all(self, sent: list[RelayedEntry]) -> None:
         producer, counters = self._producer, self.counters
         assert producer is not None
-        size_bytes = sum([one.size_bytes for one in sent])
+        messages, size_bytes = sent_totals(sent)
         for limiter in self._limiters:
             limiter.take(len(sent), size_bytes)
-        counters.messages_out += sum([one.num_messages for one in sent])
+        counters.messages_out += messages
         counters.bytes_out += size_bytes
         self._progress += 1
         if not self._registering:
