@@ -307,9 +307,15 @@ PARTS: Final = (
         files("broker/tests", "broker_dispatch_turns", "broker_send_turns"),
     ),
     Part(
+        "receipts",
+        f"{_LIB}/wire/pulsar",
+        ("send_receipts",),
+        files("lib/tests", "wire_pulsar_send_receipts", "wire_pulsar_command", "client_protocol"),
+    ),
+    Part(
         "relays",
         f"{_LIB}/client",
-        ("relay",),
+        ("relay", "unanswered"),
         (*files("lib/tests", "client_relay"), *files("broker/tests", "broker_replication")),
     ),
     Part(
@@ -317,7 +323,7 @@ PARTS: Final = (
         _BROKER,
         (
             *("replication/outgoing", "replication/remote_partitions", "replication/remote_clusters"),
-            *("replication/topic_replicators", "replication/replicator", "source_position"),
+            *("replication/topic_replicators", "replication/replicator", "source_position", "replicated_message"),
             *("replication/running_replicators", "replication/shadow_replicators", "replication/http_lookup"),
             *("replication/remote_link", "replication/remote_links", "replication/non_persistent_replicators"),
             *("migration/migration", "migration/destinations", "migration/green_cluster"),
@@ -325,7 +331,12 @@ PARTS: Final = (
         ),
         files(
             "broker/tests",
-            *("broker_source_position", "broker_replication_outgoing", "broker_replication_remotes"),
+            *(
+                "broker_source_position",
+                "broker_replicated_message",
+                "broker_replication_outgoing",
+                "broker_replication_remotes",
+            ),
             *("broker_replication_partitions", "broker_replication", "broker_replicated_messages"),
             *("broker_replicator_markers", "broker_replicator", "broker_topic_replicators"),
             *("broker_shadow_topics", "broker_replication_http_lookup", "broker_replication_transactions"),
