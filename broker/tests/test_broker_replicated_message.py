@@ -71,3 +71,11 @@ def test_properties_in_an_unusual_form_are_left_to_protobuf() -> None:
     data = len(body).to_bytes(4, "big") + body
     assert usual(data) is None
     assert fields(read_replicated(data)) == ("p", (1, 2), False, False)
+
+
+def test_a_property_that_ends_after_its_key_is_left_to_protobuf() -> None:
+    """Which wants a value. Also where the entry ends there, too."""
+    body = b"\x0a\x01p\x10\x01\x18\x01\x22\x04\x0a\x02ab"
+    data = len(body).to_bytes(4, "big") + body
+    assert usual(data) is None
+    assert read_replicated(data) is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker import replicator_names as names
-from magnetar.broker.replication.outgoing import Outgoing, Skipped
+from magnetar.broker.replication.outgoing import Outgoing, Skipped, sent_totals, stored_bytes
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.testing.sessions import message
 from magnetar.client.unanswered import RelayedEntry
@@ -166,3 +166,5 @@ def test_a_run_ends_at_the_first_entry_that_is_not_simply_sent() -> None:
     assert OUTGOING.decide_run(entries, 3, 10_000, 0, (), {}, sent) == (4, b"v")
     assert OUTGOING.decide_run(entries, 4, 10_000, 0, (), {b"v": b"w"}, sent) == (5, None)
     assert [one.position for one in sent] == [(3, 0), (3, 1), (3, 3), (3, 4)]
+    assert sent_totals(sent) == (4, sum(len(one.message) for one in sent))
+    assert stored_bytes(entries) == sum(len(data) for data in contents)

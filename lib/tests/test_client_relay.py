@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from magnetar.client.relay import RelayProducer
-from magnetar.client.unanswered import MARKER_RECEIPT, RelayedEntry
+from magnetar.client.unanswered import MARKER_RECEIPT, RelayedEntry, Unanswered
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.topic_name import TopicName
@@ -201,3 +201,14 @@ def test_a_shadow_is_told_where_the_message_stands_as_protobuf_would() -> None:
     command = pb.BaseCommand.FromString(frame[8 : 8 + size]).send
     assert command.message_id == pb.MessageIdData(ledgerId=2**40, entryId=300)
     assert (command.producer_id, command.sequence_id, frame[8 + size :]) == (3, 5, b"m")
+
+
+def test_what_is_forgotten_counts_for_no_later_receipt() -> None:
+    unanswered = Unanswered()
+    unanswered.frames(1, [relayed((1, 0), 5), relayed((1, 1), 5), relayed((1, 2), 5)])
+    assert unanswered.answered(receipt(5)) == []
+    unanswered.clear()
+    assert (unanswered.count, unanswered.size_bytes, unanswered.oldest) == (0, 0, None)
+    unanswered.frames(1, [relayed((2, 0), 5), relayed((2, 1), 5)])
+    assert unanswered.answered(receipt(5)) == []
+    assert unanswered.answered(receipt(5)) == [(2, 0), (2, 1)]

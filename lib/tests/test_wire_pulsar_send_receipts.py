@@ -74,3 +74,10 @@ def test_whatever_is_damaged_is_read_as_protobuf_does_or_not_at_all(end: bytes, 
         raise AssertionError(f"read what protobuf does not: {body.hex()}") from None
     assert command.type == pb.BaseCommand.SEND_RECEIPT
     assert fields(found[0]) == fields(requests.receipt_of(command.send_receipt))
+
+
+def test_an_id_that_ends_after_its_ledger_is_left_to_protobuf() -> None:
+    """Also where the buffer ends there, too."""
+    body = b"\x08\x07\x3a\x0a\x08\x01\x10\x02\x1a\x04\x08\xff\xff\x03"
+    data = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+    assert read_receipts(*bounds_of(data), 0) == []
