@@ -21,16 +21,8 @@ _SPARK: Final = "spark-jobs/src/magnetar/spark"
 _LEDGER_TESTS: Final = files(
     "lib/tests",
     *("ledger_striping", "ledger_topology", "ledger_pending_adds", "ledger_last_confirmed", "ledger_metadata_ops"),
-    *(
-        "ledger_placement",
-        "ledger_recovery",
-        "ledger_ensemble_change",
-        "ledger_bookie_leaves",
-        "ledger_takeover",
-        "ledger_client",
-        "ledger_appender",
-        "ledger_tcp_bookie",
-    ),
+    *("ledger_placement", "ledger_recovery", "ledger_ensemble_change", "ledger_bookie_leaves", "ledger_takeover"),
+    *("ledger_client", "ledger_appender", "ledger_tcp_bookie"),
 )
 _MANAGED_TESTS: Final = files(
     "lib/tests",
