@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.replicated_message import ReplicatedMessage, _read_by_protobuf, _read_usual, read_replicated
+from magnetar.broker.replicated_subscriptions.entry_origins import origin_of
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.source_position import SourcePositions
 from magnetar.wire.errors import BadProtobuf
 from magnetar.wire.pulsar.batch import build_message
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -79,3 +81,27 @@ def test_a_property_that_ends_after_its_key_is_left_to_protobuf() -> None:
     data = len(body).to_bytes(4, "big") + body
     assert usual(data) is None
     assert read_replicated(data) is None
+
+
+def test_texts_that_are_not_utf8_are_no_error() -> None:
+    """Protobuf gives them as bytes. Any producer may write them, and the topic is read again when it is loaded."""
+    place = b"\x0a" + bytes([len(SOURCE_POSITION_PROPERTY)]) + SOURCE_POSITION_PROPERTY.encode() + b"\x12\x03"
+    for name, value, position in ((b"\xff", b"7:9", (7, 9)), (b"p", b"\xff:9", None)):
+        pair = place + value
+        body = b"\x0a\x01" + name + b"\x10\x01\x18\x01\x22" + bytes([len(pair)]) + pair + b"\x2a\x04west"
+        data = len(body).to_bytes(4, "big") + body
+        message = read_replicated(data)
+        assert message is not None
+        assert (message.producer_name, message.position) == (name.decode(errors="backslashreplace"), position)
+        assert SourcePositions("east").replay("west", data) is (position is not None)
+        assert origin_of(data, (1, 1), "east") == (None if position is None else ("west", position))
+
+
+def test_a_key_whose_length_takes_more_bytes_than_it_has_to_is_left_to_protobuf() -> None:
+    pair = (
+        b"\x0a" + bytes([len(SOURCE_POSITION_PROPERTY) | 0x80, 0]) + SOURCE_POSITION_PROPERTY.encode() + b"\x12\x031:2"
+    )
+    body = b"\x0a\x01p\x10\x01\x18\x01\x22" + bytes([len(pair)]) + pair
+    data = len(body).to_bytes(4, "big") + body
+    assert usual(data) is None
+    assert fields(read_replicated(data)) == ("p", (1, 2), False, False)

@@ -7,7 +7,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.core.ids import Position
@@ -64,17 +64,18 @@ def read_replicated(payload: bytes) -> ReplicatedMessage | None:
 
 def _read_by_protobuf(payload: bytes) -> ReplicatedMessage | None:
     try:
-        metadata = full_metadata(payload)
+        # Any, because its texts are bytes where they are not UTF-8, and compiled code takes annotations at their word.
+        metadata: Any = full_metadata(payload)
     except BadMetadata:
         return None
     position: Position | None = None
     for pair in metadata.properties:
         if pair.key == SOURCE_POSITION_PROPERTY:
-            position = parse_position(pair.value)
+            position = parse_position(text_of(pair.value))
             break
     chunks = metadata.num_chunks_from_msg
     return ReplicatedMessage(
-        metadata.producer_name,
+        text_of(metadata.producer_name),
         position,
         is_marker=metadata.HasField("marker_type") and FIRST_MARKER <= metadata.marker_type <= LAST_MARKER,
         is_chunk_before_last=chunks > 1 and metadata.chunk_id != chunks - 1,
@@ -153,8 +154,8 @@ def _take_bytes(found: _MetadataLook, tag: int, data: bytes, start: int, end: in
 
 def _value_start(data: bytes, at: int, end: int) -> int:
     """Where the value of a property begins whose key and value are all that it has, in this order; else 0."""
-    if end - at < 4 or data[at] != 0x0A:
-        return 0
+    if end - at < 4 or data[at] != 0x0A or data[at + 1] >= 0x80:
+        return 0  # Of a long key, or a length that takes more bytes than it has to.
     _, at = read_length(data, at + 1, end)
     if at >= end or data[at] != 0x12:
         return 0
@@ -165,6 +166,11 @@ def _value_start(data: bytes, at: int, end: int) -> int:
 def _is_source_key(data: bytes, at: int) -> bool:
     # Its length takes one byte.
     return data[at + 1] == len(_SOURCE_KEY) and data.startswith(_SOURCE_KEY, at + 2)
+
+
+def text_of(value: str | bytes) -> str:
+    """A text as protobuf gives it: bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def parse_position(text: str) -> Position | None:

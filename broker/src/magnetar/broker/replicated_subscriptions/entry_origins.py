@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from magnetar.broker.replicated_message import parse_position
+from magnetar.broker.replicated_message import parse_position, text_of
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.errors import BadMetadata
@@ -26,8 +26,8 @@ def origin_of(data: bytes, position: Position, local_cluster: str) -> tuple[str,
         return local_cluster, position
     for pair in metadata.properties:
         if pair.key == SOURCE_POSITION_PROPERTY:
-            source = parse_position(pair.value)
-            return None if source is None else (metadata.replicated_from, source)
+            source = parse_position(text_of(pair.value))
+            return None if source is None else (text_of(metadata.replicated_from), source)
     return None
 
 
