@@ -131,8 +131,8 @@ class PolicySettings:
     remote_topics_created: bool = setting("createTopicToRemoteClusterForReplication", True)
     """Partitioned topics that are replicated are made, and enlarged, in the other clusters."""
     replication_queue_entries: int = setting("replicationProducerQueueSize", 5_000, low=1, dynamic="broker")
-    """Entries that one replicator has sent and that have no receipt. Pulsar's 1 000 are small ones' limit, where 16 MiB
-    bound the others: with them a backlog waits for the other cluster's disk."""
+    """Entries that one replicator has sent and that have no receipt. Pulsar has 1 000, with which a backlog of small
+    messages waits for the other cluster's disk. Large ones are bounded by 16 MiB."""
     replicated_subscriptions: bool = setting("enableReplicatedSubscriptions", True)
     """Whether other clusters are told how far subscriptions are, and what they tell is done."""
     snapshot_interval_ms: int = setting("replicatedSubscriptionsSnapshotFrequencyMillis", 1_000, low=1)
