@@ -15,7 +15,7 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
-from magnetar.core.ids import EARLIEST, LATEST
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
 from magnetar.managed.errors import CursorClosed
 from magnetar.managed.paths import cursor_path
@@ -53,6 +53,24 @@ async def test_a_topic_that_is_gone_has_no_last_entry(world: World) -> None:
     await other.close()
     with pytest.raises(Unavailable):
         await other.last_confirmed()
+
+
+async def test_an_owner_of_ours_tells_of_its_end_by_itself(world: World) -> None:
+    heard: list[Position | None] = []
+    world.owner.listen(heard.append)
+    await world.owner.last_confirmed()
+    await until(lambda: world.owner.has_notices)
+    for _ in range(3):
+        (position,) = await world.publish(1)
+        await until(lambda last=position: heard[-1] == last)
+    # Another owner, here the same broker: it tells as soon as it is found.
+    await world.broker.service.close_topic(world.broker.service.topics[str(TOPIC)])
+    await until(lambda: None in heard)
+    await until(lambda: world.owner.has_notices)
+    (position,) = await world.publish(1)
+    await until(lambda: heard[-1] == position)
+    await world.owner.close()
+    assert not world.owner.has_notices
 
 
 # --- taken, acknowledged, given back

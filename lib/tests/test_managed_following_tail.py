@@ -186,7 +186,7 @@ def test_what_is_told_is_looked_for_at_once_and_shown_when_it_is_seen() -> None:
     tail = LedgerTail(7, SETTINGS)
     tail.saw([], 0, 1.0)
     assert tail.next_step(1.0)[0] is TailStep.PAUSE
-    tail.tell(2)
+    tail.tell(2, 1.0)
     assert (tail.is_sought, tail.shown, tail.confirmed) == (True, -1, -1)
     assert tail.next_step(1.0)[0] is TailStep.LOOK
     tail.saw([b"a", b"b"], 0, 1.0)
@@ -199,14 +199,106 @@ def test_what_is_told_is_looked_for_at_once_and_shown_when_it_is_seen() -> None:
     assert taken(tail) == [b"c"]
     assert (tail.is_sought, tail.waiting_entries) == (False, 1)
     # Who begins anew tells of older ones.
-    tail.tell(0)
+    tail.tell(0, 2.0)
     assert taken(tail) == []
-    tail.tell(3)
+    tail.tell(3, 2.0)
     assert taken(tail) == [b"d"]
 
 
 def test_what_is_told_beyond_the_end_is_not_there() -> None:
     tail = LedgerTail(7, SETTINGS)
     tail.end(1)
-    tail.tell(5)
+    tail.tell(5, 0.0)
     assert (tail.confirmed, tail.next_step(0.0)) == (1, (TailStep.PAUSE, NEVER))
+
+
+# --- an owner that tells of its end by itself
+
+NOTICES = FollowSettings(unconfirmed_bytes_max=4, wants_notices=True)
+
+
+def test_an_owner_that_may_give_notices_is_asked_first_and_once() -> None:
+    tail = LedgerTail(7, NOTICES)
+    assert tail.next_step(0.0) == (TailStep.ASK_OWNER, 0.0)
+    tail.asking(0.0)
+    assert tail.next_step(0.0)[0] is TailStep.LOOK
+    tail.answered(-1, 0.1)
+    tail.saw([], 0, 0.1)
+    assert tail.next_step(0.1)[0] is TailStep.PAUSE
+    assert tail.next_step(50.0)[0] is TailStep.LOOK
+
+
+def test_an_owner_that_is_away_at_first_is_asked_again() -> None:
+    tail = LedgerTail(7, NOTICES)
+    tail.asking(0.0)
+    tail.not_answered(0.1)
+    tail.saw([], 0, 0.1)
+    assert tail.next_step(0.1)[0] is TailStep.PAUSE
+    assert tail.next_step(0.1 + NOTICES.retry_seconds_min)[0] is TailStep.ASK_OWNER
+
+
+def with_notices() -> LedgerTail:
+    """The owner gives them; nothing is there at second 1."""
+    tail = LedgerTail(7, NOTICES)
+    tail.use_notices(1.0, has_notices=True)
+    tail.saw([], 0, 1.0)
+    return tail
+
+
+def test_with_notices_a_silent_ledger_is_looked_at_once_a_second_and_at_once_when_told() -> None:
+    tail = with_notices()
+    assert tail.next_step(1.0) == (TailStep.PAUSE, NOTICES.look_pause_seconds_with_notices)
+    tail.tell(1, 1.5)
+    assert tail.next_step(1.5)[0] is TailStep.LOOK
+    # The bookie that was asked has it not yet: it is sought at the quick pace.
+    tail.saw([], 0, 1.5)
+    step, pause = tail.next_step(1.5)
+    assert step is TailStep.PAUSE
+    assert pause < 0.05
+    tail.saw([b"a", b"b"], 0, 1.6)
+    assert taken(tail) == [b"a", b"b"]
+
+
+def test_what_a_notice_may_still_tell_of_is_not_asked_about() -> None:
+    tail = with_notices()
+    tail.saw([b"a"], 0, 2.0)
+    tail.saw([], 1, 2.0)
+    assert tail.next_step(2.0) == (TailStep.PAUSE, NOTICES.notice_seconds_max)
+    tail.tell(-1, 2.5)  # Somebody is there and tells of others.
+    assert tail.next_step(3.2)[0] is not TailStep.ASK_OWNER
+    assert tail.next_step(2.5 + NOTICES.notice_seconds_max)[0] is TailStep.ASK_OWNER
+
+
+def test_with_notices_the_owner_is_asked_at_once_when_there_is_no_room() -> None:
+    tail = with_notices()
+    tail.saw([b"abcd"], 0, 2.0)
+    assert tail.next_step(2.0)[0] is TailStep.ASK_OWNER
+
+
+def test_without_notices_again_the_ledger_is_looked_at_and_the_owner_asked() -> None:
+    tail = with_notices()
+    tail.use_notices(1.1, has_notices=False)
+    assert tail.next_step(1.1)[0] is TailStep.ASK_OWNER
+    tail.asking(1.1)
+    assert tail.next_step(1.1)[0] is TailStep.LOOK
+    tail.saw([], 0, 1.1)
+    step, pause = tail.next_step(1.1)
+    assert step is TailStep.PAUSE
+    assert pause < 0.02
+
+
+def test_what_waits_has_waited_since_the_look_that_brought_it() -> None:
+    """A busy ledger always has entries that nobody vouches for yet: they are not the ones of an hour ago."""
+    tail = LedgerTail(7, FollowSettings())
+    tail.saw([b"a", b"b"], 0, 1.0)
+    tail.confirm(0)
+    assert taken(tail) == [b"a"]
+    assert tail.since_seconds == 1.0
+    tail.saw([b"c", b"d"], 2, 2.0)
+    tail.confirm(1)
+    assert taken(tail) == [b"b"]
+    assert tail.since_seconds == 2.0
+    tail.saw([b"e"], 4, 3.0)
+    tail.confirm(2)
+    assert taken(tail) == [b"c"]
+    assert tail.since_seconds == 2.0

@@ -17,6 +17,7 @@ from magnetar.broker.read_only.position_difference import Kept
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.following.following_topic import FollowingTopic
 from magnetar.broker.transactions.buffers.followed_transactions import FollowedTransactions
+from magnetar.client.connection import BrokerConnection
 from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
@@ -25,12 +26,16 @@ from magnetar.managed.ack_state import AckState
 from magnetar.managed.entry import Entry
 from magnetar.managed.following.api import KeptCursor
 from magnetar.managed.following.followed_ledger import FollowedLedger
+from magnetar.managed.following.follower import ManagedLedgerFollower
 from magnetar.managed.following.tail import LedgerTail
 from magnetar.managed.following.tail_follower import TailFollower
 from magnetar.metadata.store import NodeNotFound
 from magnetar.wire.pulsar.enums import SubscriptionType
+from magnetar.wire.pulsar.generated.pulsar_api_pb2 import CommandGetLastMessageIdResponse
 
 from e2e.simulation.planting import Mistake, Patch, original
+
+AHEAD_ENTRIES: Final = 1_000
 
 
 def shown_before_it_is_vouched_for() -> list[Patch]:
@@ -188,12 +193,24 @@ def end_is_not_asked_for() -> list[Patch]:
 
 
 def owner_is_not_asked() -> list[Patch]:
-    """The last entry of a burst waits for the next one."""
+    """The last entry of a burst waits for the next one, and what the owner tells unasked is not heard."""
 
     async def ask_owner(self: TailFollower, tail: LedgerTail) -> None:
         tail.answered(-1, self._shared.loop.time())
 
-    return [(TailFollower, "_ask_owner", ask_owner)]
+    return [(TailFollower, "_ask_owner", ask_owner), (ManagedLedgerFollower, "_heard", lambda self, position: None)]
+
+
+def notices_are_ahead() -> list[Patch]:
+    """The owner tells of entries that it has sent and not confirmed."""
+    right = original(BrokerConnection, "_take_end")
+
+    def take_end(self: BrokerConnection, consumer_id: int, body: Any) -> None:
+        if isinstance(body, CommandGetLastMessageIdResponse) and body.last_message_id.entryId <= AHEAD_ENTRIES:
+            body.last_message_id.entryId += AHEAD_ENTRIES
+        right(self, consumer_id, body)
+
+    return [(BrokerConnection, "_take_end", take_end)]
 
 
 READ_ONLY_MISTAKES: Final[dict[str, Mistake]] = {
@@ -206,6 +223,7 @@ READ_ONLY_MISTAKES: Final[dict[str, Mistake]] = {
     "holes-are-not-told": holes_are_not_told,
     "lost-holds-change-nothing": lost_holds_change_nothing,
     "lost-sessions-change-nothing": lost_sessions_change_nothing,
+    "notices-are-ahead": notices_are_ahead,
     "nothing-is-stored-at-the-close": nothing_is_stored_at_the_close,
     "owner-is-not-asked": owner_is_not_asked,
     "receipts-do-not-wait-for-the-owner": receipts_do_not_wait_for_the_owner,

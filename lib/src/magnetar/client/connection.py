@@ -20,8 +20,10 @@ from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     BaseCommand,
     CommandConnected,
+    CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandTopicMigrated,
+    MessageIdData,
 )
 from magnetar.wire.pulsar.messages import decode_command
 from magnetar.wire.pulsar.send_receipts import Receipt, read_receipts
@@ -33,6 +35,11 @@ Authentication: TypeAlias = Callable[[], tuple[str, bytes]]
 
 REFUSED_REQUEST_ID: Final = -1
 """The request id of the ERROR that refuses the whole connection."""
+
+
+STANDING_REQUESTS: Final = 1 << 62
+"""Added to a consumer's id: the id of its question for the topic's end, which is answered for as long as it is open.
+Other requests never get that far."""
 
 
 class ProducerEnd(Protocol):
@@ -96,6 +103,8 @@ class BrokerConnection:
         self._last_end_id = 0
         self._producers: dict[int, ProducerEnd] = {}
         self._consumers: dict[int, ConsumerEnd] = {}
+        # By consumer id: who is told of the topic's end.
+        self._told_of_ends: dict[int, Callable[[MessageIdData], None]] = {}
         self._keep_alive: asyncio.TimerHandle | None = None
         self._heard = False
         self.message_bytes_max = 0
@@ -211,6 +220,12 @@ class BrokerConnection:
         """Nobody waits for its answer any more."""
         self._requests.pop(request_id, None)
 
+    def ask_for_ends(self, consumer_id: int, told: Callable[[MessageIdData], None]) -> None:
+        """Ask where the topic of a consumer ends. `told` has each answer: of a broker that gives end notices there are
+        many, until the consumer is detached."""
+        self._told_of_ends[consumer_id] = told
+        self.write(requests.get_last_message_id(STANDING_REQUESTS + consumer_id, consumer_id))
+
     def attach_producer(self, producer: ProducerEnd) -> int:
         """A producer id; what concerns it goes to `producer` from now on."""
         self._last_end_id += 1
@@ -227,6 +242,7 @@ class BrokerConnection:
         """A producer or consumer is gone; what still comes for it is dropped."""
         self._producers.pop(end_id, None)
         self._consumers.pop(end_id, None)
+        self._told_of_ends.pop(end_id, None)
 
     async def close(self) -> None:
         """Close, after what was written is sent; returns when the socket is closed."""
@@ -288,6 +304,7 @@ class BrokerConnection:
         elif command.type == BaseCommand.CLOSE_CONSUMER:
             ended = command.close_consumer
             consumer = self._consumers.pop(ended.consumer_id, None)
+            self._told_of_ends.pop(ended.consumer_id, None)
             if consumer is not None:
                 consumer.detached(self._assigned(ended.assignedBrokerServiceUrl, ended.assignedBrokerServiceUrlTls))
         elif command.type == BaseCommand.TOPIC_MIGRATED:
@@ -311,6 +328,9 @@ class BrokerConnection:
         if error is not None and signed64(request_id) == REFUSED_REQUEST_ID:
             self._fail(error)
             return
+        if request_id >= STANDING_REQUESTS:
+            self._take_end(request_id - STANDING_REQUESTS, body)
+            return
         waiting = self._requests.pop(request_id, None)
         if waiting is None or waiting.done():
             return
@@ -318,6 +338,11 @@ class BrokerConnection:
             waiting.set_exception(error)
         else:
             waiting.set_result(body)
+
+    def _take_end(self, consumer_id: int, body: Any) -> None:
+        told = self._told_of_ends.get(consumer_id)
+        if told is not None and isinstance(body, CommandGetLastMessageIdResponse):
+            told(body.last_message_id)
 
     def _answer_challenge(self) -> None:
         if self._authentication is None:
@@ -369,6 +394,7 @@ class BrokerConnection:
                 answer.exception()  # Looked at, for the same reason.
         producers, self._producers = self._producers, {}
         consumers, self._consumers = self._consumers, {}
+        self._told_of_ends.clear()
         for producer in producers.values():
             producer.detached("")
         for consumer in consumers.values():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -24,6 +24,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandSubscribe,
+    MessageIdData,
     Schema,
 )
 from magnetar.wire.pulsar.metadata import checksum_ok, skim, strip_broker_entry_metadata
@@ -50,6 +51,9 @@ class ConsumerOptions:
     """Of a subscription that is new."""
     durable: bool = True
     """False: the subscription goes with its consumer, and begins at the end of the topic."""
+    on_end: Callable[[tuple[int, int] | None], None] | None = None
+    """Told the topic's last (ledger id, entry id) once, and again whenever it moves where the broker gives end notices;
+    None: the broker is lost, another one is looked for."""
 
 
 class Receiver(TopicEnd):
@@ -193,6 +197,13 @@ class ClientConsumer(Receiver):
         # Which messages of a batch are not acknowledged: brokers know entries. Bounded by what a broker gives out
         # without an acknowledgement.
         self._open_batches: dict[tuple[int, int], set[int]] = {}
+        self._ends_told = 0
+        """By the broker that it is attached to."""
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether the broker tells of the topic's end without being asked: it has answered one question twice."""
+        return self._ends_told > 1
 
     async def acknowledge(self, message_ids: Sequence[MessageId]) -> None:
         """These are done; returns when the broker knows. A batch is told once all of its messages are done.
@@ -241,6 +252,20 @@ class ClientConsumer(Receiver):
     def _has_attached(self, connection: BrokerConnection) -> None:
         if self._options.receives:
             super()._has_attached(connection)
+        if self._options.on_end is not None:
+            connection.ask_for_ends(self._id, self._end_told)
+
+    def _end_told(self, last: MessageIdData) -> None:
+        assert self._options.on_end is not None
+        self._ends_told += 1
+        self._options.on_end(MessageId.from_wire(last).position)
+
+    def detached(self, assigned_url: str) -> None:
+        """See `TopicEnd.detached`; who is told of the end hears that nobody tells it now."""
+        super().detached(assigned_url)
+        if self._ends_told and self._options.on_end is not None:
+            self._ends_told = 0
+            self._options.on_end(None)
 
     def _subscribe_request(self) -> requests.SubscribeRequest:
         options = self._options

@@ -36,6 +36,9 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 LOOKS_PER_SECOND: Final = 1_000.0
 """At silent topics, all together: a tenth of a core."""
 
+LOOKS_PER_SECOND_MAX: Final = 4_000.0
+"""The same where the pause of the settings would ask for more: with very many topics it is longer."""
+
 PAUSE_SECONDS_MIN: Final = 0.01
 """Between two looks at a silent topic, of however few."""
 
@@ -65,12 +68,14 @@ class ReadOnlyService(BrokerService):
             look_pause_seconds_min=settings.read_only.tail_interval_ms_min / 1000,
             look_pause_seconds_max=settings.read_only.tail_interval_ms_max / 1000,
             longest_pause_seconds=self._longest_pause_seconds,
+            wants_notices=True,
         )
 
     def _longest_pause_seconds(self) -> float:
         """Few topics are looked at more often than many, for the same cost."""
-        most = self._following.look_pause_seconds_max
-        return min(most, max(PAUSE_SECONDS_MIN, len(self.topics) / LOOKS_PER_SECOND))
+        count = len(self.topics)
+        most = max(self._following.look_pause_seconds_max, count / LOOKS_PER_SECOND_MAX)
+        return min(most, max(PAUSE_SECONDS_MIN, count / LOOKS_PER_SECOND))
 
     def use_owners(self, client: InternalClient, peers: PeerClient) -> None:
         """How the owners of topics are reached; the service closes the client, after its topics."""

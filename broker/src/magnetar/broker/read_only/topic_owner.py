@@ -22,6 +22,7 @@ from magnetar.broker.read_only.kept_position import KeepingParts, KeepSettings, 
 from magnetar.broker.read_only.one_request import OneRequest
 from magnetar.broker.read_only.position_text import BadPositionText, stretches_of
 from magnetar.broker.session.acknowledge import HOLD_KEY
+from magnetar.broker.session.end_notices import END_NOTICES_KEY
 from magnetar.broker.topics.partitioned_topics import admin_path
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
@@ -91,6 +92,8 @@ class RemoteTopicOwner:
         self._last = OneRequest(f"the last message of {topic}", self._ask_last)
         self._stats = OneRequest(f"internalStats of {topic}", self._ask_stats)
         self._asker: ClientConsumer | None = None
+        self._heard: Callable[[Position | None], None] | None = None
+        """Who is told of the end without asking."""
         self._told: Position = (-1, -1)
         """The last answer."""
         self._ends_asked = 0
@@ -104,6 +107,15 @@ class RemoteTopicOwner:
         It may be less than that, and is not when it was asked twice: the first answer is of the last message, without
         markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
         return await self._patiently(self._last.answer(), "says nothing of its last message")
+
+    def listen(self, heard: Callable[[Position | None], None]) -> None:
+        """See `EndTeller`: an owner of ours gives end notices."""
+        self._heard = heard
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether the owner gives them now."""
+        return self._asker is not None and self._asker.has_notices
 
     async def keep(self, subscription: str, start: Position, properties: Mapping[str, str]) -> KeptPosition:
         """Hold a durable subscription at the owner; one that is not there is made, to begin at EARLIEST or LATEST.
@@ -217,7 +229,7 @@ class RemoteTopicOwner:
     async def _ask_last(self) -> Position:
         asker = self._asker
         if asker is None or asker.failure is not None:
-            asker = self._asker = await self._new_asker("")
+            asker = self._asker = await self._new_asker("", self._heard)
         position: Position = (await asker.last_message_id()).position
         if position <= self._told:
             # Nothing new among messages: what was seen may be a marker, such as a transaction's end, which is none.
@@ -234,8 +246,10 @@ class RemoteTopicOwner:
         finally:
             await asker.close()
 
-    async def _new_asker(self, number: str) -> ClientConsumer:
-        """It begins at the end and asks for no messages: it is there to ask where that is."""
+    async def _new_asker(
+        self, number: str, on_end: Callable[[Position | None], None] | None = None
+    ) -> ClientConsumer:
+        """It begins at the end and asks for no messages: it is there to ask where that is, or to be told."""
         parts = self._parts
         options = ConsumerOptions(
             subscription=f"{parts.asker.replace(' ', '-')}-{parts.broker_id}{parts.asks_for}{number}",
@@ -243,6 +257,8 @@ class RemoteTopicOwner:
             create_topic=False,
             receives=False,
             durable=False,
+            metadata={} if on_end is None else {END_NOTICES_KEY: parts.broker_id},
+            on_end=on_end,
         )
         return await parts.client().consumer(self._topic, options)
 

@@ -17,6 +17,7 @@ from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer, ConsumerIdenti
 from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
 from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
+from magnetar.broker.session.end_notices import END_NOTICES_KEY, EndNotices
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -76,12 +77,16 @@ class ConsumerCommands:
         self._reservations: dict[int, MemoryReservation] = {}
         """By consumer id: what the consumers that are open have reserved."""
         self._opening: dict[int, MemoryReservation] = {}
+        self._end_notices: dict[int, EndNotices] = {}
+        """By consumer id: of those that are told of their topic's end."""
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
         for attachment in list(self._consumers.values()):
             if isinstance(attachment.subscription, Subscription):
                 attachment.subscription.writable_changed()
+        for notices in self._end_notices.values():
+            notices.moved()
 
     def attached(self) -> list[Attachment]:
         """The consumers that are open."""
@@ -428,6 +433,13 @@ class ConsumerCommands:
                 request.request_id, position, topic.name.partition_index, batch_index, mark_delete
             )
         )
+        if END_NOTICES_KEY in attachment.consumer.identity.metadata:
+            self._give_notice(attachment, topic, request.request_id)
+
+    def _give_notice(self, attachment: Attachment, topic: PersistentTopic, request_id: int) -> None:
+        consumer_id = attachment.consumer.consumer_id
+        if self._consumers.get(consumer_id) is attachment and consumer_id not in self._end_notices:
+            self._end_notices[consumer_id] = EndNotices(self._session.connection, topic, request_id)
 
     def _stats(self, request: CommandConsumerStats) -> None:
         attachment = self._consumers.get(request.consumer_id)
@@ -468,6 +480,9 @@ class ConsumerCommands:
         attachment = self._consumers.pop(consumer_id, None)
         if attachment is not None:
             self._reservations.pop(consumer_id).release()
+            notices = self._end_notices.pop(consumer_id, None)
+            if notices is not None:
+                notices.stop()
         return attachment
 
     def close_all(self) -> None:

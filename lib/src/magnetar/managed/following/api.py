@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from magnetar.core.ids import Position
@@ -43,6 +43,16 @@ class EndTeller(Protocol):
 
         It is never beyond what is confirmed, so that all up to it may be shown, whoever owns the topic by then. Raises
         `Unavailable`, or `PeerError` when the answer makes no sense."""
+        ...
+
+    def listen(self, heard: Callable[[Position | None], None]) -> None:
+        """From the first question on, tell `heard` of the last confirmed entry whenever it moves, if the owner can do
+        that; None: it does so no more. As with an answer, all up to there may be shown. Never waits."""
+        ...
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether the owner does that now: a follower that hears of nothing has nothing to look for."""
         ...
 
     async def close(self) -> None:

@@ -88,6 +88,7 @@ class ManagedLedgerFollower:
         """Whoever holds it changes what is shown."""
         self._wake: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        owner.listen(self._heard)
         self._unwatch: Callable[[], None] = shared.watches.add(self._path, self._list_changed)
 
     async def load(self) -> None:
@@ -176,6 +177,12 @@ class ManagedLedgerFollower:
         elif position > self._appends.last_confirmed:
             self._tail.tell(position)
             self._wake_up()
+
+    def _heard(self, position: Position | None) -> None:
+        if position is None:
+            self._wake_up()  # From now on it has to be looked for.
+        else:
+            self.told(position)
 
     async def reload(self) -> None:
         """Read the list now: a ledger that it names was not there. Raises nothing."""

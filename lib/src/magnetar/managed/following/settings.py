@@ -19,6 +19,12 @@ class FollowSettings:
     longest_pause_seconds: Callable[[], float] | None = None
     """Between two looks at a silent topic, as things are now: whoever follows few may look more often. None: it is
     `look_pause_seconds_max`."""
+    look_pause_seconds_with_notices: float = 1.0
+    """The same while the owner tells of its end by itself: looks only find what no notice told of."""
+    wants_notices: bool = False
+    """Whether the owner is asked before there is anything to ask about: it may tell of its end by itself then."""
+    notice_seconds_max: float = 1.0
+    """An entry that was seen, and of which no notice told for so long, is asked about."""
     ask_pause_seconds_min: float = 0.01
     """Between two questions to the owner; twice as long after each answer that did not help."""
     ask_pause_seconds_max: float = 1.0

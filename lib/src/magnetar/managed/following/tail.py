@@ -8,6 +8,8 @@
    new, the owner is asked how far it has confirmed; what it vouches for is shown. An answer that does not cover all
    that was seen makes the next question later, as does an owner that is away.
 4. Who tells of an entry without being asked makes the next look follow at once. What it brings is shown up to there.
+   While the owner does so by itself, looks that bring nothing are rare, and it is asked only about what it did not tell
+   of for long.
 5. The ledger's end, from the node of the managed ledger or from the ledger's own metadata, is final.
 """
 
@@ -57,13 +59,18 @@ class LedgerTail:
         "_failures",
         "_fruitless",
         "_look_seconds",
+        "_newest_count",
+        "_newest_seconds",
         "_quiet",
         "_seen",
         "_seen_bytes",
         "_seen_length_bytes",
         "_settings",
         "_told",
+        "_told_seconds",
+        "_wants_notices",
         "confirmed",
+        "has_notices",
         "ended",
         "ledger_id",
         "owner_away",
@@ -79,6 +86,8 @@ class LedgerTail:
         """The last entry that somebody vouches for."""
         self.ended: bool = False
         """Whether `confirmed` is the ledger's last entry, for ever."""
+        self.has_notices: bool = False
+        """Whether the owner tells of its end without being asked."""
         self.owner_away: bool = False
         """Whether the owner could not answer the last question."""
         self.since_seconds: float = NEVER
@@ -89,6 +98,10 @@ class LedgerTail:
         self._seen_bytes: int = 0
         self._seen_length_bytes: int = 0
         """Payload bytes of the ledger before the first of them."""
+        self._newest_count: int = 0
+        """Entries that the last look brought that brought any."""
+        self._newest_seconds: float = 0.0
+        """When that was."""
         self._quiet: int = 0
         """Looks in a row that brought nothing."""
         self._look_seconds: float = 0.0
@@ -97,6 +110,9 @@ class LedgerTail:
         self._ask_seconds: float = -NEVER
         self._fruitless: int = 0
         self._failures: int = 0
+        self._wants_notices: bool = settings.wants_notices
+        """Whether the owner is still to be asked for the first time."""
+        self._told_seconds: float = -NEVER
         self._told: int = NO_ENTRY
         """Up to here somebody said that entries are there and confirmed. It counts for those that are seen."""
 
@@ -133,6 +149,8 @@ class LedgerTail:
         if not self._seen:
             self._seen_length_bytes = length_bytes
             self.since_seconds = now_seconds
+        self._newest_count = len(payloads)
+        self._newest_seconds = now_seconds
         self._seen += payloads
         self._seen_bytes += sum(map(len, payloads))
         self._quiet = 0
@@ -154,10 +172,11 @@ class LedgerTail:
             if entry_id >= self.next_entry_id:
                 self._look_seconds = -NEVER
 
-    def tell(self, entry_id: int) -> None:
+    def tell(self, entry_id: int, now_seconds: float) -> None:
         """Somebody who was not asked says that all up to this entry are confirmed. They are looked for at once, and
         whoever is wrong shows nothing that is not there."""
         self._told = max(self._told, entry_id)
+        self._told_seconds = now_seconds
         if self.is_sought:
             self._look_seconds = -NEVER
         self._confirm_told()
@@ -179,7 +198,7 @@ class LedgerTail:
 
     def answered(self, entry_id: int, now_seconds: float) -> None:
         """The owner vouches for all up to this entry, -1: for none of this ledger."""
-        self._asking = self.owner_away = False
+        self._asking = self.owner_away = self._wants_notices = False
         self._failures = 0
         self.confirm(entry_id)
         settings = self._settings
@@ -218,25 +237,42 @@ class LedgerTail:
         self.shown = self.confirmed
         return True
 
-    def wake(self, now_seconds: float) -> None:
-        """There may be news: look now, and let the pauses begin anew."""
-        self._quiet = 0
-        self._look_seconds = min(self._look_seconds, now_seconds)
+    def use_notices(self, now_seconds: float, *, has_notices: bool) -> None:
+        """Whether the owner tells of its end by itself now. If it does so no more, there may be news that nobody told."""
+        if self.has_notices and not has_notices:
+            self._quiet = 0
+            self._look_seconds = min(self._look_seconds, now_seconds)
+            self._wants_notices = self._settings.wants_notices
+        self.has_notices = has_notices
 
     def next_step(self, now_seconds: float) -> tuple[TailStep, float]:
         """What to do now; with `PAUSE`, for how many seconds unless something happens."""
         if self.ended:
             return TailStep.PAUSE, NEVER
-        may_ask = bool(self._seen) and not self._asking and (self._quiet > 0 or not self._has_room)
-        if may_ask and now_seconds >= self._ask_seconds:
+        ask_seconds = self._due_seconds()
+        if now_seconds >= ask_seconds:
             return TailStep.ASK_OWNER, 0.0
         if now_seconds >= self._look_seconds:
             return TailStep.LOOK if self._has_room else TailStep.ASK_BOOKIES, 0.0
-        wake_seconds = min(self._look_seconds, self._ask_seconds) if may_ask else self._look_seconds
-        return TailStep.PAUSE, wake_seconds - now_seconds
+        return TailStep.PAUSE, min(self._look_seconds, ask_seconds) - now_seconds
+
+    def _due_seconds(self) -> float:
+        """When the owner is to be asked; `NEVER`: there is nothing to ask about."""
+        if self._asking:
+            return NEVER
+        if self._seen and not self._has_room:
+            return self._ask_seconds
+        if self._seen and self.has_notices:
+            quiet_since_seconds = max(self.since_seconds, self._told_seconds)
+            return max(self._ask_seconds, quiet_since_seconds + self._settings.notice_seconds_max)
+        if (self._seen and self._quiet > 0) or (self._wants_notices and not self.has_notices):
+            return self._ask_seconds
+        return NEVER
 
     def _look_pause_seconds(self) -> float:
         settings = self._settings
+        if self.has_notices and not self.is_sought:
+            return settings.look_pause_seconds_with_notices
         longest = settings.longest_pause_seconds
         most = settings.look_pause_seconds_max if longest is None else longest()
         return doubled(settings.look_pause_seconds_min, most, self._quiet)
@@ -245,3 +281,5 @@ class LedgerTail:
         self._seen_bytes = sum(map(len, self._seen))
         if not self._seen:
             self.since_seconds = NEVER
+        elif len(self._seen) <= self._newest_count:
+            self.since_seconds = self._newest_seconds

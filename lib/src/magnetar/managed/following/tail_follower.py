@@ -127,9 +127,10 @@ class TailFollower:
         since_ms = 0
         if waiting and tail.since_seconds < NEVER:
             since_ms = int((self._shared.loop.time() - tail.since_seconds) * 1000)
-        looked = tail.ended or (not self._paused and tail.quiet_looks > 0 and observer.nothing_beyond)
+        looked = tail.quiet_looks > 0 and observer.nothing_beyond
+        seen = tail.ended or (not self._paused and (looked or self.owner.has_notices))
         known = list_known and self._trouble.error is None and not self._outdated
-        return FollowerLag(waiting, since_ms, known and looked and not waiting)
+        return FollowerLag(waiting, since_ms, known and seen and not waiting)
 
     async def step(self) -> float:
         """Do what is due; how long to wait for the next step unless something happens. Raises nothing."""
@@ -190,11 +191,12 @@ class TailFollower:
         if self._paused:
             await self.ask_bookies()
             self._paused = False
+        now_seconds = self._shared.loop.time()
         if self._news and self._told[0] == tail.ledger_id:
             self._news = False
-            tail.tell(self._told[1])
+            tail.tell(self._told[1], now_seconds)
         self._show(tail)
-        now_seconds = self._shared.loop.time()
+        tail.use_notices(now_seconds, has_notices=self.owner.has_notices)
         step, pause_seconds = tail.next_step(now_seconds)
         if step is TailStep.ASK_OWNER:
             tail.asking(now_seconds)

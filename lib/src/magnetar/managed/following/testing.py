@@ -24,6 +24,13 @@ class WriterAsOwner:
         self.held: set[str] = set()
         """Subscriptions that are held."""
         self.closed: bool = False
+        self.has_notices: bool = False
+        """Whether it gives end notices; a test sends them through `heard`."""
+        self.heard: Callable[[Position | None], None] = lambda _: None
+
+    def listen(self, heard: Callable[[Position | None], None]) -> None:
+        """Remember who is to be told."""
+        self.heard = heard
 
     async def last_confirmed(self) -> Position:
         """Ask the writer for its last confirmed entry."""

@@ -360,6 +360,12 @@ def get_last_message_id_response(
     )
 
 
+def end_notice(request_id: int, position: Position, partition: int) -> bytes:
+    """The last confirmed entry of a topic, as one more answer to a GET_LAST_MESSAGE_ID."""
+    last = _message_id(position, partition)
+    return frame_of(pb.CommandGetLastMessageIdResponse(request_id=request_id, last_message_id=last))
+
+
 def consumer_stats_response(request_id: int, stats: Mapping[str, Any]) -> bytes:
     """A consumer's figures, from the admin API's ConsumerStats with `type` and `msgBacklog` beside it."""
     return frame_of(

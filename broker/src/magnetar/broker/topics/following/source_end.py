@@ -44,6 +44,14 @@ class SourceEnd:
             self._remote = self._elsewhere(self._source)
         return await self._remote.last_confirmed()
 
+    def listen(self, heard: Callable[[Position | None], None]) -> None:
+        """Nothing: the source's replicator tells of its end, as an owner does here."""
+
+    @property
+    def has_notices(self) -> bool:
+        """The replicator's are not the owner's: whether it runs is not known here."""
+        return False
+
     async def close(self) -> None:
         """Ask nobody any more."""
         closed, self._closed = self._closed, None
