@@ -29,7 +29,6 @@ async def listener(broker: MemoryBroker, **fields: Any) -> tuple[ProtocolClient,
 
 def entry_id(answer: Received) -> int:
     """Of a notice; -1: there is none."""
-    assert not answer.body.HasField("consumer_mark_delete_position")
     last: int = answer.body.last_message_id.entryId
     return last if last < 2**63 else -1
 

@@ -73,6 +73,29 @@ async def test_an_owner_of_ours_tells_of_its_end_by_itself(world: World) -> None
     assert not world.owner.has_notices
 
 
+async def test_an_owner_that_gives_notices_is_asked_with_one_consumer(world: World) -> None:
+    """One that gives none tells of messages only, and whether the end is a marker is seen by another consumer."""
+    world.owner.listen(lambda position: None)
+    positions = await world.publish(2)
+    for _ in range(3):
+        assert await world.owner.last_confirmed() == positions[-1]
+    other = RemoteTopicOwner(TOPIC, replace(world.parts, asks_for="-other"), lambda *_: None)
+    for _ in range(3):
+        assert await other.last_confirmed() == positions[-1]
+    assert (world.owner._ends_asked, other._ends_asked) == (0, 2)
+    await other.close()
+
+
+async def test_an_owner_that_gives_notices_tells_of_markers(world: World) -> None:
+    world.owner.listen(lambda position: None)
+    positions = await world.publish(1)
+    assert await world.owner.last_confirmed() == positions[-1]
+    client = await world.broker.connect()
+    await client.producer(str(TOPIC))
+    (marker,) = await client.publish(1, marker_type=13)
+    assert await world.owner.last_confirmed() == (marker.ledgerId, marker.entryId)
+
+
 # --- taken, acknowledged, given back
 
 

@@ -27,6 +27,9 @@ End = TypeVar("End", bound=TopicEnd)
 _DEFAULT_SETTINGS: Final = ClientSettings()
 
 
+ENDS_MIN: Final = 64
+
+
 class PulsarClient:
     """Talks to one cluster.
 
@@ -57,6 +60,8 @@ class PulsarClient:
         self._parts = ClientParts(pool, lookup, settings, clock, rng)
         self._ends: dict[TopicEnd, None] = {}
         """In the order in which they were opened, which is that in which they are closed."""
+        self._ends_looked_through = ENDS_MIN
+        """With so many, those that were closed are sorted out: seldom enough that each costs little."""
         self._closed = False
 
     async def producer(self, topic: TopicName, options: ProducerOptions | None = None) -> ClientProducer:
@@ -113,8 +118,10 @@ class PulsarClient:
     async def _open(self, end: End) -> End:
         if self._closed:
             raise ClientClosed("the client is closed")
-        # Those that were closed by their users need not be closed again.
-        self._ends = {one: None for one in self._ends if one.failure is None}
+        if len(self._ends) >= self._ends_looked_through:
+            # Those that were closed by their users need not be closed again.
+            self._ends = {one: None for one in self._ends if one.failure is None}
+            self._ends_looked_through = 2 * len(self._ends) + ENDS_MIN
         self._ends[end] = None
         try:
             await end.open()

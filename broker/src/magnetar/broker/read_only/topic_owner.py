@@ -104,8 +104,8 @@ class RemoteTopicOwner:
         """The last entry that the owner has confirmed, asked for after this call began; its entry id is -1 when there
         is none.
 
-        It may be less than that, and is not when it was asked twice: the first answer is of the last message, without
-        markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
+        It may be less than that, and is not when it was asked twice: an owner that gives no notices tells of the last
+        message first, without markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
         return await self._patiently(self._last.answer(), "says nothing of its last message")
 
     def listen(self, heard: Callable[[Position | None], None]) -> None:
@@ -231,7 +231,7 @@ class RemoteTopicOwner:
         if asker is None or asker.failure is not None:
             asker = self._asker = await self._new_asker("", self._heard)
         position: Position = (await asker.last_message_id()).position
-        if position <= self._told:
+        if position <= self._told and not asker.has_notices:
             # Nothing new among messages: what was seen may be a marker, such as a transaction's end, which is none.
             position = max(position, await self._ask_end())
         self._told = max(position, self._told)

@@ -425,7 +425,11 @@ class ConsumerCommands:
     async def _answer_last(self, attachment: Attachment, request: CommandGetLastMessageId) -> None:
         topic = persistent(attachment.topic)
         await topic.learn_end()
-        position, batch_index = await last_message_id(topic, compacted=attachment.consumer.identity.read_compacted)
+        wants_notices = END_NOTICES_KEY in attachment.consumer.identity.metadata
+        if wants_notices:
+            position, batch_index = topic.ledger.last_confirmed, -1
+        else:
+            position, batch_index = await last_message_id(topic, compacted=attachment.consumer.identity.read_compacted)
         assert isinstance(attachment.subscription, Subscription)
         mark_delete = attachment.subscription.cursor.mark_delete
         self._session.write(
@@ -433,7 +437,7 @@ class ConsumerCommands:
                 request.request_id, position, topic.name.partition_index, batch_index, mark_delete
             )
         )
-        if END_NOTICES_KEY in attachment.consumer.identity.metadata:
+        if wants_notices:
             self._give_notice(attachment, topic, request.request_id)
 
     def _give_notice(self, attachment: Attachment, topic: PersistentTopic, request_id: int) -> None:

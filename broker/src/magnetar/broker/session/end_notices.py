@@ -1,9 +1,9 @@
 """Notices of a topic's end: what a broker that only reads is told of each topic that it follows.
 
 Bookies learn that an entry is confirmed from the next one only, so that a follower of a topic cannot know it of the
-last one. The owner tells it: a consumer with `END_NOTICES_KEY` in its metadata has its first GET_LAST_MESSAGE_ID
-answered twice at once, and again whenever the topic's last confirmed entry is another one. Other brokers answer once,
-by which the client knows that it has to ask.
+last one. The owner tells it. A consumer with `END_NOTICES_KEY` in its metadata is answered with the last confirmed
+entry, whether that is a message or not. Its first GET_LAST_MESSAGE_ID is answered twice at once, and again whenever
+that entry is another one. Other brokers answer once, by which the client knows that it has to ask.
 """
 
 from __future__ import annotations
