@@ -44,7 +44,7 @@ class Seen:
     end_to_end_p50_ms: float
     end_to_end_p99_ms: float
     opening_s: float
-    """Of all consumers and producers, one after the other."""
+    """Of all producers, one after the other, and of all consumers, 32 at a time."""
     cpu_s: Mapping[str, float]
 
 

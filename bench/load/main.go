@@ -14,6 +14,7 @@ import (
 	"math/rand"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -91,8 +92,11 @@ type load struct {
 	consumed   atomic.Int64
 	receipts   histogram
 	endToEnd   histogram
-	opening    time.Duration // Of all consumers and producers, one after the other.
+	opening    time.Duration // Of all producers, one after the other, and of all consumers, `openingAtOnce` at a time.
 }
+
+// openingAtOnce is how many consumers are being opened at any time: the users of a topic come side by side.
+const openingAtOnce = 32
 
 func must(err error) {
 	if err != nil {
@@ -200,15 +204,25 @@ func (load *load) result(seconds float64) {
 // steady publishes and consumes at once: a warm-up, then the window.
 func (load *load) steady() {
 	producers := make([]pulsar.Producer, *topics)
+	places := make(chan struct{}, openingAtOnce)
+	var opening sync.WaitGroup
 	started := time.Now()
 	for index := range producers {
 		producers[index] = load.producer(index) // First: it makes the topic, which not every consumer's broker can.
 		for subscription := range *named {
 			for range *consumers {
-				go load.consume(load.consumer(index, subscription))
+				places <- struct{}{}
+				opening.Add(1)
+				go func() {
+					consumer := load.consumer(index, subscription)
+					<-places
+					opening.Done()
+					load.consume(consumer)
+				}()
 			}
 		}
 	}
+	opening.Wait()
 	load.opening = time.Since(started)
 	for _, producer := range producers { // Not before all are open: opening would wait behind the load.
 		go load.publish(producer, float64(*rate)/float64(*topics), 0)
