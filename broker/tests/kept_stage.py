@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.admin_client.client import AdminAnswer
-from magnetar.broker.read_only.kept_position import KeepSettings, KeptPosition
+from magnetar.broker.read_only.keep_settings import KeepSettings
+from magnetar.broker.read_only.kept_position import KeptPosition
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.client.client import PulsarClient

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from magnetar.broker.read_only.keep_settings import KeepSettings
 from magnetar.broker.read_only.kept_position import (
     COMMANDS_AT_ONCE,
     KEPT_TRANSITIONS,
     KeepingParts,
-    KeepSettings,
     KeptPosition,
     KeptState,
     PositionMoved,
@@ -116,7 +116,7 @@ class Stage:
             name="topic s",
             settings=settings,
             clock=LoopClock(),
-            pause_seconds=lambda: settings.rate_seconds,
+            wait_seconds=lambda began: max(0.0, began + settings.rate_seconds - LoopClock().monotonic_seconds()),
             on_lost=self.lost.append,
             on_closed=self._count,
             write_properties=self._refuse,

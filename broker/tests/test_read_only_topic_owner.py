@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from magnetar.broker.admin.topics import internals
+from magnetar.broker.read_only.keep_settings import KeepSettings
 from magnetar.broker.read_only.kept_position import PositionMoved
 from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
 from magnetar.broker.settings.broker import BrokerSettings
@@ -55,6 +56,10 @@ async def test_a_topic_that_is_gone_has_no_last_entry(world: World) -> None:
         await other.last_confirmed()
 
 
+async def until_heard(heard: list[Position | None], position: Position) -> None:
+    await until(lambda: heard[-1] == position)
+
+
 async def test_an_owner_of_ours_tells_of_its_end_by_itself(world: World) -> None:
     heard: list[Position | None] = []
     world.owner.listen(heard.append)
@@ -62,13 +67,13 @@ async def test_an_owner_of_ours_tells_of_its_end_by_itself(world: World) -> None
     await until(lambda: world.owner.has_notices)
     for _ in range(3):
         (position,) = await world.publish(1)
-        await until(lambda last=position: heard[-1] == last)
+        await until_heard(heard, position)
     # Another owner, here the same broker: it tells as soon as it is found.
     await world.broker.service.close_topic(world.broker.service.topics[str(TOPIC)])
     await until(lambda: None in heard)
     await until(lambda: world.owner.has_notices)
     (position,) = await world.publish(1)
-    await until(lambda: heard[-1] == position)
+    await until_heard(heard, position)
     await world.owner.close()
     assert not world.owner.has_notices
 
@@ -494,10 +499,19 @@ async def test_an_owner_that_is_closed_lets_all_go(world: World) -> None:
 
 async def test_thousands_of_subscriptions_are_told_of_less_often(world: World) -> None:
     kept = await world.owner.keep("s", EARLIEST, {})
-    one_pause = world.owner._pause_seconds()
-    assert one_pause == world.owner._parts.settings.rate_seconds
+    now_seconds = world.parts.clock.monotonic_seconds()
+    assert world.owner._wait_seconds(now_seconds) <= 1.1
     crowd = {f"s{number}": kept for number in range(999)}
     world.owner._kept |= crowd
-    assert world.owner._pause_seconds() == 10.0
+    assert 9.0 < world.owner._wait_seconds(now_seconds) <= 10.1
     for name in crowd:
         del world.owner._kept[name]
+
+
+def test_rounds_of_many_subscriptions_begin_together() -> None:
+    settings = KeepSettings(rate_seconds=1.0, rounds_per_second_max=100.0, beat_seconds=0.25)
+    began = [10.0, 10.01, 10.1, 10.249]
+    assert [each + settings.wait_seconds(each, each, 1) for each in began] == pytest.approx([11.0, 11.25, 11.25, 11.25])
+    assert settings.wait_seconds(10.0, 10.5, 1) == pytest.approx(0.5)
+    assert settings.wait_seconds(10.0, 11.1, 1) == 0.0  # What is due does not wait for a beat.
+    assert settings.wait_seconds(10.0, 10.0, 400) == pytest.approx(4.0)

@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.peers.peer_client import PeerClient
-from magnetar.broker.read_only.kept_position import KeepSettings, KeptPosition, PositionMoved
+from magnetar.broker.read_only.keep_settings import KeepSettings
+from magnetar.broker.read_only.kept_position import KeptPosition, PositionMoved
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions

@@ -261,7 +261,7 @@ class ClientConsumer(Receiver):
         self._options.on_end(MessageId.from_wire(last).position)
 
     def detached(self, assigned_url: str) -> None:
-        """See `TopicEnd.detached`; who is told of the end hears that nobody tells it now."""
+        """From the connection: as `TopicEnd` has it, and whoever is told of the end hears that nobody tells it now."""
         super().detached(assigned_url)
         if self._ends_told and self._options.on_end is not None:
             self._ends_told = 0

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from magnetar.broker.read_only.keep_settings import KeepSettings
 from magnetar.broker.read_only.position_difference import Kept, Tell, start_after, takes_back, tell_next
 from magnetar.client.hold import PartOfBatch
 from magnetar.core.clock import Clock
@@ -69,21 +70,6 @@ KEPT_TRANSITIONS: Final = Transitions(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepSettings:
-    """How positions are told to owners."""
-
-    rate_seconds: float = 1.0
-    """Between the beginnings of two rounds for one subscription, unless somebody waits for it (Pulsar's own rate for a
-    cursor: `managedLedgerDefaultMarkDeleteRateLimit`)."""
-    rounds_per_second_max: float = 100.0
-    """For all subscriptions of a topic together, so that thousands of them cost its owner no more than this."""
-    patience_seconds: float = 30.0
-    """Without any progress, after which who waits for the owner is told that it does not answer."""
-    close_seconds: float = 10.0
-    """For the last round of a subscription that is let go of."""
-
-
 class Hold(Protocol):
     """A subscription that is held at the owner: `magnetar.client.hold.SubscriptionHold`."""
 
@@ -121,8 +107,8 @@ class KeepingParts:
     """Topic and subscription, for logs and errors."""
     settings: KeepSettings
     clock: Clock
-    pause_seconds: Callable[[], float]
-    """How long between two rounds as things are now."""
+    wait_seconds: Callable[[float], float]
+    """How long until the next round, given when the last one began."""
     on_lost: Callable[[MagnetarError], None]
     """The subscription is another one's, is gone, or was moved by somebody else: its consumers here have to go. Called
     after `store` was, and again at the rate until the position is closed: it may be lost before those who are to be
@@ -324,8 +310,7 @@ class KeptPosition:
 
     def _tell_later(self) -> None:
         if self._timer is None and self._round is None:
-            passed = self._parts.clock.monotonic_seconds() - self._began_seconds
-            self._timer = self._loop.call_later(max(0.0, self._parts.pause_seconds() - passed), self._tell_now)
+            self._timer = self._loop.call_later(self._parts.wait_seconds(self._began_seconds), self._tell_now)
 
     def _tell_now(self) -> None:
         self._stop_timer()

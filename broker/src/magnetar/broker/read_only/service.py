@@ -12,7 +12,7 @@ from magnetar.broker.peers.peer_client import PeerClient
 from magnetar.broker.policies.system_topics import is_bare_ledger
 from magnetar.broker.read_only.bindings import Bindings
 from magnetar.broker.read_only.followed_topic import FollowedTopic
-from magnetar.broker.read_only.kept_position import KeepSettings
+from magnetar.broker.read_only.keep_settings import KeepSettings
 from magnetar.broker.read_only.paths import ROOT
 from magnetar.broker.read_only.schemas import ReadOnlyTopicSchemas
 from magnetar.broker.read_only.topic_owner import OwnerParts, RemoteTopicOwner

@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.peers.large_json import decoded_in_turns
-from magnetar.broker.read_only.kept_position import KeepingParts, KeepSettings, KeptPosition, Taken
+from magnetar.broker.read_only.keep_settings import KeepSettings
+from magnetar.broker.read_only.kept_position import KeepingParts, KeptPosition, Taken
 from magnetar.broker.read_only.one_request import OneRequest
 from magnetar.broker.read_only.position_text import BadPositionText, stretches_of
 from magnetar.broker.session.acknowledge import HOLD_KEY
@@ -105,7 +106,9 @@ class RemoteTopicOwner:
         is none.
 
         It may be less than that, and is not when it was asked twice: an owner that gives no notices tells of the last
-        message first, without markers and what open transactions hold. Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
+        message first, without markers and what open transactions hold.
+
+        Raises `PulsarError`, or `Unavailable` within `patience_seconds`."""
         return await self._patiently(self._last.answer(), "says nothing of its last message")
 
     def listen(self, heard: Callable[[Position | None], None]) -> None:
@@ -155,7 +158,7 @@ class RemoteTopicOwner:
             name=f"{self._topic} {subscription}",
             settings=self._parts.settings,
             clock=self._parts.clock,
-            pause_seconds=self._pause_seconds,
+            wait_seconds=self._wait_seconds,
             on_lost=lambda error: self._on_lost(subscription, error),
             on_closed=lambda: self._forget(subscription),
             write_properties=lambda properties: self._write_properties(subscription, properties),
@@ -217,9 +220,9 @@ class RemoteTopicOwner:
         path = f"{admin_path(self._topic)}/subscription/{name}/properties"
         await self._parts.admin.call("PUT", path, body=properties)
 
-    def _pause_seconds(self) -> float:
-        settings = self._parts.settings
-        return max(settings.rate_seconds, len(self._kept) / settings.rounds_per_second_max)
+    def _wait_seconds(self, began_seconds: float) -> float:
+        now_seconds = self._parts.clock.monotonic_seconds()
+        return self._parts.settings.wait_seconds(began_seconds, now_seconds, len(self._kept))
 
     def _forget(self, subscription: str) -> None:
         self._kept.pop(subscription, None)
@@ -246,9 +249,7 @@ class RemoteTopicOwner:
         finally:
             await asker.close()
 
-    async def _new_asker(
-        self, number: str, on_end: Callable[[Position | None], None] | None = None
-    ) -> ClientConsumer:
+    async def _new_asker(self, number: str, on_end: Callable[[Position | None], None] | None = None) -> ClientConsumer:
         """It begins at the end and asks for no messages: it is there to ask where that is, or to be told."""
         parts = self._parts
         options = ConsumerOptions(

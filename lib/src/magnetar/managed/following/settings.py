@@ -20,7 +20,7 @@ class FollowSettings:
     """Between two looks at a silent topic, as things are now: whoever follows few may look more often. None: it is
     `look_pause_seconds_max`."""
     look_pause_seconds_with_notices: float = 1.0
-    """The same while the owner tells of its end by itself: looks only find what no notice told of."""
+    """How long the pause between looks is while the owner tells of its end: they find what no notice told of."""
     wants_notices: bool = False
     """Whether the owner is asked before there is anything to ask about: it may tell of its end by itself then."""
     notice_seconds_max: float = 1.0

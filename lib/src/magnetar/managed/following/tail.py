@@ -70,8 +70,8 @@ class LedgerTail:
         "_told_seconds",
         "_wants_notices",
         "confirmed",
-        "has_notices",
         "ended",
+        "has_notices",
         "ledger_id",
         "owner_away",
         "shown",
@@ -238,7 +238,7 @@ class LedgerTail:
         return True
 
     def use_notices(self, now_seconds: float, *, has_notices: bool) -> None:
-        """Whether the owner tells of its end by itself now. If it does so no more, there may be news that nobody told."""
+        """Whether the owner tells of its end by itself now. If it does no more, there may be news that nobody told."""
         if self.has_notices and not has_notices:
             self._quiet = 0
             self._look_seconds = min(self._look_seconds, now_seconds)
