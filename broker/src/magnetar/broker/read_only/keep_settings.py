@@ -13,7 +13,7 @@ class KeepSettings:
     rate_seconds: float = 1.0
     """Between the beginnings of two rounds for one subscription, unless somebody waits for it (Pulsar's own rate for a
     cursor: `managedLedgerDefaultMarkDeleteRateLimit`)."""
-    rounds_per_second_max: float = 100.0
+    rounds_per_second_max: float = 80.0
     """For all subscriptions of a topic together, so that thousands of them cost its owner no more than this."""
     beat_seconds: float = 0.1
     """Rounds of different subscriptions begin together, on these beats: their owner takes what comes in one read as one

@@ -112,7 +112,7 @@ class RemoteTopicOwner:
         return await self._patiently(self._last.answer(), "says nothing of its last message")
 
     def listen(self, heard: Callable[[Position | None], None]) -> None:
-        """See `EndTeller`: an owner of ours gives end notices."""
+        """Have somebody told of the end, as an owner of ours does by itself: other brokers are asked."""
         self._heard = heard
 
     @property

@@ -77,16 +77,14 @@ class ConsumerCommands:
         self._reservations: dict[int, MemoryReservation] = {}
         """By consumer id: what the consumers that are open have reserved."""
         self._opening: dict[int, MemoryReservation] = {}
-        self._end_notices: dict[int, EndNotices] = {}
-        """By consumer id: of those that are told of their topic's end."""
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
         for attachment in list(self._consumers.values()):
             if isinstance(attachment.subscription, Subscription):
                 attachment.subscription.writable_changed()
-        for notices in self._end_notices.values():
-            notices.moved()
+            if attachment.end_notices is not None:
+                attachment.end_notices.moved()
 
     def attached(self) -> list[Attachment]:
         """The consumers that are open."""
@@ -437,13 +435,8 @@ class ConsumerCommands:
                 request.request_id, position, topic.name.partition_index, batch_index, mark_delete
             )
         )
-        if wants_notices:
-            self._give_notice(attachment, topic, request.request_id)
-
-    def _give_notice(self, attachment: Attachment, topic: PersistentTopic, request_id: int) -> None:
-        consumer_id = attachment.consumer.consumer_id
-        if self._consumers.get(consumer_id) is attachment and consumer_id not in self._end_notices:
-            self._end_notices[consumer_id] = EndNotices(self._session.connection, topic, request_id)
+        if wants_notices and attachment.end_notices is None and self._consumers.get(request.consumer_id) is attachment:
+            attachment.end_notices = EndNotices(self._session.connection, topic, request.request_id)
 
     def _stats(self, request: CommandConsumerStats) -> None:
         attachment = self._consumers.get(request.consumer_id)
@@ -484,9 +477,8 @@ class ConsumerCommands:
         attachment = self._consumers.pop(consumer_id, None)
         if attachment is not None:
             self._reservations.pop(consumer_id).release()
-            notices = self._end_notices.pop(consumer_id, None)
-            if notices is not None:
-                notices.stop()
+            if attachment.end_notices is not None:
+                attachment.end_notices.stop()
         return attachment
 
     def close_all(self) -> None:
