@@ -247,7 +247,7 @@ def with_notices() -> LedgerTail:
 
 def test_with_notices_a_silent_ledger_is_looked_at_once_a_second_and_at_once_when_told() -> None:
     tail = with_notices()
-    assert tail.next_step(1.0) == (TailStep.PAUSE, NOTICES.look_pause_seconds_with_notices)
+    assert tail.next_step(1.0) == (TailStep.PAUSE, NOTICES.look_pause_seconds_max * NOTICES.rarer_with_notices)
     tail.tell(1, 1.5)
     assert tail.next_step(1.5)[0] is TailStep.LOOK
     # The bookie that was asked has it not yet: it is sought at the quick pace.

@@ -271,10 +271,10 @@ class LedgerTail:
 
     def _look_pause_seconds(self) -> float:
         settings = self._settings
-        if self.has_notices and not self.is_sought:
-            return settings.look_pause_seconds_with_notices
         longest = settings.longest_pause_seconds
         most = settings.look_pause_seconds_max if longest is None else longest()
+        if self.has_notices and not self.is_sought:
+            return most * settings.rarer_with_notices
         return doubled(settings.look_pause_seconds_min, most, self._quiet)
 
     def _count_seen(self) -> None:
