@@ -34,6 +34,8 @@ from e2e.interchange.parts import BrokerPart
 
 QUORUMS: Final = (1, 1, 1)
 BODY_BYTES: Final = 1024
+SETTLED_S: Final = 45.0
+"""After the first message each subscription has a position to store at once; later they do so in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def measure(topic: str, plan: Plan, subscriptions: int, writer: BrokerPart, read
     """Publish at the writer, consume at the read-only brokers, or at the writer where there are none."""
     urls = [part.service_url.removeprefix("pulsar://") for part in readers or [writer]]
     seen = load.run(
-        Load("read-only", size_bytes=BODY_BYTES, rate=plan.rate, subscriptions=subscriptions),
+        Load("read-only", BODY_BYTES, rate=plan.rate, subscriptions=subscriptions, warmup_s=SETTLED_S),
         writer.service_url,
         topic,
         plan.window_s,

@@ -27,6 +27,8 @@ class Load:
     """Of each topic; 0: nobody consumes."""
     rest_s: float = 0.0
     """Between the end of publishing a backlog and consuming it: caches forget it meanwhile."""
+    warmup_s: float | None = None
+    """Before the window; None: a third of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +101,5 @@ def _command(load: Load, service_url: str, topic: str, window_s: float) -> list[
         f"-subscriptions={load.subscriptions}",
         f"-rest={load.rest_s}s",
         f"-window={window_s}s",
-        f"-warmup={warmup_s(window_s)}s",
+        f"-warmup={warmup_s(window_s) if load.warmup_s is None else load.warmup_s}s",
     ]
