@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from magnetar.client.addresses import BrokerAddress
+from magnetar.client.errors import ConnectionFailed, TimedOut
 from magnetar.client.relay import RelayProducer
 from magnetar.client.unanswered import MARKER_RECEIPT, RelayedEntry, Unanswered
 from magnetar.core.errors import MagnetarError
@@ -34,12 +38,43 @@ class Heard:
 
 
 class Wire:
-    """A connection that only takes frames."""
+    """A connection that takes frames, and answers requests as a test says. It is its own pool and lookup service."""
 
     closed = False
+    address = BrokerAddress("west", 6650, tls=False)
+    answers_positions = True
 
-    def __init__(self) -> None:
+    def __init__(self, answer: object = None) -> None:
         self.frames: list[bytes] = []
+        self.requests: list[bytes] = []
+        self.producers: dict[int, RelayProducer] = {}
+        self.moves: list[tuple[str, bool]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens before an answer comes."""
+        self._answer = answer
+
+    async def broker_of(self, topic: TopicName) -> BrokerAddress:
+        del topic
+        return self.address
+
+    def moved(self, topic: TopicName, url: str, *, tls: bool) -> None:
+        del topic
+        self.moves.append((url, tls))
+
+    async def get(self, address: BrokerAddress) -> Wire:
+        del address
+        return self
+
+    def attach_producer(self, producer: RelayProducer) -> int:
+        self.producers[4] = producer
+        return 4
+
+    async def request(self, encode: Callable[[int], bytes]) -> object:
+        self.requests.append(encode(9))
+        self.meanwhile()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
 
     def write_parts(self, frames: list[bytes]) -> None:
         self.frames += frames
@@ -48,7 +83,7 @@ class Wire:
         self.frames.append(frame)
 
     def detach(self, end_id: int) -> None:
-        del end_id
+        self.producers.pop(end_id, None)
 
 
 def attached(*, by_position: bool) -> tuple[RelayProducer, Heard]:
@@ -57,6 +92,15 @@ def attached(*, by_position: bool) -> tuple[RelayProducer, Heard]:
     producer._connection = cast(Any, Wire())
     producer._unanswered.by_position = by_position
     return producer, heard
+
+
+READY = pb.CommandProducerSuccess(request_id=9, producer_name="n", producer_ready=True)
+
+
+def unopened(wire: Wire, topic: str = "t") -> tuple[RelayProducer, Heard]:
+    heard = Heard()
+    parts = SimpleNamespace(pool=wire, lookup=wire)
+    return RelayProducer(cast(Any, parts), TopicName.parse(topic), "pulsar.repl.a-->b", heard), heard
 
 
 def receipt(first: int, second: int = -1) -> list[Receipt]:
@@ -81,18 +125,24 @@ def test_the_receipt_of_a_marker_names_its_sequence_id() -> None:
     assert heard.positions == [(1, 1)]
 
 
-@pytest.mark.parametrize("order", [["position", "marker", "marker"], ["marker", "position", "marker"]])
-def test_a_marker_that_is_named_by_position_holds_no_other_one_up(order: list[str]) -> None:
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_marker_that_is_named_by_position_holds_no_other_one_up(at: int) -> None:
     """The other side has receipts of their own for the markers that it knows. Clients may write other ones."""
     producer, heard = attached(by_position=True)
     producer.send([relayed((1, entry_id), 0, marker=True) for entry_id in range(3)])
-    for kind in order:
-        producer.receipts(receipt(1, 0) if kind == "position" else receipt(0, MARKER_RECEIPT))
+    receipts = [receipt(0, MARKER_RECEIPT), receipt(0, MARKER_RECEIPT)]
+    receipts.insert(at, receipt(1, 0))
+    for each in receipts[:2]:
+        producer.receipts(each)
+    assert len(heard.positions) == (1 if at < 2 else 0)  # Of the other two, nobody knows which one is stored.
+    producer.receipts(receipts[2])
     assert sorted(heard.positions) == [(1, 0), (1, 1), (1, 2)]
     assert (producer.unanswered, producer.unanswered_bytes) == (0, 0)
-    producer.send([relayed((1, 3), 0, marker=True)])
+    producer.send([relayed((1, 3), 0, marker=True), relayed((1, 4), 0, marker=True)])
     producer.receipts(receipt(0, MARKER_RECEIPT))
-    assert heard.positions[-1] == (1, 3)
+    assert len(heard.positions) == 3
+    producer.receipts(receipt(0, MARKER_RECEIPT))
+    assert heard.positions[3:] == [(1, 3), (1, 4)]
 
 
 def test_a_receipt_that_overtakes_is_not_taken_for_another_producers() -> None:
@@ -105,9 +155,11 @@ def test_a_receipt_that_overtakes_is_not_taken_for_another_producers() -> None:
     assert heard.positions == []
     producer.receipts(receipt(5))
     assert heard.positions == [(1, 0), (1, 1), (1, 2)]
-    producer.send([relayed((1, 3), 5)])
+    producer.send([relayed((1, 3), 5), relayed((1, 4), 5)])
     producer.receipts(receipt(5))
-    assert heard.positions[-1] == (1, 3)
+    assert len(heard.positions) == 3
+    producer.receipts(receipt(5))
+    assert heard.positions[3:] == [(1, 3), (1, 4)]
 
 
 def test_of_entries_with_one_sequence_id_none_counts_as_stored_before_all_have_receipts() -> None:
@@ -156,11 +208,12 @@ def test_receipts_that_come_together_are_told_together() -> None:
 
     heard.relayed = telling  # type: ignore[method-assign]
     producer.send([relayed((1, entry_id), 0, marker=entry_id == 2) for entry_id in range(4)])
+    assert producer.oldest is not None
+    assert producer.oldest.position == (1, 0)
     producer.receipts([*receipt(1, 0), *receipt(0, MARKER_RECEIPT), *receipt(9, 9), *receipt(1, 3)])
     assert told == [[(1, 0), (1, 2), (1, 3)]]
     producer.receipts(receipt(1, 0))
     assert len(told) == 1
-    assert producer.oldest is not None
     assert producer.oldest.position == (1, 1)
 
 
@@ -170,6 +223,7 @@ def test_an_entry_that_is_refused_ends_the_producer_once() -> None:
     producer.send([relayed((1, 0), 5)])
     producer.send_failed(5, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
     assert wire.frames[-1] == requests.close_producer(0, 0)
+    producer.send_failed(6, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
     producer.detached("")
     producer.receipts(receipt(1, 0))
     assert (len(heard.errors), heard.positions, producer.unanswered) == (1, [], 0)
@@ -212,3 +266,140 @@ def test_what_is_forgotten_counts_for_no_later_receipt() -> None:
     unanswered.frames(1, [relayed((2, 0), 5), relayed((2, 1), 5)])
     assert unanswered.answered(receipt(5)) == []
     assert unanswered.answered(receipt(5)) == [(2, 0), (2, 1)]
+
+
+def test_a_send_says_of_its_entry_what_the_other_side_has_to_know() -> None:
+    unanswered = Unanswered()
+    entry = RelayedEntry((8, 9), b"he", b"ad", 5, num_messages=3, chunked=True, marker=True, shadowed=True)
+    sent = encode_relayed_send(2, 5, 4, 3, chunked=True, marker=True, message_id=(8, 9))
+    assert unanswered.frames(2, [entry]) == [sent, b"he", b"ad"]
+    plain = encode_relayed_send(2, 6, 4, 1, chunked=False, marker=False)
+    assert unanswered.frames(2, [relayed((8, 10), 6)]) == [plain, b"fo", b"ur"]
+
+
+# --- from its beginning to its end
+
+
+async def test_it_opens_under_its_own_name() -> None:
+    """Another cluster's deduplication knows it by this name, whichever broker sends."""
+    wire = Wire(READY)
+    producer, _ = unopened(wire)
+    await producer.open()
+    opened = pb.BaseCommand.FromString(wire.requests[0][8:]).producer
+    assert (opened.producer_name, opened.user_provided_producer_name, opened.producer_id) == (
+        "pulsar.repl.a-->b",
+        True,
+        4,
+    )
+    assert (producer.remote_address, producer.by_position) == ("west:6650", True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "answers_positions"),
+    [("non-persistent://public/default/t", True), ("persistent://public/default/t", False)],
+)
+async def test_receipts_name_no_position_where_nothing_is_stored_or_the_broker_cannot(
+    topic: str, *, answers_positions: bool
+) -> None:
+    wire = Wire(READY)
+    wire.answers_positions = answers_positions
+    producer, _ = unopened(wire, topic)
+    await producer.open()
+    assert not producer.by_position
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (PulsarError(ServerError.PRODUCER_BUSY, "busy"), PulsarError),
+        (pb.CommandProducerSuccess(request_id=9, producer_name="n", producer_ready=False), TimedOut),
+    ],
+)
+async def test_who_may_not_open_leaves_nothing_behind(answer: object, raised: type[MagnetarError]) -> None:
+    """Neither here nor at the broker, which may let it in later."""
+    wire = Wire(answer)
+    producer, heard = unopened(wire)
+    with pytest.raises(raised):
+        await producer.open()
+    assert (wire.producers, wire.frames) == ({}, [requests.close_producer(0, 4)])
+    assert (producer.remote_address, heard.errors) == ("", [])
+
+
+@pytest.mark.parametrize("lost", ["connection", "topic"])
+async def test_who_is_let_go_of_while_it_opens_is_not_open(lost: str) -> None:
+    """Whoever opens hears of it by that, and by nothing else."""
+    wire = Wire(READY)
+    producer, heard = unopened(wire)
+
+    def losing() -> None:
+        if lost == "connection":
+            wire.closed = True
+        else:
+            producer.detached("")
+
+    wire.meanwhile = losing
+    with pytest.raises(ConnectionFailed):
+        await producer.open()
+    assert (producer.remote_address, heard.errors) == ("", [])
+
+
+def test_nothing_is_sent_on_a_connection_that_is_closed() -> None:
+    producer, _ = attached(by_position=True)
+    wire = cast(Wire, producer._connection)
+    wire.closed = True
+    producer.send([relayed((1, 0), 5)])
+    assert (wire.frames, producer.unanswered) == ([], 0)
+
+
+def test_a_lost_connection_is_told_with_its_address_and_once() -> None:
+    producer, heard = attached(by_position=True)
+    wire = cast(Wire, producer._connection)
+    producer.send([relayed((1, 0), 5)])
+    producer.detached("")
+    producer.detached("")
+    assert len(heard.errors) == 1
+    assert "west:6650" in str(heard.errors[0])
+    assert (producer.unanswered, producer.unanswered_bytes, producer.remote_address) == (0, 0, "")
+    sent = len(wire.frames)
+    producer.send([relayed((1, 1), 5)])
+    assert (len(wire.frames), producer.unanswered) == (sent, 0)
+
+
+def test_a_refusal_on_a_connection_that_is_closed_is_not_answered() -> None:
+    producer, heard = attached(by_position=True)
+    wire = cast(Wire, producer._connection)
+    wire.producers[0] = producer
+    wire.closed = True
+    producer.send_failed(5, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
+    assert (wire.producers, wire.frames, len(heard.errors)) == ({}, [], 1)
+
+
+@pytest.mark.parametrize("answer", [READY, PulsarError(ServerError.SERVICE_NOT_READY, "moving")])
+async def test_who_has_closed_hears_nothing_more(answer: object) -> None:
+    """Also when the broker does not let it go in peace."""
+    wire = Wire(READY)
+    producer, heard = unopened(wire)
+    await producer.open()
+    producer.send([relayed((1, 0), 5), relayed((1, 1), 6)])
+    wire._answer = answer
+    left: list[int] = []
+
+    def hearing() -> None:
+        left.append(producer.unanswered)
+        producer.receipts(receipt(1, 0))
+        producer.send_failed(6, PulsarError(ServerError.PERSISTENCE_ERROR, "no"))
+
+    wire.meanwhile = hearing
+    await producer.close()
+    assert wire.requests[-1] == requests.close_producer(9, 4)
+    assert (wire.producers, left, producer.remote_address) == ({}, [0], "")
+    producer.detached("")
+    assert (heard.positions, heard.errors) == ([], [])
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_topic_that_moves_is_looked_up_where_it_goes_on(*, tls: bool) -> None:
+    wire = Wire()
+    producer, _ = unopened(wire)
+    producer.moved("pulsar://green:6650", tls=tls)
+    assert wire.moves == [("pulsar://green:6650", tls)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from magnetar.core.ids import signed64, unsigned64
@@ -81,3 +82,46 @@ def test_an_id_that_ends_after_its_ledger_is_left_to_protobuf() -> None:
     body = b"\x08\x07\x3a\x0a\x08\x01\x10\x02\x1a\x04\x08\xff\xff\x03"
     data = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
     assert read_receipts(*bounds_of(data), 0) == []
+
+
+def framed(body: bytes, more: bytes = b"") -> bytes:
+    """A frame of this command, and what else it holds."""
+    return (len(body) + len(more) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + more
+
+
+def receipt_frame(fields_of_it: bytes) -> bytes:
+    return framed(b"\x08\x07\x3a" + bytes([len(fields_of_it)]) + fields_of_it)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(receipt_frame(b"\x08\x81\x80\x01"), id="no sequence id"),
+        pytest.param(receipt_frame(b"\x10\x81\x80\x01"), id="no producer id"),
+        pytest.param(receipt_frame(b"\x08\x01\x10\x02\x1a\x00"), id="an id that is empty"),
+        pytest.param(receipt_frame(b"\x08\x01\x10\x02\x1a\x04\x18\x03\x10\x04"), id="an id without ledger"),
+        pytest.param(
+            receipt_frame(b"\x08\x01\x10\x02\x1a\x05\x08\x03\x10\xff") + told(1, 6), id="an id into the next frame"
+        ),
+        pytest.param(framed(b"\x08\x07"), id="a type and nothing else"),
+        pytest.param(framed(b"\x08\x07\x3a\x80" + b"\x08\x01\x10\x02" * 32), id="a length of several bytes"),
+        pytest.param(framed(b"\x08\x07\x3a\x04\x08\x01", b"\x10\x02"), id="a command that ends in the receipt"),
+    ],
+)
+def test_what_protobuf_refuses_is_no_receipt(data: bytes) -> None:
+    buffer, bounds = bounds_of(data)
+    assert read_receipts(buffer, bounds, 0) == []
+    with pytest.raises(BadCommand):
+        messages.decode_command(buffer, *bounds[:2])
+
+
+def test_a_field_behind_the_receipt_is_none_of_it() -> None:
+    receipt = encode_send_receipt(1, 2, 3, 4, 5)[8:]
+    assert read_receipts(*bounds_of(framed(receipt + b"\x08\x07")), 0) == []
+
+
+def test_the_number_in_a_batch_is_not_taken_for_the_highest_sequence_id() -> None:
+    """Both have the same tag, one in the message's id and one behind it."""
+    named = pb.MessageIdData(ledgerId=3, entryId=4, partition=-1, batch_index=7)
+    named.ClearField("partition")
+    assert read_receipts(*bounds_of(told(1, 5, message_id=named)), 0) == []
