@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.broker.replicated_message import ReplicatedMessage, _read_by_protobuf, _read_usual, read_replicated
@@ -105,3 +106,55 @@ def test_a_key_whose_length_takes_more_bytes_than_it_has_to_is_left_to_protobuf(
     data = len(body).to_bytes(4, "big") + body
     assert usual(data) is None
     assert fields(read_replicated(data)) == ("p", (1, 2), False, False)
+
+
+USUAL = b"\x0a\x01p\x10\x01\x18\x01"
+PLACE = b"\x0a" + bytes([len(SOURCE_POSITION_PROPERTY)]) + SOURCE_POSITION_PROPERTY.encode()
+
+
+def stored(metadata: bytes) -> bytes:
+    return len(metadata).to_bytes(4, "big") + metadata
+
+
+@pytest.mark.parametrize("encryption", [b"", b"\x6a\x06\x0a\x01k\x12\x01v"], ids=["by hand", "by protobuf"])
+@pytest.mark.parametrize(("marker_type", "is_marker"), [(9, False), (10, True), (13, True), (14, False), (0, False)])
+def test_four_types_of_markers_are_of_replicated_subscriptions(
+    encryption: bytes, marker_type: int, *, is_marker: bool
+) -> None:
+    message = read_replicated(stored(USUAL + encryption + b"\xa0\x01" + bytes([marker_type])))
+    assert message is not None
+    assert message.is_marker is is_marker
+
+
+@pytest.mark.parametrize("number", [b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f"], ids=["-1", "-1 in 32 bits"])
+def test_a_number_of_chunks_below_0_makes_no_chunk(number: bytes) -> None:
+    data = stored(USUAL + b"\xd8\x01" + number + b"\xe8\x01\x00")
+    assert fields(usual(data)) == fields(_read_by_protobuf(data)) == ("p", None, False, False)
+
+
+def test_a_marker_type_of_more_than_32_bits_is_read_as_protobuf_does() -> None:
+    data = stored(USUAL + b"\xa0\x01\x8a\x80\x80\x80\x10")
+    assert fields(usual(data)) == fields(_read_by_protobuf(data)) == ("p", None, True, False)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(b"\x10\x01\x18\x01", id="no name"),
+        pytest.param(b"\x0a\x01p\x18\x01", id="no sequence id"),
+        pytest.param(b"\x0a\x01p\x10\x01", id="no publish time"),
+        pytest.param(USUAL + b"\x22\x00", id="a property that is empty"),
+        pytest.param(USUAL + b"\x6a\x03\x0a\x01k", id="an encryption key without value"),
+    ],
+)
+def test_metadata_that_lacks_something_says_nothing(metadata: bytes) -> None:
+    """Also where the entry ends there."""
+    assert usual(stored(metadata)) is None
+    assert read_replicated(stored(metadata)) is None
+
+
+def test_of_a_property_with_two_values_the_last_one_counts() -> None:
+    pair = PLACE + b"\x12\x031:2\x12\x033:4"
+    data = stored(USUAL + b"\x22" + bytes([len(pair)]) + pair)
+    assert usual(data) is None
+    assert fields(read_replicated(data)) == ("p", (3, 4), False, False)

@@ -34,7 +34,13 @@ def test_a_position_is_read_as_it_is_written(position: tuple[int, int]) -> None:
     assert parse_position(f"{position[0]}:{position[1]}") == position
 
 
-@pytest.mark.parametrize("text", ["", ":", "1:", ":1", "1:2:3", "-1:2", "+1:2", " 1:2", "1_0:2", "²:1", f"{2**63}:0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ":", "1:", ":1", "1:2:3", "-1:2", "+1:2", " 1:2", "1_0:2", "²:1", "١:2", f"{2**63}:0", f"0:{2**63}"),
+        pytest.param("1" * 5_000 + ":1", id="more digits than Python reads"),
+    ],
+)
 def test_anything_else_is_no_position(text: str) -> None:
     assert parse_position(text) is None
 
