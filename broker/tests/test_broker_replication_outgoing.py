@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker import replicator_names as names
-from magnetar.broker.replication.outgoing import Outgoing, Skipped, sent_totals, stored_bytes
+from magnetar.broker.replication.outgoing import (
+    Outgoing,
+    ShadowOutgoing,
+    Skipped,
+    UnstoredOutgoing,
+    sent_totals,
+    stored_bytes,
+)
 from magnetar.broker.replicator_names import SOURCE_POSITION_PROPERTY
 from magnetar.broker.testing.sessions import message
 from magnetar.client.unanswered import RelayedEntry
@@ -70,9 +77,67 @@ def test_markers_of_the_remote_are_told_apart_by_type_and_by_cluster() -> None:
     assert decide(message(marker_type=12, replicate_to=["east"])) is Skipped.ADDRESSED
 
 
+def test_transactions_of_the_first_coordinator_are_aborted_too() -> None:
+    """Its number is 0, and stands in the id's upper half."""
+    assert decide(message(txnid_most_bits=0, txnid_least_bits=2), aborted={(0, 2)}) is Skipped.ABORTED
+
+
+def test_an_entry_is_expired_once_its_time_is_over_and_no_sooner() -> None:
+    shadow = ShadowOutgoing("east")
+    for seconds, now_ms, expired in ((8, 9_000, False), (8, 9_001, True), (0, 99_000_000, False), (-1, 99_000, False)):
+        data = message(publish_time=1_000)
+        assert (decide(data, ttl_seconds=seconds, now_ms=now_ms) is Skipped.EXPIRED) is expired
+        assert (shadow.decide(data, AT, now_ms, seconds, (), {}) is Skipped.EXPIRED) is expired
+
+
+@pytest.mark.parametrize("metadata", [b"\x0a\x01p\x18\x01", b"\x0a\x01p\x10\x01", b"\x0a\x05p"])
+def test_what_lacks_its_sequence_id_or_its_time_or_is_damaged_stays_here(metadata: bytes) -> None:
+    data = len(metadata).to_bytes(4, "big") + metadata
+    assert decide(data) is Skipped.UNREADABLE
+    assert ShadowOutgoing("east").decide(data, AT, 0, 0, (), {}) is Skipped.UNREADABLE
+    assert UnstoredOutgoing("east", "west").decide(data, AT) is Skipped.UNREADABLE
+
+
+def test_a_shadow_is_sent_the_metadata_and_no_payload() -> None:
+    """It reads the payload where it stands."""
+    data = message(b"payload", sequence_id=7, properties=[pb.KeyValue(key="a", value="b")])
+    sent = ShadowOutgoing("east").decide(data, AT, 0, 0, (), {})
+    assert isinstance(sent, RelayedEntry)
+    assert (sent.position, sent.payload, sent.shadowed, sent.sequence_id) == (AT, b"", True, 7)
+    assert checksum_ok(sent.message, 0, len(sent.message))
+    metadata = full_metadata(sent.message)
+    assert metadata.replicated_from == "east"
+    pairs = [(pair.key, pair.value) for pair in metadata.properties]
+    assert pairs == [("a", "b"), (SOURCE_POSITION_PROPERTY, "12:34")]
+
+
+def test_each_entry_says_its_own_position() -> None:
+    """What is kept from one entry to the next must not outlive its ledger."""
+    outgoing = Outgoing("east", "west")
+    for position in ((3, 8), (3, 9), (4, 0), (3, 8)):
+        sent = outgoing.decide(message(), position, 0, 0, (), {})
+        assert isinstance(sent, RelayedEntry)
+        assert full_metadata(sent.message).properties[0].value == f"{position[0]}:{position[1]}"
+
+
+def test_a_marker_type_of_more_than_32_bits_is_read_as_protobuf_does() -> None:
+    data = message(replicated_from="west")
+    metadata = data[slice(*metadata_bounds(data))] + b"\xa0\x01\x8a\x80\x80\x80\x10"
+    assert pb.MessageMetadata.FromString(metadata).marker_type == 10
+    assert decide(len(metadata).to_bytes(4, "big") + metadata) is Skipped.REMOTE_MARKER
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_entry_has_one_message_at_least(number: int) -> None:
+    sent = decide(message(num_messages_in_batch=number))
+    assert isinstance(sent, RelayedEntry)
+    assert sent.num_messages == 1
+
+
 def test_what_is_for_the_remote_is_sent() -> None:
     for data in (
         message(replicate_to=["north", "west"]),
+        message(replicate_to=["west", "north"]),
         message(txnid_most_bits=1, txnid_least_bits=3),
     ):
         assert isinstance(decide(data, ttl_seconds=8, aborted={(1, 2)}, now_ms=9), RelayedEntry)
@@ -159,12 +224,15 @@ def test_rewritten_metadata_is_what_protobuf_makes(
 
 
 def test_a_run_ends_at_the_first_entry_that_is_not_simply_sent() -> None:
-    contents = [message(), message(), message(replicated_from="north"), message(), message(schema_version=b"v")]
+    contents = [
+        *(message(), message(num_messages_in_batch=3), message(replicated_from="north"), message()),
+        message(schema_version=b"v"),
+    ]
     entries = [Entry(3, number, data) for number, data in enumerate(contents)]
     sent: list[RelayedEntry] = []
     assert OUTGOING.decide_run(entries, 0, 10_000, 0, (), {}, sent) == (2, Skipped.REPLICATED)
     assert OUTGOING.decide_run(entries, 3, 10_000, 0, (), {}, sent) == (4, b"v")
     assert OUTGOING.decide_run(entries, 4, 10_000, 0, (), {b"v": b"w"}, sent) == (5, None)
     assert [one.position for one in sent] == [(3, 0), (3, 1), (3, 3), (3, 4)]
-    assert sent_totals(sent) == (4, sum(len(one.message) for one in sent))
+    assert sent_totals(sent) == (6, sum(len(one.message) for one in sent))
     assert stored_bytes(entries) == sum(len(data) for data in contents)

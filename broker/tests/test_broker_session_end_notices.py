@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from magnetar.broker.session.end_notices import END_NOTICES_KEY, PAUSE_SECONDS, EndNotices
 from magnetar.broker.testing.clusters import until
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, Received
@@ -90,17 +91,19 @@ class Peer:
     def __init__(self) -> None:
         self.writable = True
         self.told: list[int] = []
+        self.partition: int | None = None
 
     def write(self, data: bytes) -> None:
         body = decode_command(data, 4, len(data)).getLastMessageIdResponse
         self.told.append(body.last_message_id.entryId)
+        self.partition = body.last_message_id.partition
 
 
 class Topic:
     """A topic as far as notices use it."""
 
-    def __init__(self) -> None:
-        self.name = TopicName.parse(TOPIC)
+    def __init__(self, name: str = TOPIC) -> None:
+        self.name = TopicName.parse(name)
         self.ledger = self
         self.appends = self
         self.last_confirmed: Position = (3, 0)
@@ -143,3 +146,22 @@ async def test_who_does_not_read_hears_the_newest_end_when_it_reads_again() -> N
     notices.moved()
     assert peer.told == [0, 9]
     notices.stop()
+
+
+@pytest.mark.parametrize(("name", "partition"), [(TOPIC, -1), (f"{TOPIC}-partition-3", 3)])
+async def test_a_notice_names_the_partition(name: str, partition: int) -> None:
+    peer, topic = Peer(), Topic(name)
+    EndNotices(peer, topic, 7).stop()  # type: ignore[arg-type]
+    assert peer.partition == partition
+
+
+async def test_notices_may_be_stopped_twice() -> None:
+    """The topic goes, and its consumer with it; what others listen for stays."""
+    peer, topic = Peer(), Topic()
+    notices = EndNotices(peer, topic, 7)  # type: ignore[arg-type]
+    other: list[int] = []
+    topic.on_appended.append(lambda: other.append(1))
+    notices.stop()
+    notices.stop()
+    topic.append(1)
+    assert (peer.told, other) == ([0], [1])
