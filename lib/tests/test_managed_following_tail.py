@@ -109,6 +109,91 @@ def test_an_owner_that_is_away_is_not_asked_more_often_because_of_news() -> None
     assert tail.next_step(1.1)[0] is TailStep.ASK_OWNER
 
 
+def test_an_owner_that_stays_away_is_asked_later_each_time_and_one_that_is_back_is_not() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a"], 0, 1.0)
+    tail.saw([], 0, 1.0)
+    for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0):
+        tail.asking(1.0)
+        tail.not_answered(1.0)
+        tail.saw([], 1, 0.99 + pause)
+        assert tail.next_step(0.99 + pause)[0] is TailStep.PAUSE
+        assert tail.next_step(1.0 + pause)[0] is TailStep.ASK_OWNER
+    tail.asking(9.0)
+    tail.answered(-1, 9.0)
+    assert not tail.owner_away
+    tail.asking(9.1)
+    tail.not_answered(9.1)
+    assert tail.next_step(9.1 + SETTINGS.retry_seconds_min)[0] is TailStep.ASK_OWNER
+
+
+def test_news_are_asked_about_soon_whatever_did_not_help_before() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a"], 0, 1.0)
+    tail.saw([], 1, 1.0)
+    for _ in range(6):
+        tail.asking(1.0)
+        tail.answered(-1, 1.0)
+    tail.asking(3.0)
+    tail.answered(-1, 3.0)
+    # The last question was a moment ago: that is the shortest pause, and the next one is not longer.
+    tail.saw([b"b"], 1, 3.001)
+    tail.saw([], 2, 3.001)
+    assert tail.next_step(3.009)[0] is not TailStep.ASK_OWNER
+    assert tail.next_step(3.011)[0] is TailStep.ASK_OWNER
+    tail.asking(3.011)
+    tail.answered(-1, 3.02)
+    assert tail.next_step(3.031)[0] is TailStep.ASK_OWNER
+
+
+def test_the_next_entry_is_looked_for_as_soon_as_somebody_vouches_for_it() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([], 0, 1.0)
+    tail.confirm(0)
+    assert tail.next_step(1.0)[0] is TailStep.LOOK
+
+
+def test_what_is_vouched_for_and_not_seen_waits_too() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.confirm(4)
+    assert tail.waiting_entries == 5
+    tail.saw([b"a"], 0, 1.0)
+    assert tail.waiting_entries == 5
+    assert taken(tail) == [b"a"]
+    assert tail.waiting_entries == 4
+
+
+def test_room_is_what_all_looks_together_leave() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"aa"], 0, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.LOOK
+    tail.saw([b"b", b"b"], 2, 1.0)
+    assert tail.next_step(1.0)[0] is TailStep.ASK_OWNER
+
+
+def test_bookies_are_asked_rarer_and_rarer() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"aaaa"], 0, 1.0)
+    tail.asking(1.0)
+    pauses = []
+    for _ in range(5):
+        tail.asked_bookies(1.0)
+        pauses.append(round(tail.next_step(1.0)[1], 6))
+    assert pauses == [0.005, 0.01, 0.02, 0.04, 0.05]
+
+
+def test_the_longest_pause_is_asked_for_each_time() -> None:
+    longest = [0.01]
+    tail = LedgerTail(7, FollowSettings(longest_pause_seconds=lambda: longest[0]))
+    pauses = []
+    for _ in range(8):
+        tail.saw([], 0, 1.0)
+        pauses.append(round(tail.next_step(1.0)[1], 6))
+        if len(pauses) == 4:
+            longest[0] = 0.4
+    assert pauses == [0.005, 0.01, 0.01, 0.01, 0.08, 0.16, 0.32, 0.4]
+
+
 def test_without_room_bookies_are_asked_and_not_read() -> None:
     tail = LedgerTail(7, SETTINGS)
     tail.saw([b"aaaa"], 0, 1.0)
@@ -144,6 +229,21 @@ def test_the_end_is_final(last_entry_id: int, shown: list[bytes]) -> None:
     assert not tail.skip()
     assert tail.waiting_entries == 0
     assert tail.next_step(99.0) == (TailStep.PAUSE, NEVER)
+
+
+def test_what_was_seen_beyond_the_end_waits_no_more() -> None:
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a", b"b", b"c", b"d"], 0, 1.0)
+    tail.confirm(1)
+    assert taken(tail) == [b"a", b"b"]
+    tail.end(2)
+    assert (tail.waiting_entries, tail.since_seconds) == (1, 1.0)
+    assert taken(tail) == [b"c"]
+    assert (tail.waiting_entries, tail.next_entry_id) == (0, 3)
+    tail = LedgerTail(7, SETTINGS)
+    tail.saw([b"a"], 0, 1.0)
+    tail.end(-1)
+    assert (tail.waiting_entries, tail.since_seconds) == (0, NEVER)
 
 
 def info(*records: tuple[int, int], terminated_at: tuple[int, int] | None = None) -> LedgerInfo:
@@ -203,6 +303,15 @@ def test_what_is_told_is_looked_for_at_once_and_shown_when_it_is_seen() -> None:
     assert taken(tail) == []
     tail.tell(3, 2.0)
     assert taken(tail) == [b"d"]
+
+
+def test_who_tells_of_less_takes_nothing_back() -> None:
+    """Notices of two connections may cross."""
+    tail = LedgerTail(7, SETTINGS)
+    tail.tell(2, 0.0)
+    tail.tell(0, 0.0)
+    tail.saw([b"a", b"b", b"c"], 0, 0.0)
+    assert taken(tail) == [b"a", b"b", b"c"]
 
 
 def test_what_is_told_beyond_the_end_is_not_there() -> None:
@@ -269,6 +378,23 @@ def test_what_a_notice_may_still_tell_of_is_not_asked_about() -> None:
     assert tail.next_step(2.5 + NOTICES.notice_seconds_max)[0] is TailStep.ASK_OWNER
 
 
+def test_an_owner_with_notices_that_does_not_help_is_asked_later_each_time() -> None:
+    """Else an entry that is never confirmed would cost a question a turn."""
+    tail = with_notices()
+    tail.saw([b"a"], 0, 2.0)
+    tail.saw([], 1, 2.0)
+    assert tail.next_step(3.0)[0] is TailStep.ASK_OWNER
+    for pause in (0.01, 0.02, 0.04):
+        tail.asking(3.0)
+        tail.answered(-1, 3.0)
+        assert tail.next_step(2.999 + pause)[0] is not TailStep.ASK_OWNER
+        assert tail.next_step(3.0 + pause)[0] is TailStep.ASK_OWNER
+    tail.asking(4.0)
+    tail.not_answered(4.0)
+    assert tail.next_step(4.09)[0] is not TailStep.ASK_OWNER
+    assert tail.next_step(4.1)[0] is TailStep.ASK_OWNER
+
+
 def test_with_notices_the_owner_is_asked_at_once_when_there_is_no_room() -> None:
     tail = with_notices()
     tail.saw([b"abcd"], 0, 2.0)
@@ -277,6 +403,9 @@ def test_with_notices_the_owner_is_asked_at_once_when_there_is_no_room() -> None
 
 def test_without_notices_again_the_ledger_is_looked_at_and_the_owner_asked() -> None:
     tail = with_notices()
+    tail.answered(-1, 1.0)
+    for _ in range(9):
+        tail.saw([], 0, 1.0)
     tail.use_notices(1.1, has_notices=False)
     assert tail.next_step(1.1)[0] is TailStep.ASK_OWNER
     tail.asking(1.1)
@@ -284,7 +413,7 @@ def test_without_notices_again_the_ledger_is_looked_at_and_the_owner_asked() -> 
     tail.saw([], 0, 1.1)
     step, pause = tail.next_step(1.1)
     assert step is TailStep.PAUSE
-    assert pause < 0.02
+    assert round(pause, 6) == SETTINGS.look_pause_seconds_min
 
 
 def test_what_waits_has_waited_since_the_look_that_brought_it() -> None:
