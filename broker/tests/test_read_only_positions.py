@@ -205,6 +205,73 @@ def test_what_a_state_still_has_of_older_ledgers_means_nothing() -> None:
     assert Kept.of(acks).beyond == {9: 0b1000}
 
 
+# --- copies of a state
+
+
+def test_what_a_state_has_acknowledged_is_copied_from_its_mark_on() -> None:
+    """Also far behind it, and what the state still holds before the mark is none of it."""
+    far = AckState(LedgerList([LedgerRecord(1, 20_000)]), (1, 8_000))
+    far.acknowledge([(1, 9_000)])
+    assert Kept.of(far).beyond == {1: 1 << 9_000}
+    acks = AckState(ledger_list(), (3, 0))
+    acks.acknowledge([(3, 5), (3, 6)])
+    acks.acknowledge_batch_indexes((3, 3), words_of(1), BATCH)
+    acks.acknowledge_batch_indexes((9, 3), words_of(1), BATCH)
+    acks.mark_delete = (3, 5)
+    assert (Kept.of(acks).beyond, list(Kept.of(acks).partial)) == ({3: 1 << 6}, [(9, 3)])
+    acks.mark_delete = (3, 6)
+    assert Kept.of(acks).beyond == {}
+
+
+def test_the_mark_itself_is_acknowledged() -> None:
+    kept = Kept((1, 3), {1: 0b100000})
+    assert [entry for entry in range(7) if kept.has((1, entry))] == [0, 1, 2, 3, 5]
+
+
+def test_what_was_told_only_grows() -> None:
+    told = Kept((2, 0), None, {(2, 4): 0b0111})
+    told.add(Tell((1, 5), [], [((2, 4), 0b1011)]))
+    assert (told.mark, told.partial) == ((2, 0), {(2, 4): 0b0011})
+    told.add(Tell((2, 4), [], []))
+    assert (told.mark, told.partial) == ((2, 4), {})
+
+
+PART = (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "takes"),
+    [
+        pytest.param(Kept((1, 3)), Kept((1, 3)), False, id="the same mark"),
+        pytest.param(Kept((1, 3)), Kept((1, 2)), True, id="an earlier mark"),
+        pytest.param(Kept((1, -1), {1: 0b110}), Kept((1, 2)), False, id="entries that the mark has passed"),
+        pytest.param(Kept((1, -1), {1: 0b110}), Kept((2, 0)), False, id="a ledger that the mark has passed"),
+        pytest.param(Kept((1, -1), {1: 0b110}), Kept((1, -1), {1: 0b010}), True, id="one of two entries"),
+        pytest.param(Kept((1, -1), {2: 0b1}), Kept((1, 5)), True, id="an entry of a later ledger"),
+        pytest.param(Kept((1, -1), None, {PART: 1}), Kept((1, 4)), False, id="a part of what the mark has passed"),
+        pytest.param(Kept((1, -1), None, {PART: 1}), Kept((1, -1), {1: 16}), False, id="a part of what is whole"),
+        pytest.param(Kept((1, -1), None, {PART: 3}), Kept((1, -1), None, {PART: 1}), False, id="a greater part"),
+        pytest.param(Kept((1, -1), None, {PART: 1}), Kept((1, -1), None, {PART: 3}), True, id="a lesser part"),
+        pytest.param(Kept((1, -1), None, {PART: 1}), Kept((1, -1)), True, id="no part"),
+    ],
+)
+def test_it_takes_a_seek_when_less_is_acknowledged_than_was_told(told: Kept, now: Kept, *, takes: bool) -> None:
+    assert takes_back(told, now) is takes
+
+
+def test_what_is_missing_is_told_ascending_and_to_the_last_entry() -> None:
+    now = Kept((1, -1), {9: 0b1, 3: (1 << (IDS_MAX + 1)) - 1}, {(9, 8): 1, (3, 2_000): 1, (9, 4): 1})
+    tells = tell_next(Kept((1, -1)), now, 9)
+    assert [each for tell in tells for each in tell.positions()] == [*((3, n) for n in range(IDS_MAX + 1)), (9, 0)]
+    assert [position for tell in tells for position, _ in tell.parts] == [(3, 2_000), (9, 4), (9, 8)]
+
+
+def test_parts_of_large_batches_fill_each_acknowledgement() -> None:
+    words = 200
+    now = Kept((1, -1), None, {(1, entry): 1 << (64 * words - 1) for entry in range(3 * WORDS_MAX // words)})
+    assert [len(tell.parts) for tell in tell_next(Kept((1, -1)), now, 9)] == 3 * [WORDS_MAX // words]
+
+
 # --- text
 
 
