@@ -90,7 +90,18 @@ def test_a_snapshot_has_both_halves_of_a_position_or_none() -> None:
     sources = SourcePositions("west")
     for name in "abc":
         sources.store(name, (1, 2))
-    assert len(sources.snapshot(5)) == 4
+    assert [len(sources.snapshot(count_max)) for count_max in (0, 1, 2, 3, 4, 5, 6)] == [0, 0, 2, 2, 4, 4, 6]
+
+
+def test_what_a_snapshot_names_is_taken_already_also_under_an_old_name() -> None:
+    """A broker that takes the topic over is sent again what had no receipt."""
+    sources = SourcePositions("west")
+    assert sources.load({"pulsar.repl.east_LID": 7, "pulsar.repl.east_EID": 0, "pulsar.repl.north_LID": 7}) == {}
+    key = producer_of("east", "west")
+    assert sources.is_stored(key, (7, 0))
+    assert not sources.take(key, (7, 0))
+    assert sources.take(key, (7, 1))
+    assert sources.snapshot(9) == {f"{key}_LID": 7, f"{key}_EID": 0}
 
 
 def test_an_old_name_and_the_new_one_are_one_source() -> None:
@@ -108,6 +119,8 @@ def test_sources_are_bounded() -> None:
         sources.store(str(number), (1, 1))
     assert len(sources.snapshot(10 * SOURCES_MAX)) == 2 * SOURCES_MAX
     assert sources.take("0", (1, 1))
+    sources.store(str(SOURCES_MAX), (1, 2))  # One that is known makes no other one go.
+    assert sources.is_stored("5", (1, 1))
 
 
 def test_an_entry_that_cannot_be_read_says_no_position() -> None:
