@@ -246,3 +246,16 @@ async def test_every_write_is_refused(world: FollowedWorld) -> None:
     await ledger.roll_if_due()
     await ledger.trim_if_due()
     assert ledger.internal_stats().state == "Followed"
+
+
+async def test_what_bookies_vouch_for_is_shown_before_anybody_reads(world: FollowedWorld) -> None:
+    """An entry is confirmed to bookies by the next one. The owner knows of the last one, too."""
+    writer = await world.writer()
+    await append(writer, texts(0, 1))
+    await append(writer, texts(1, 1))
+    followed = await world.follower(writer)
+    ledger_id = writer.ledgers.ids[-1]
+    assert followed.ledger.last_confirmed == (ledger_id, 0)
+    assert await followed.ledger.catch_up()
+    assert followed.ledger.last_confirmed == (ledger_id, 1)
+    assert followed.ledger.internal_stats().entries_added == 2

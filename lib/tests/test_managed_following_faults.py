@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from magnetar.core.errors import Unavailable
-from magnetar.core.ids import EARLIEST, LATEST
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerNotFound
+from magnetar.managed.following.settings import FollowSettings
+from magnetar.managed.following.tail_follower import TailFollower
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import append, read_all
@@ -312,3 +314,201 @@ async def test_a_node_that_is_damaged_is_named(world: FollowedWorld) -> None:
         await world.follower(writer)
     await world.store.put(ledger_path(NAME), node.value)
     await followed.until(lambda: followed.ledger.lag.sure)
+
+
+async def test_a_ledgers_own_end_is_enough(world: FollowedWorld) -> None:
+    """Its list may come later, and its owner be away: what the ledger says of its end is final."""
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    followed.owner.away = True
+    followed.deaf.add(ledger_path(NAME))
+    await append(writer, texts(0, 1))
+    await followed.until(lambda: followed.ledger.lag.entries == 1)
+    assert await read_all(cursor) == []
+    await writer.roll()
+    assert await followed.read(cursor, 1) == texts(0, 1)
+    assert followed.ledger.cache.missed_entries == 0
+
+
+async def test_a_ledgers_own_end_is_read_once_the_store_is_back(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    followed.owner.away = True
+    followed.deaf.add(ledger_path(NAME))
+    await append(writer, texts(0, 1))
+    await followed.until(lambda: followed.ledger.lag.entries == 1)
+    world.store_away = True
+    await writer.roll()
+    await asyncio.sleep(1.0)
+    assert await read_all(cursor) == []
+    world.store_away = False
+    assert await followed.read(cursor, 1) == texts(0, 1)
+
+
+async def test_a_ledger_that_is_gone_makes_the_list_be_read(world: FollowedWorld) -> None:
+    """Also by a follower that did not hear of the list."""
+    policy = ManagedLedgerSettings(ensemble_size=3, write_quorum=3, ack_quorum=2, minimum_rollover_ms=0)
+    writer = await world.writer(policy)
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await append(writer, texts(0, 2))
+    assert await followed.read(cursor, 2) == texts(0, 2)
+    followed.deaf.add(ledger_path(NAME))
+    gone = writer.ledgers.ids[-1]
+    await writer.roll()
+    await writer.trim()
+    assert gone not in writer.ledgers.ids
+    await followed.until(lambda: followed.ledger.ledgers.ids == writer.ledgers.ids)
+
+
+async def test_an_owner_that_does_not_answer_holds_up_no_other_ledger(
+    world: FollowedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    asked: list[int] = []
+
+    async def never() -> Position:
+        asked.append(1)
+        await asyncio.sleep(1_000)
+        raise AssertionError
+
+    monkeypatch.setattr(followed.owner, "last_confirmed", never)
+    await append(writer, texts(0, 1))
+    await followed.until(lambda: bool(asked))
+    loop = asyncio.get_running_loop()
+    began_seconds = loop.time()
+    await writer.roll()
+    await append(writer, texts(1, 1))
+    await append(writer, texts(2, 1))
+    assert await followed.read(cursor, 2) == texts(0, 2)
+    assert loop.time() - began_seconds < 1.0
+
+
+async def test_how_long_something_waits_is_told_in_milliseconds(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    followed.owner.away = True
+    assert followed.ledger.lag.milliseconds == 0
+    await append(writer, texts(0, 1))
+    await asyncio.sleep(3.0)
+    assert 2_900 <= followed.ledger.lag.milliseconds <= 3_000
+
+
+# --- where the owner stands, and what the list says of it
+
+
+async def test_without_the_owner_the_list_is_read_all_the_same(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    followed.deaf.add(ledger_path(NAME))
+    await append(writer, texts(0, 1))
+    await writer.roll()
+    await append(writer, texts(1, 1))
+    await append(writer, texts(2, 1))
+    followed.owner.away = True
+    assert not await followed.ledger.catch_up()
+    assert followed.ledger.last_confirmed == (writer.ledgers.ids[-1], 0)
+
+
+async def test_without_the_store_the_end_of_a_known_ledger_is_reached(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    await append(writer, texts(0, 1))
+    followed = await world.follower(writer)
+    await append(writer, texts(1, 1))
+    world.store_away = True
+    assert await followed.ledger.catch_up()
+    assert followed.ledger.last_confirmed == writer.last_confirmed
+
+
+@pytest.mark.parametrize(("entry_id", "reached"), [(-1, True), (0, False)])
+async def test_a_ledger_of_the_owners_that_the_store_does_not_name_is_waited_for_if_it_has_entries(
+    world: FollowedWorld, monkeypatch: pytest.MonkeyPatch, entry_id: int, *, reached: bool
+) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+
+    async def ahead() -> Position:
+        return (writer.ledgers.ids[-1] + 1, entry_id)
+
+    monkeypatch.setattr(followed.owner, "last_confirmed", ahead)
+    loop = asyncio.get_running_loop()
+    began_seconds = loop.time()
+    if reached:
+        assert await followed.ledger.catch_up()
+        assert loop.time() == began_seconds
+        return
+    with pytest.raises(Unavailable, match="does not name ledger"):
+        await asyncio.wait_for(followed.ledger.catch_up(), 60)
+    assert loop.time() - began_seconds >= FollowSettings().catch_up_seconds_max
+
+
+async def test_a_list_that_may_be_another_one_is_not_sure(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await followed.until(lambda: followed.ledger.lag.sure)
+    world.sessions[-1].disconnect()
+    await asyncio.sleep(0.1)
+    assert not followed.ledger.lag.sure
+    world.sessions[-1].reconnect()
+    await append(writer, texts(0, 1))
+    await followed.until_shown(writer.last_confirmed)
+    await followed.until(lambda: followed.ledger.lag.sure)
+    world.store_away = True
+    await writer.roll()
+    await asyncio.sleep(1.0)
+    assert not followed.ledger.lag.sure
+    world.store_away = False
+    await followed.until(lambda: followed.ledger.lag.sure)
+
+
+async def test_a_list_that_cannot_be_read_is_read_later_also_behind_an_end(world: FollowedWorld) -> None:
+    """Nothing else would wake who has come to its ledger's end."""
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    followed.deaf.add(ledger_path(NAME))
+    await append(writer, texts(0, 1))
+    await writer.roll()
+    assert await followed.read(cursor, 1) == texts(0, 1)
+    await append(writer, texts(1, 2))
+    await asyncio.sleep(1.0)
+    world.store_away = True
+    world.sessions[-1].expire_session()
+    await asyncio.sleep(5.0)
+    world.store_away = False
+    assert await followed.read(cursor, 2) == texts(1, 2)
+
+
+async def test_a_follower_that_fails_says_so(world: FollowedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    lost: list[Exception] = []
+    followed.ledger.on_lost = lost.append
+
+    async def fails(tail: TailFollower) -> float:
+        raise RuntimeError("staged")
+
+    monkeypatch.setattr(TailFollower, "step", fails)
+    followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await followed.until(lambda: bool(lost))
+    assert "staged" in str(lost[0])
+    assert not followed.ledger.lag.sure
+
+
+async def test_a_list_that_goes_while_a_cursor_waits_for_it_is_told(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    lost: list[Exception] = []
+    followed.ledger.on_lost = lost.append
+    followed.deaf.add(ledger_path(NAME))
+    followed.owner.away = True
+    await writer.delete()
+    with pytest.raises(ManagedLedgerNotFound):
+        await followed.ledger.catch_up()
+    await followed.until(lambda: bool(lost))

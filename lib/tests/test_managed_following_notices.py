@@ -9,10 +9,12 @@ import pytest
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.managed_ledger import ManagedLedger
+from magnetar.managed.paths import ledger_path
 from magnetar.managed.testing import append
+from magnetar.metadata.faulty import RequestFate
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
-from lib.tests.following_world import Followed, FollowedWorld, texts
+from lib.tests.following_world import NAME, Followed, FollowedWorld, texts
 
 new_event_loop = VirtualTimeLoop
 
@@ -120,3 +122,54 @@ async def test_a_notice_shows_nothing_that_bookies_do_not_have(world: FollowedWo
     followed.owner.heard(beyond)
     await asyncio.sleep(5.0)
     assert followed.ledger.last_confirmed == (ledger_id, last)
+
+
+async def test_a_notice_that_is_overtaken_takes_nothing_back(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer, NOTICES)
+    followed.owner.has_notices = True
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await asyncio.sleep(1.0)
+    loop = asyncio.get_running_loop()
+    began_seconds = loop.time()
+    await append(writer, texts(0, 2))
+    followed.owner.heard(writer.last_confirmed)
+    followed.owner.heard((writer.last_confirmed[0], 0))
+    assert await followed.read(cursor, 2) == texts(0, 2)
+    assert loop.time() - began_seconds <= 0.1
+
+
+async def test_a_ledger_that_is_told_of_before_the_list_names_it_is_looked_for_once(
+    world: FollowedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    fate = world._fate
+
+    def counting(verb: str, path: str) -> RequestFate:
+        if path == ledger_path(NAME):
+            reads.append(verb)
+        return fate(verb, path)
+
+    monkeypatch.setattr(world, "_fate", counting)
+    writer = await world.writer()
+    followed = await world.follower(writer, NOTICES)
+    followed.owner.has_notices = True
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await asyncio.sleep(1.0)
+    ahead = writer.ledgers.ids[-1] + 1
+    before = len(reads)
+    for entry_id in range(9):
+        followed.owner.heard((ahead, entry_id))
+        await asyncio.sleep(0.1)
+    assert len(reads) - before <= 1
+    # As soon as it is there, what was told of it is shown without a question.
+    asked = followed.owner.asked
+    await append(writer, texts(0, 1))
+    await writer.roll()
+    await append(writer, texts(1, 1))
+    followed.owner.heard(writer.last_confirmed)
+    loop = asyncio.get_running_loop()
+    began_seconds = loop.time()
+    assert await followed.read(cursor, 2) == texts(0, 2)
+    assert loop.time() - began_seconds <= 0.1
+    assert followed.owner.asked == asked
