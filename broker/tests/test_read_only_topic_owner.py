@@ -15,9 +15,11 @@ from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.client.hold import SubscriptionHold
 from magnetar.core.errors import MagnetarError, PeerError, Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.topic_name import TopicName
+from magnetar.managed.cursors.internal_properties import INTERNAL_PREFIX
 from magnetar.managed.errors import CursorClosed
 from magnetar.managed.paths import cursor_path
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -42,6 +44,8 @@ async def test_the_last_entry_is_asked_for_once_for_all_who_want_it(world: World
     subscriptions = world.broker.service.topics[str(TOPIC)].subscriptions
     assert list(subscriptions) == ["read-only-broker-reader:1"]
     assert not subscriptions["read-only-broker-reader:1"].durable
+    (asker,) = subscriptions["read-only-broker-reader:1"].consumers
+    assert (asker.permits, asker.identity.name) == (0, "read-only broker reader:1")
     (batch,) = await world.publish(1, size=3)
     assert await world.owner.last_confirmed() == batch
 
@@ -54,6 +58,28 @@ async def test_a_topic_that_is_gone_has_no_last_entry(world: World) -> None:
     await other.close()
     with pytest.raises(Unavailable):
         await other.last_confirmed()
+
+
+async def test_who_asks_is_replaced_once_it_is_over_and_leaves_nothing_behind(world: World) -> None:
+    (position,) = await world.publish(1)
+    assert await world.owner.last_confirmed() == position
+    assert world.owner._asker is not None
+    await world.owner._asker.close()
+    assert await world.owner.last_confirmed() == position
+    subscriptions = world.broker.service.topics[str(TOPIC)].subscriptions
+    assert len(subscriptions) == 1
+    await world.owner.close()
+    await until(lambda: not subscriptions)
+
+
+async def test_a_topic_that_is_gone_is_not_made_for_who_holds_a_subscription(world: World) -> None:
+    gone = "persistent://public/default/gone"
+    other = RemoteTopicOwner(TopicName.parse(gone), world.parts, lambda *_: None)
+    with pytest.raises(PulsarError) as caught:
+        await other.keep("s", EARLIEST, {})
+    assert caught.value.code == ServerError.TOPIC_NOT_FOUND
+    assert gone not in world.broker.service.topics
+    await other.close()
 
 
 async def until_heard(heard: list[Position | None], position: Position) -> None:
@@ -88,6 +114,7 @@ async def test_an_owner_that_gives_notices_is_asked_with_one_consumer(world: Wor
     for _ in range(3):
         assert await other.last_confirmed() == positions[-1]
     assert (world.owner._ends_asked, other._ends_asked) == (0, 2)
+    assert (world.owner.has_notices, other.has_notices) == (True, False)
     await other.close()
 
 
@@ -174,6 +201,14 @@ async def test_properties_are_kept_by_the_owner(world: World) -> None:
         await kept.rewrite_node()
 
 
+async def test_what_brokers_note_for_themselves_is_no_property_of_a_subscription(world: World) -> None:
+    await (await world.consumer()).close()
+    cursor = world.broker.service.topics[str(TOPIC)].subscriptions["s"].cursor
+    await cursor.set_cursor_properties({"a": "b", f"{INTERNAL_PREFIX}note": "1"})
+    kept, _ = await world.take()
+    assert kept.cursor_properties == {"a": "b"}
+
+
 async def test_one_request_tells_of_all_whose_hold_stood_before(world: World) -> None:
     names = [f"s{number}" for number in range(6)]
     for name in names:
@@ -196,7 +231,9 @@ async def test_one_request_tells_of_all_whose_hold_stood_before(world: World) ->
         b"{",
         b"[]",
         b"{}",
+        b'{"cursors": []}',
         b'{"cursors": {}}',
+        b'{"cursors": {"s": 5}}',
         b'{"cursors": {"s": {"individuallyDeletedMessages": 5}}}',
         b'{"cursors": {"s": {"individuallyDeletedMessages": "[(1:2]"}}}',
     ],
@@ -223,6 +260,48 @@ async def test_what_others_consume_is_not_taken(world: World) -> None:
     assert caught.value.code == ServerError.CONSUMER_BUSY
     await kept.close()
     await world.consumer()
+
+
+async def test_what_is_held_here_is_not_taken_twice(world: World) -> None:
+    kept, acks = await world.take()
+    with pytest.raises(Unavailable, match="s is held"):
+        await world.take()
+    (position,) = await world.publish(1)
+    await acknowledge(kept, acks, position)
+    assert world.lost == []
+
+
+async def test_an_owner_that_does_not_say_where_a_subscription_stands_is_not_guessed_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def says_nothing(hold: SubscriptionHold) -> Position:
+        return (-1, -1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SubscriptionHold, "mark_delete", says_nothing)
+        with pytest.raises(PeerError, match="does not say where s stands"):
+            await world.take()
+    await world.take()
+
+
+async def test_a_cursor_of_which_nothing_sensible_is_told_is_none(world: World) -> None:
+    await (await world.consumer()).close()
+    told = await world.owner.cursor("s")
+    assert told is not None
+    assert "individuallyDeletedMessages" in told
+    assert await world.owner.cursor("other") is None
+    world.admin.instead = b'{"cursors": {"s": 5}}'
+    assert await world.owner.cursor("s") is None
+
+
+async def test_an_owner_that_answers_nothing_is_told_as_away(world: World) -> None:
+    parts = replace(world.parts, settings=replace(world.parts.settings, patience_seconds=0.01))
+    other = RemoteTopicOwner(TOPIC, parts, lambda *_: None)
+    world.admin.goes_on.clear()
+    with pytest.raises(Unavailable, match="does not tell of its cursors within 0.01 s"):
+        await other.cursor("s")
+    world.admin.goes_on.set()
+    await other.close()
 
 
 async def test_nothing_is_sent_to_who_holds(world: World) -> None:
