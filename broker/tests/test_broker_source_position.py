@@ -37,7 +37,7 @@ def test_a_position_is_read_as_it_is_written(position: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", ":", "1:", ":1", "1:2:3", "-1:2", "+1:2", " 1:2", "1_0:2", "²:1", "١:2", f"{2**63}:0", f"0:{2**63}"),
+        *("", ":", "1:", ":1", "1:2:3", "-1:2", "+1:2", " 1:2", "1_0:2", "²:1", "\u0661:2", f"{2**63}:0", f"0:{2**63}"),
         pytest.param("1" * 5_000 + ":1", id="more digits than Python reads"),
     ],
 )

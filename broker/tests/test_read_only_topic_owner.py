@@ -298,7 +298,7 @@ async def test_an_owner_that_answers_nothing_is_told_as_away(world: World) -> No
     parts = replace(world.parts, settings=replace(world.parts.settings, patience_seconds=0.01))
     other = RemoteTopicOwner(TOPIC, parts, lambda *_: None)
     world.admin.goes_on.clear()
-    with pytest.raises(Unavailable, match="does not tell of its cursors within 0.01 s"):
+    with pytest.raises(Unavailable, match="does not tell of its cursors"):
         await other.cursor("s")
     world.admin.goes_on.set()
     await other.close()

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from magnetar.core.errors import Unavailable
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerNotFound
+from magnetar.managed.errors import ManagedLedgerFenced, ManagedLedgerIsShadow, ManagedLedgerNotFound
 from magnetar.managed.following.settings import FollowSettings
 from magnetar.managed.following.tail_follower import TailFollower
+from magnetar.managed.info_codec import SHADOW_SOURCE_PROPERTY, encode_ledger_info
 from magnetar.managed.paths import ledger_path
 from magnetar.managed.settings import ManagedLedgerSettings
 from magnetar.managed.testing import append, read_all
@@ -512,3 +513,31 @@ async def test_a_list_that_goes_while_a_cursor_waits_for_it_is_told(world: Follo
     with pytest.raises(ManagedLedgerNotFound):
         await followed.ledger.catch_up()
     await followed.until(lambda: bool(lost))
+
+
+class Everything(set[str]):
+    """Any path is in it."""
+
+    def __contains__(self, path: object) -> bool:
+        return True
+
+
+async def test_who_hears_nothing_finds_the_next_ledger_by_its_owner(world: FollowedWorld) -> None:
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    followed.store.deaf = Everything()
+    followed.owner.away = True
+    await append(writer, texts(0, 1))
+    await followed.until(lambda: followed.ledger.lag.entries == 1)
+    await writer.roll()
+    await append(writer, texts(1, 1))
+    await append(writer, texts(2, 1))
+    followed.owner.away = False
+    assert await followed.read(cursor, 3) == texts(0, 3)
+
+
+async def test_a_shadow_is_not_followed_but_its_source(world: FollowedWorld) -> None:
+    await world.store.put(ledger_path(NAME), encode_ledger_info([], None, {SHADOW_SOURCE_PROPERTY: "source"}))
+    with pytest.raises(ManagedLedgerIsShadow):
+        await world.follower(None)
