@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TOTAL_SETTING: Final = "brokerMaxConnections"
 PER_ADDRESS_SETTING: Final = "brokerMaxConnectionsPerIp"
 
+
 class ConnectionLimits:
     """How many clients are connected, altogether and from each address; 0 is no limit but the files that the process
     may have open. One address gets four fifths of what there is at most: one client must not keep out all others."""
