@@ -142,15 +142,9 @@ class PersistentTopic(TopicBase):
         """Store a batch; its producer hears how it went. Never waits."""
         if self.state is not _OPEN:
             batch.producer.dropped(batch, MagnetarError("the topic is closing"))
-        elif self._held is None and not self._checks_messages and not batch.looked_at:
-            self.ledger.appends.append(batch.payloads, self._appended, batch)
-        else:
-            self._publish_held_or_checked(batch)
-
-    def _publish_held_or_checked(self, batch: PublishBatch) -> None:
-        if self._held is not None and self._held.doubts(batch):
+        elif self._held is not None and self._held.doubts(batch):
             return  # It comes again once that is known.
-        if self._checks_messages or batch.looked_at or (self.buffer and self.buffer.in_use):
+        elif self._checks_messages or batch.looked_at or (self.buffer and self.buffer.in_use):
             publish_checked(batch, self.policies, str(self.name), self.deduplication, self.buffer, self._append)
         else:
             self._append(batch)
