@@ -515,3 +515,11 @@ def test_rounds_of_many_subscriptions_begin_together() -> None:
     assert settings.wait_seconds(10.0, 10.5, 1) == pytest.approx(0.5)
     assert settings.wait_seconds(10.0, 11.1, 1) == 0.0  # What is due does not wait for a beat.
     assert settings.wait_seconds(10.0, 10.0, 400) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("rate_seconds", [0.01, 0.05, 0.1, 0.5, 60.0])
+def test_beats_make_no_round_late_by_more_than_a_quarter(rate_seconds: float) -> None:
+    settings = KeepSettings(rate_seconds=rate_seconds)
+    for began_seconds in (10.0, 10.001, 10.06, 10.099):
+        wait_seconds = settings.wait_seconds(began_seconds, began_seconds, 0)
+        assert rate_seconds <= wait_seconds + 1e-9 <= 1.25 * rate_seconds + 2e-9
