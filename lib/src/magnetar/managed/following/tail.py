@@ -297,7 +297,7 @@ class LedgerTail:
         longest = settings.longest_pause_seconds
         most = settings.look_pause_seconds_max if longest is None else longest()
         if self._relies_on_notices and not self.is_sought:
-            return most * settings.rarer_with_notices
+            return max(most, min(most * settings.rarer_with_notices, settings.look_pause_seconds_with_notices_max))
         return doubled(settings.look_pause_seconds_min, most, self._quiet)
 
     def _count_seen(self) -> None:
