@@ -70,6 +70,10 @@ async def test_brokers_that_only_read_are_listed_and_drained_from_each_other(sta
             return {one["broker"]: one["state"] for one in await answer.json()}
 
     async with ClientSession() as http:
+        async with http.get(second.admin_url + "/admin/v2/brokers/leaderBroker") as answer:
+            assert (await answer.json())["brokerId"] == ids[0]
+        async with http.get(second.admin_url + "/admin/v2/brokers/load-reports") as answer:
+            assert [one["broker"] for one in await answer.json() if one["leader"]] == ids[:1]
         assert await states(second) == {ids[0]: "serving", ids[1]: "read-only", ids[2]: "read-only"}
         assert await states(stage.writer) == {ids[0]: "serving"}
         async with http.post(drain) as answer:
