@@ -99,3 +99,16 @@ async def test_a_subscription_that_is_there_is_served_where_none_may_be_made(sta
         pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="new", consumer_id=2, subType=pb.CommandSubscribe.Exclusive
     )
     assert (answer.name, answer.body.error) == ("ERROR", pb.SubscriptionNotFound), answer
+
+
+async def test_a_subscription_that_another_consumes_is_refused_and_not_called_lost(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.producer()
+    await (await stage.writer.connect()).consumer(TOPIC, "s")
+    client = await (await stage.reader()).connect()
+    answer = await client.request(
+        pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Exclusive
+    )
+    assert answer.body.error == pb.ConsumerBusy
+    assert [one.getMessage() for one in caplog.records if "not held" in one.getMessage()] == []
