@@ -113,7 +113,13 @@ async def test_with_force_nothing_is_deleted(admin: Admin, client: ProtocolClien
     await admin.check(("POST", NAMESPACE + "/replication?force=true", ["west"], 200, ...))
     answer = await client.request(pb.BaseCommand.LOOKUP, topic=name, authoritative=False)
     assert answer.body.error == pb.MetadataError
-    await admin.check(("POST", NAMESPACE + "/replication", ["standalone"], 200, ...))
+    elsewhere = "Namespace missing local cluster name"
+    await admin.check(
+        ("GET", TOPIC + "/stats", None, 412, elsewhere),
+        ("POST", TOPIC + "/replication", ["standalone"], 412, elsewhere),
+        ("DELETE", TOPIC, None, 412, elsewhere),
+        ("POST", NAMESPACE + "/replication", ["standalone"], 200, ...),
+    )
     other = await memory_broker.connect()
     answer = await other.request(pb.BaseCommand.LOOKUP, topic=name, authoritative=False)
     assert not answer.body.HasField("error")

@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.admin.topics.stats import StatsOptions, topic_stats
 from magnetar.broker.admin.topics.stats_merge import merge_stats
 from magnetar.broker.migrated_topics import MIGRATED_PROPERTY
-from magnetar.broker.replication.states import ReplicatorState
+from magnetar.broker.replication.states import Reason, ReplicatorState
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.policies import PolicySettings
@@ -32,6 +32,7 @@ from broker.tests.test_broker_transaction_buffer import end, send
 from broker.tests.two_clusters import (
     TOPIC,
     caught_up,
+    linked_clusters,
     name_cluster,
     numbers,
     publish,
@@ -277,6 +278,23 @@ async def test_producers_wait_until_the_other_clusters_have_everything() -> None
         assert topic.replicators is not None
         replicator = topic.replicators.running["west"]
         await until(lambda: replicator.state is ReplicatorState.TERMINATED)
+
+
+async def test_a_replicator_is_not_sent_into_its_own_cluster() -> None:
+    """Blue and green replicate to each other, and blue moves to green: what is published there stands there once."""
+    async with linked_clusters(**CHECKED) as (east, west):
+        blue, green = east[0], west[0]
+        await publish(blue, 0, 2)
+        await caught_up(blue)
+        await move(blue, green)
+        await check(blue)
+        await publish(green, 2, 3)
+        topic = await topic_of(green)
+        assert topic.replicators is not None
+        replicator = topic.replicators.running["east"]
+        await until(lambda: replicator.reason is Reason.REFUSED)
+        assert numbers(await stored(green)) == [0, 1, 2, 3, 4]
+        assert not any(name.startswith("pulsar.repl.west") for name in topic.producers.by_name)
 
 
 async def test_consumers_stay_too_until_the_other_clusters_have_everything() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from magnetar.broker.policies.broker_limits import ConnectionLimits, PublishBuffer
+from magnetar.broker.policies.broker_limits import ConnectionLimits
 from magnetar.broker.policies.limiter import RateLimiter, TokenBucket, limiter_for
 from magnetar.broker.policies.model import Rate
+from magnetar.broker.policies.publish_buffer import PublishBuffer
 from magnetar.net.refused_connections import FILES_SETTING, LimitKind
 from magnetar.wire.pulsar.errors import PulsarError
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 from magnetar.broker.testing.sessions import MemoryBroker
+from magnetar.client.addresses import BrokerAddress
 from magnetar.client.client import PulsarClient
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.errors import ClientClosed, TimedOut
@@ -219,6 +221,35 @@ async def test_a_restarted_broker_is_found_again(memory_broker: MemoryBroker) ->
     await memory_broker.start()
     await sending
     assert [message.payload for message in await rest(reader)] == payloads(4)
+    await client.close()
+
+
+async def test_an_outage_is_logged_once_and_so_is_its_end(
+    memory_broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may have thousands of consumers of a broker that is away for an hour."""
+    caplog.set_level(logging.INFO, "magnetar.client.topic_end")
+    client = client_of(memory_broker, ClientSettings(backoff_seconds_min=0.005, backoff_seconds_max=0.01))
+    producer = await client.producer(TOPIC)
+    attempts = 0
+    broker_of = client.lookup.broker_of
+
+    async def counted(topic: TopicName) -> BrokerAddress:
+        nonlocal attempts
+        attempts += 1
+        return await broker_of(topic)
+
+    client.lookup.broker_of = counted  # type: ignore[method-assign]
+    await memory_broker.running.close()
+    await until(lambda: attempts > 10)
+    assert memory_broker.ledgers is not None
+    await memory_broker.ledgers.close()
+    await memory_broker.start()
+    await producer.send(texts(1)[0])
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if str(TOPIC) in record.getMessage()]
+    assert [level for level, _ in told] == ["WARNING", "INFO"], told
+    assert "other attempts follow" in told[0][1]
+    assert told[1][1] == f"{TOPIC} is attached again"
     await client.close()
 
 

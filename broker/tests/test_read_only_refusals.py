@@ -70,6 +70,10 @@ async def test_brokers_that_only_read_are_listed_and_drained_from_each_other(sta
             return {one["broker"]: one["state"] for one in await answer.json()}
 
     async with ClientSession() as http:
+        async with http.get(second.admin_url + "/admin/v2/brokers/leaderBroker") as answer:
+            assert (await answer.json())["brokerId"] == ids[0]
+        async with http.get(second.admin_url + "/admin/v2/brokers/load-reports") as answer:
+            assert [one["broker"] for one in await answer.json() if one["leader"]] == ids[:1]
         assert await states(second) == {ids[0]: "serving", ids[1]: "read-only", ids[2]: "read-only"}
         assert await states(stage.writer) == {ids[0]: "serving"}
         async with http.post(drain) as answer:
@@ -95,3 +99,16 @@ async def test_a_subscription_that_is_there_is_served_where_none_may_be_made(sta
         pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="new", consumer_id=2, subType=pb.CommandSubscribe.Exclusive
     )
     assert (answer.name, answer.body.error) == ("ERROR", pb.SubscriptionNotFound), answer
+
+
+async def test_a_subscription_that_another_consumes_is_refused_and_not_called_lost(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.producer()
+    await (await stage.writer.connect()).consumer(TOPIC, "s")
+    client = await (await stage.reader()).connect()
+    answer = await client.request(
+        pb.BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Exclusive
+    )
+    assert answer.body.error == pb.ConsumerBusy
+    assert [one.getMessage() for one in caplog.records if "not held" in one.getMessage()] == []

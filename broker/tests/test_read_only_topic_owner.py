@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 from magnetar.broker.admin.topics import internals
-from magnetar.broker.read_only.keep_settings import KeepSettings
 from magnetar.broker.read_only.kept_position import PositionMoved
 from magnetar.broker.read_only.topic_owner import RemoteTopicOwner
 from magnetar.broker.settings.broker import BrokerSettings
@@ -585,12 +584,3 @@ async def test_thousands_of_subscriptions_are_told_of_less_often(world: World) -
     assert 11.5 < world.owner._wait_seconds(now_seconds) <= 12.6
     for name in crowd:
         del world.owner._kept[name]
-
-
-def test_rounds_of_many_subscriptions_begin_together() -> None:
-    settings = KeepSettings(rate_seconds=1.0, rounds_per_second_max=100.0, beat_seconds=0.25)
-    began = [10.0, 10.01, 10.1, 10.249]
-    assert [each + settings.wait_seconds(each, each, 1) for each in began] == pytest.approx([11.0, 11.25, 11.25, 11.25])
-    assert settings.wait_seconds(10.0, 10.5, 1) == pytest.approx(0.5)
-    assert settings.wait_seconds(10.0, 11.1, 1) == 0.0  # What is due does not wait for a beat.
-    assert settings.wait_seconds(10.0, 10.0, 400) == pytest.approx(4.0)

@@ -252,6 +252,15 @@ def test_a_broker_wants_a_prepared_cluster(start_service: Start, metadata_url: s
     assert rate.wait() == 0, "without a bound, as with Apache's"
 
 
+def test_a_read_only_broker_is_not_told_to_prepare_a_second_cluster(start_service: Start, metadata_url: str) -> None:
+    arguments = ("broker", "run", "-m", metadata_url, "--port", 0, "--http-port", 0, "--cluster", "elsewhere")
+    prepare(metadata_url)
+    refused = start_service(*arguments, "--set", "readOnlyBrokerEnabled=true")
+    assert refused.wait() == 2
+    assert "knows no cluster 'elsewhere', but here" in refused.errors
+    assert "init-metadata" not in refused.errors
+
+
 def test_autorecovery_runs_by_itself(start_service: Start, metadata_url: str) -> None:
     prepare(metadata_url)
     recovery = start_service("autorecovery", "run", "-m", metadata_url).wait_until_ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from magnetar.core.ids import EARLIEST, Position
@@ -173,3 +174,52 @@ async def test_a_ledger_that_is_told_of_before_the_list_names_it_is_looked_for_o
     assert await followed.read(cursor, 2) == texts(0, 2)
     assert loop.time() - began_seconds <= 0.1
     assert followed.owner.asked == asked
+
+
+MANY_TOPICS = replace(NOTICES, longest_pause_seconds=lambda: 1.0)
+"""As with four thousand of them: looks are 5 s apart while the owner tells of its end."""
+
+
+async def seconds_until_shown(writer: ManagedLedger, followed: Followed, number: int) -> float:
+    """For one more entry."""
+    loop = asyncio.get_running_loop()
+    await append(writer, texts(number, 1))
+    began_seconds = loop.time()
+    async with asyncio.timeout(100.0):
+        while followed.ledger.last_confirmed < writer.last_confirmed:
+            await asyncio.sleep(0.01)
+    return loop.time() - began_seconds
+
+
+async def test_an_owner_whose_notices_fail_to_come_is_not_relied_on(world: FollowedWorld) -> None:
+    """It has said that it gives them, and answers questions."""
+    writer = await world.writer()
+    followed = await world.follower(writer, MANY_TOPICS)
+    followed.owner.has_notices = True
+    followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    assert await seconds_until_shown(writer, followed, 0) <= 7.0
+    for number in range(1, 6):
+        await asyncio.sleep(3.0)
+        assert await seconds_until_shown(writer, followed, number) <= 1.2
+    give_notices(writer, followed)
+    assert await seconds_until_shown(writer, followed, 6) <= 0.05
+    await asyncio.sleep(3.0)
+    looks = followed.bookies.looks
+    await asyncio.sleep(100.0)
+    assert followed.bookies.looks - looks <= 21
+
+
+async def test_an_owner_that_does_not_answer_is_not_relied_on_to_give_notices(world: FollowedWorld) -> None:
+    """Its connection is dead, and nobody has found that yet. The next one's entries are shown as others come."""
+    writer = await world.writer()
+    followed = await world.follower(writer, MANY_TOPICS)
+    followed.owner.has_notices = True
+    followed.owner.away = True
+    followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await append(writer, texts(0, 1))
+    await asyncio.sleep(22.0)
+    for number in range(1, 30):
+        shown_before = writer.last_confirmed
+        await append(writer, texts(number, 1))
+        await asyncio.sleep(1.1)
+        assert followed.ledger.last_confirmed >= shown_before

@@ -391,6 +391,7 @@ def test_an_owner_with_notices_that_does_not_help_is_asked_later_each_time() -> 
         assert tail.next_step(3.0 + pause)[0] is TailStep.ASK_OWNER
     tail.asking(4.0)
     tail.not_answered(4.0)
+    tail.saw([], 1, 4.0)
     assert tail.next_step(4.09)[0] is not TailStep.ASK_OWNER
     assert tail.next_step(4.1)[0] is TailStep.ASK_OWNER
 
@@ -399,6 +400,37 @@ def test_with_notices_the_owner_is_asked_at_once_when_there_is_no_room() -> None
     tail = with_notices()
     tail.saw([b"abcd"], 0, 2.0)
     assert tail.next_step(2.0)[0] is TailStep.ASK_OWNER
+
+
+def test_an_entry_that_is_not_confirmed_yet_is_no_notice_that_failed_to_come() -> None:
+    tail = with_notices()
+    tail.saw([b"a"], 0, 2.0)
+    tail.saw([], 1, 2.0)
+    tail.asking(3.0)
+    assert tail.next_step(3.0)[0] is TailStep.LOOK
+    tail.answered(-1, 3.1)
+    tail.saw([], 1, 3.1)
+    tail.tell(0, 3.2)
+    assert taken(tail) == [b"a"]
+    tail.saw([], 1, 3.2)
+    rarely = NOTICES.look_pause_seconds_max * NOTICES.rarer_with_notices
+    assert tail.next_step(3.2) == (TailStep.PAUSE, rarely)
+    tail.saw([b"b"], 1, 4.0)
+    tail.saw([], 2, 4.0)
+    tail.asking(5.0)
+    tail.answered(0, 5.0)
+    tail.saw([], 2, 5.0)
+    step, pause = tail.next_step(5.0)
+    assert step is TailStep.PAUSE
+    assert pause < 0.05
+    assert tail.next_step(4.9 + rarely)[0] is TailStep.ASK_OWNER
+    tail.asking(5.1)
+    tail.answered(1, 5.1)
+    assert taken(tail) == [b"b"]
+    tail.saw([], 2, 5.1)
+    step, pause = tail.next_step(5.1)
+    assert step is TailStep.PAUSE
+    assert pause < 0.05  # It confirmed that one, and did not tell.
 
 
 def test_without_notices_again_the_ledger_is_looked_at_and_the_owner_asked() -> None:

@@ -281,6 +281,33 @@ async def test_answers_that_nobody_takes_have_a_limit_together() -> None:
             client.writer.close()
 
 
+async def test_answers_are_counted_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of megabytes may be asked for between two looks at all connections."""
+    monkeypatch.setattr(http_connections, "SWEEP_SECONDS", 3600.0)
+    limits = HttpLimits(answers_bytes_max=2 * LARGE + LARGE // 2)
+    most_bytes = 0
+
+    async def measured(request: web.Request) -> web.StreamResponse:
+        nonlocal most_bytes
+        most_bytes = max(most_bytes, sum(one.unsent_bytes for one in connections._connections.values()))
+        return await answer(request)
+
+    async with serving(limits, answer=measured) as (port, connections):
+        clients = [await Client.open(port) for _ in range(12)]
+        for client in clients:
+            client.writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while connections.open_count > 2:
+                await asyncio.sleep(0.01)
+        assert most_bytes <= limits.answers_bytes_max + LARGE
+        assert set(connections._behind) == set(connections._connections.values())
+        for client in clients:
+            client.writer.close()
+        await until_gone(connections)
+        assert connections._behind == {}
+        assert connections._behind_bytes == 0
+
+
 async def test_bodies_that_pass_take_no_room_of_those_that_are_held() -> None:
     limits = HttpLimits(body_bytes_max=1 << 20, bodies_bytes_max=2 << 20)
     async with serving(limits) as (port, connections):

@@ -184,7 +184,7 @@ async def start_broker_process(settings: BrokerProcessSettings) -> BrokerProcess
         store = await open_store(settings.metadata)
         configuration = await open_store(settings.configuration) if settings.configuration else store
         bookkeeper = await open_store(settings.bookkeeper) if settings.bookkeeper else store
-        await _check_cluster(configuration, settings.broker.cluster_name)
+        await _check_cluster(configuration, settings.broker.cluster_name, only_reads=settings.broker.read_only.enabled)
         connections = TcpBookieConnections(bookkeeper, clock, settings.connections, client_tls(settings.bookie_tls))
         opened.append(connections)
         await connections.start()
@@ -222,12 +222,20 @@ async def _serve_control(settings: ControlSettings, running: RunningBroker) -> B
     return control
 
 
-async def _check_cluster(store: MetadataStore, cluster: str) -> None:
-    if not await store.exists(Resources.cluster_path(cluster)):
+async def _check_cluster(store: MetadataStore, cluster: str, *, only_reads: bool) -> None:
+    if await store.exists(Resources.cluster_path(cluster)):
+        return
+    if not only_reads:
         raise SettingError(
             f"the metadata store knows no cluster {cluster!r}; prepare it with `magnetar init-metadata --cluster "
             f"{cluster}`, or correct clusterName"
         )
+    # It comes to a cluster that others run: nobody is to prepare a second one in its store.
+    known = [name for name in await store.children("/admin/clusters", watch=False) if name != "global"]
+    raise SettingError(
+        f"the metadata store knows no cluster {cluster!r}, but {', '.join(known) or 'none at all'}: a read-only broker "
+        f"takes clusterName and metadataStoreUrl from the broker.conf of the brokers that write"
+    )
 
 
 BROKER_SERVICE: Final = Service(

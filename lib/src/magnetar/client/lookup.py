@@ -62,6 +62,10 @@ class LookupService:
         if len(self._moved) > MOVED_MAX:
             del self._moved[next(iter(self._moved))]
 
+    def forget_move(self, topic: TopicName) -> None:
+        """A topic is refused where it was said to go on: it is looked for at the service URL again."""
+        self._moved.pop(topic, None)
+
     def has_moved(self, topic: TopicName) -> bool:
         """Whether brokers have sent us to another cluster for it."""
         return topic in self._moved

@@ -85,8 +85,10 @@ class RelayProducer:
             success: CommandProducerSuccess = await connection.request(
                 lambda request_id: requests.producer(request_id, self._id, request)
             )
-        except BaseException:
+        except BaseException as error:
             self._leave(connection)
+            if isinstance(error, PulsarError):
+                self._parts.lookup.forget_move(self.topic)
             raise
         if not success.producer_ready:
             self._leave(connection)

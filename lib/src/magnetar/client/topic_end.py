@@ -141,12 +141,17 @@ class TopicEnd(ABC):
         while True:
             try:
                 await self._attach_once()
-                return
             except MagnetarError as error:
                 if self._is_final(error, was_open=was_open):
                     raise
+                # Once for each outage: a broker that is away may have thousands of these.
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(level, "%s: other attempts follow: %s", self.topic, error)
                 failures[:] = [error]
-                logger.info("%s: another attempt follows: %s", self.topic, error)
+            else:
+                if failures:
+                    logger.info("%s is attached again", self.topic)
+                return
             await asyncio.sleep(self._backoff.next_seconds())
 
     async def _attach_once(self) -> None:

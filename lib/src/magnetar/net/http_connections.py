@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from socket import socket
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -101,6 +101,10 @@ class HttpConnections:
         self._limit = limit_of(limits)
         self._held_bytes = 0
         """Bytes of bodies under way."""
+        self._behind: dict[_Watched, int] = {}
+        """Clients that do not take their answers at once, with the bytes that waited when that was looked at."""
+        self._behind_bytes = 0
+        """Their sum. They may wait for less by now."""
         self._turns = OnePerTurn(self._loop)
         """A list of topics takes milliseconds, and a client asks for it with a hundred bytes."""
 
@@ -210,6 +214,19 @@ class HttpConnections:
             oldest.cut()
             oldest.let_go()
 
+    def fell_behind(self, watched: _Watched) -> None:
+        """A client does not take its answer at once. Where all of them have too much, the largest are cut."""
+        self.caught_up(watched)
+        size_bytes = self._behind[watched] = watched.unsent_bytes
+        self._behind_bytes += size_bytes
+        if self._behind_bytes > self._limits.answers_bytes_max:
+            # Behind the write that brought this about.
+            self._loop.call_soon(self._cut_the_largest, list(self._behind))
+
+    def caught_up(self, watched: _Watched) -> None:
+        """It has taken its answer, or is gone."""
+        self._behind_bytes -= self._behind.pop(watched, 0)
+
     def new_head(self) -> HeadBounds:
         """For a connection that begins now."""
         return HeadBounds(self._limits)
@@ -231,17 +248,17 @@ class HttpConnections:
         """The loop's time."""
         return self._loop.time()
 
-    def _cut_the_largest(self) -> None:
+    def _cut_the_largest(self, among: Iterable[_Watched]) -> None:
         """Where answers that are not taken have too much memory. A client asks for megabytes with a hundred bytes."""
-        unsent = [(watched.unsent_bytes, watched) for watched in self._connections.values()]
-        too_much = sum(size_bytes for size_bytes, _ in unsent) - self._limits.answers_bytes_max
-        if too_much <= 0:
+        self._behind = {watched: size_bytes for watched in among if (size_bytes := watched.unsent_bytes)}
+        self._behind_bytes = sum(self._behind.values())
+        if self._behind_bytes <= self._limits.answers_bytes_max:
             return
-        for size_bytes, watched in sorted(unsent, key=lambda one: -one[0]):
+        for watched in sorted(self._behind, key=self._behind.__getitem__, reverse=True):
             logger.warning("cutting the HTTP connection of %s: answers take too much memory", watched.peer)
             watched.cut()
-            too_much -= size_bytes
-            if too_much <= 0:
+            self.caught_up(watched)
+            if self._behind_bytes <= self._limits.answers_bytes_max:
                 return
 
     def _make_room(self) -> bool:
@@ -258,7 +275,7 @@ class HttpConnections:
         now_seconds = self._loop.time()
         for watched in list(self._connections.values()):
             watched.sweep(now_seconds)
-        self._cut_the_largest()
+        self._cut_the_largest(self._connections.values())
         if self._connections:
             self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -321,16 +338,19 @@ class _Watched(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._inner is not None:
             self._inner.pause_writing()
+            self._owner.fell_behind(self)
 
     def resume_writing(self) -> None:
         if self._inner is not None:
             self._inner.resume_writing()
+            self._owner.caught_up(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._inner is None:
             return
         if self._transport is not None:
             self._owner.leave(self._transport)
+        self._owner.caught_up(self)
         self.let_go()
         self._request = None
         self._inner.connection_lost(error)

@@ -49,6 +49,7 @@ from magnetar.broker.admin.web.responses import (
     error,
 )
 from magnetar.broker.admin.web.shapes import STRICT
+from magnetar.broker.bundles.lookup import NamespaceElsewhere
 from magnetar.broker.bundles.moves import BundleNotOwned, UnknownDestination
 from magnetar.broker.bundles.namespace_bundles import BundleNotFound
 from magnetar.broker.context import BrokerContext
@@ -106,6 +107,8 @@ STATUS_OF_ERROR: Final[tuple[tuple[tuple[type[MagnetarError], ...], int], ...]] 
     ((VersionConflict,), CONFLICT),
     # A bundle may have moved, or been split, while the request was on its way.
     ((BundleNotOwned, BundleNotFound, UnknownDestination, BadSplit), PRECONDITION_FAILED),
+    # As Apache's (`PulsarWebResource.checkLocalOrGetPeerReplicationCluster`); clients hear METADATA_ERROR.
+    ((NamespaceElsewhere,), PRECONDITION_FAILED),
     ((NodeTooLarge, PoliciesTooLarge), TOO_LARGE),
     ((Unavailable,), UNAVAILABLE),
 )

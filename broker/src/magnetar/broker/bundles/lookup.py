@@ -28,6 +28,10 @@ ATTEMPTS_MAX: Final = 5
 """How often a lookup starts again because the namespace was cut in another way meanwhile."""
 
 
+class NamespaceElsewhere(PulsarError):
+    """A namespace that this cluster does not serve, and no peer of it."""
+
+
 class Lookup:
     """Answers lookups, a bounded number at a time."""
 
@@ -115,7 +119,7 @@ class Lookup:
     async def check_namespace(self, namespace: NamespaceName) -> Redirect | None:
         """Whether this cluster serves a namespace: None, or where to go when a peer cluster does.
 
-        `PulsarError`: TOPIC_NOT_FOUND when there is none, METADATA_ERROR when it is another cluster's."""
+        `PulsarError`: TOPIC_NOT_FOUND when there is none, `NamespaceElsewhere` when it is another cluster's."""
         if named_broker(namespace) is not None:
             return None
         policies = await self.resources.policies(namespace)
@@ -127,7 +131,7 @@ class Lookup:
         peer = await self._peer(clusters)
         if peer is None:
             own = self._settings.cluster_name
-            raise PulsarError(
+            raise NamespaceElsewhere(
                 ServerError.METADATA_ERROR,
                 f"Namespace missing local cluster name in clusters list: local_cluster={own} ns={namespace} "
                 f"clusters={clusters}",

@@ -124,10 +124,18 @@ class ModularLoadManager:
 
     def leader(self) -> BrokerAddresses | None:
         """The leader, as far as known and alive."""
-        if self._election.leader is None:
+        return self._named(self._election.leader)
+
+    async def leader_now(self) -> BrokerAddresses | None:
+        """The leader, also to a broker that takes no part in the election. `StoreUnavailable`."""
+        return self.leader()
+
+    def _named(self, leader: bytes | None) -> BrokerAddresses | None:
+        """Whom the node of the election names, if that broker is alive."""
+        if leader is None:
             return None
         try:
-            broker_id = json.loads(self._election.leader).get("brokerId")
+            broker_id = json.loads(leader).get("brokerId")
         except (ValueError, AttributeError):
             return None
         return self.brokers().get(broker_id)

@@ -302,8 +302,8 @@ class KeptPosition:
             self._tell_now()
 
     def hold_ended(self, error: MagnetarError) -> None:
-        """It is over."""
-        if self.state is KeptState.OPEN:
+        """It is over. Whoever asked for one that never stood hears so where it was asked for."""
+        if self.state is KeptState.OPEN and self._hold is not None:
             self._lose(error)
 
     # --- telling

@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.broker.load.broker_directory import BrokerDirectory
 from magnetar.broker.load.broker_report import BrokerReport
-from magnetar.broker.load.manager import LoadParts, ModularLoadManager
+from magnetar.broker.load.manager import LEADER_PATH, LoadParts, ModularLoadManager
 from magnetar.broker.load.registration import Registration, draining_brokers
 from magnetar.broker.peers.addresses import BrokerAddresses
 from magnetar.broker.read_only.followed_topic import FollowedTopic
@@ -39,6 +39,11 @@ class ReadOnlyMembership(ModularLoadManager):
     def leading(self) -> bool:
         """Whether this broker is the leader: a broker that only reads never is."""
         return False
+
+    async def leader_now(self) -> BrokerAddresses | None:
+        """The one of those that write, read at once. `StoreUnavailable`."""
+        node = await self.parts.store.get(LEADER_PATH, watch=False)
+        return self._named(node.value) if node is not None else None
 
     @property
     def readers(self) -> Mapping[str, BrokerReport]:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from magnetar.admin_client.client import AdminAnswer
 from magnetar.broker.peers.large_json import decoded_in_turns
-from magnetar.broker.read_only.keep_settings import KeepSettings
+from magnetar.broker.read_only.keep_settings import KeepSettings, RoundTimes
 from magnetar.broker.read_only.kept_position import KeepingParts, KeptPosition, Taken
 from magnetar.broker.read_only.one_request import OneRequest
 from magnetar.broker.read_only.position_text import BadPositionText, stretches_of
@@ -99,6 +99,7 @@ class RemoteTopicOwner:
         """The last answer."""
         self._ends_asked = 0
         self._kept: dict[str, KeptPosition] = {}
+        self._rounds = RoundTimes(parts.settings)
         self._closed = False
 
     async def last_confirmed(self) -> Position:
@@ -222,7 +223,7 @@ class RemoteTopicOwner:
 
     def _wait_seconds(self, began_seconds: float) -> float:
         now_seconds = self._parts.clock.monotonic_seconds()
-        return self._parts.settings.wait_seconds(began_seconds, now_seconds, len(self._kept))
+        return self._rounds.wait_seconds(began_seconds, now_seconds, len(self._kept))
 
     def _forget(self, subscription: str) -> None:
         self._kept.pop(subscription, None)

@@ -5,7 +5,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.server_errors import server_error_of
@@ -19,9 +19,6 @@ from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.ack_parts import ACK_BYTES_AT_ONCE, AckParts
 from magnetar.wire.pulsar.command import Ack, decode_ack, decode_flow
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-
-if TYPE_CHECKING:
-    from magnetar.broker.session.end_notices import EndNotices
 
 KNOWN: Final = 0.0
 """Who asks for messages, or for another place to read from, has read that its consumer is open: its end is told at
@@ -41,7 +38,7 @@ UNKNOWN: Final = "This broker has not confirmed such an entry: the topic may hav
 class Attachment:
     """A consumer with what it is attached to."""
 
-    __slots__ = ("consumer", "end_notices", "opened_seconds", "subscription", "topic")
+    __slots__ = ("consumer", "opened_seconds", "subscription", "topic")
 
     def __init__(
         self,
@@ -55,8 +52,6 @@ class Attachment:
         self.topic = topic
         self.opened_seconds = opened_seconds
         """When the client was told of its success, by the monotonic clock; `KNOWN` once it has asked for anything."""
-        self.end_notices: EndNotices | None = None
-        """What tells it of the topic's end, if it wants that."""
 
 
 class AckReceipt:

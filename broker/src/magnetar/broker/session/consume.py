@@ -77,14 +77,14 @@ class ConsumerCommands:
         self._reservations: dict[int, MemoryReservation] = {}
         """By consumer id: what the consumers that are open have reserved."""
         self._opening: dict[int, MemoryReservation] = {}
+        self._end_notices = EndNotices(session.connection)
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
         for attachment in list(self._consumers.values()):
             if isinstance(attachment.subscription, Subscription):
                 attachment.subscription.writable_changed()
-            if attachment.end_notices is not None:
-                attachment.end_notices.moved()
+        self._end_notices.writable_again()
 
     def attached(self) -> list[Attachment]:
         """The consumers that are open."""
@@ -435,8 +435,8 @@ class ConsumerCommands:
                 request.request_id, position, topic.name.partition_index, batch_index, mark_delete
             )
         )
-        if wants_notices and attachment.end_notices is None and self._consumers.get(request.consumer_id) is attachment:
-            attachment.end_notices = EndNotices(self._session.connection, topic, request.request_id)
+        if wants_notices and self._consumers.get(request.consumer_id) is attachment:
+            self._end_notices.begin(request.consumer_id, topic, request.request_id)
 
     def _stats(self, request: CommandConsumerStats) -> None:
         attachment = self._consumers.get(request.consumer_id)
@@ -477,8 +477,7 @@ class ConsumerCommands:
         attachment = self._consumers.pop(consumer_id, None)
         if attachment is not None:
             self._reservations.pop(consumer_id).release()
-            if attachment.end_notices is not None:
-                attachment.end_notices.stop()
+            self._end_notices.stop(consumer_id)
         return attachment
 
     def close_all(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from magnetar.broker.auth.rules import NOT_TO_SUBSCRIBE, Right
 from magnetar.broker.client_memory import MemoryReservation, producer_bytes
 from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destination, TopicMigrated
-from magnetar.broker.replicator_names import is_shadow_producer
+from magnetar.broker.replicator_names import is_shadow_producer, source_cluster
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.publish import Publishes
 from magnetar.broker.states import ProducerState
@@ -175,6 +175,7 @@ class ProducerCommands:
     async def _open_producer(self, request: CommandProducer, opening: Opening) -> None:
         name = parse_topic(request.topic)
         await self._session.require(Right.PRODUCE, name, "Client is not authorized to Produce")
+        self._refuse_own_replicator(request.producer_name)
         if request.initial_subscription_name:
             await self._session.require(Right.CONSUME, name, NOT_TO_SUBSCRIBE, request.initial_subscription_name)
         topic = await self._service.topic(name, create=await self._may_create(name, request.producer_name))
@@ -186,6 +187,16 @@ class ProducerCommands:
         identity.schema_version = await self._service.topic_schemas.add_for_producer(topic, request)
         await self._create_initial_subscription(topic, request.initial_subscription_name)
         await self._admit(opening, topic, producer)
+
+    def _refuse_own_replicator(self, producer_name: str) -> None:
+        """A cluster that has migrated to this one sends replicators on as it sends others: what they bring is here."""
+        own = self._session.context.settings.cluster_name
+        if source_cluster(producer_name) == own:
+            raise PulsarError(
+                ServerError.NOT_ALLOWED_ERROR,
+                f"This is cluster {own}, from which this replicator comes: the cluster that it replicates to has "
+                f"migrated to it. Take that one out of the namespace's clusters",
+            )
 
     async def _may_create(self, name: TopicName, producer_name: str) -> bool:
         # Somebody deletes a shadow, and its source goes on telling it: no topic of its own comes of that.

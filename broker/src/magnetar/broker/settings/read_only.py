@@ -28,7 +28,7 @@ class ReadOnlySettings:
     tail_interval_ms_max: int = setting(
         "readOnlyBrokerTailIntervalMaxMillis", 50, ours=True, low=1, high=INTERVAL_MS_MAX
     )
-    """How often a silent topic is looked at: what is published there is delivered after so long at most, and two
-    requests."""
+    """How often a silent topic is looked at, at least, while the broker has up to two hundred topics. Where the owner
+    tells of its end, looks are twenty times as rare."""
     lag_ms_max: int = setting("readOnlyBrokerLagMaxMillis", 10_000, ours=True, low=100, high=LAG_MS_MAX)
     """A broker that is further behind gets no more clients while there are others."""

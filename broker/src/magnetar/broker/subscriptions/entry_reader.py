@@ -104,12 +104,15 @@ class RetryTimer:
         "_retry",
         "_settings",
         "_timer",
+        "pausing",
     )
 
     def __init__(self, call_later: CallLater, retry: Callable[[], None]) -> None:
         self._call_later = call_later
         self._retry = retry
         self._timer: TimerHandle | None = None
+        self.pausing = False
+        """Whether nothing is to be tried now. Looked at for each batch, so it is no property."""
         self._settings = _DEFAULTS
         self._pauses: RetryPauses | None = None
         """There from the first failure on: most readers never have one."""
@@ -120,11 +123,6 @@ class RetryTimer:
             self._settings = settings
             self._pauses = None
 
-    @property
-    def pausing(self) -> bool:
-        """Nothing is to be tried now."""
-        return self._timer is not None
-
     def failed(self) -> None:
         """Pause, then retry."""
         if self._pauses is None:
@@ -132,6 +130,7 @@ class RetryTimer:
         seconds = self._pauses.next_seconds()
         if self._timer is None:
             self._timer = self._call_later(seconds, self._over)
+            self.pausing = True
 
     def succeeded(self) -> None:
         """Begin with a short pause next time."""
@@ -143,6 +142,7 @@ class RetryTimer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.pausing = False
 
     def let_go(self) -> None:
         """Nobody is left who would try again."""
@@ -151,6 +151,7 @@ class RetryTimer:
 
     def _over(self) -> None:
         self._timer = None
+        self.pausing = False
         self._retry()
 
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _REFUSED: Final = {
     401: "Show who you are, one of the superUserRoles: --auth-plugin and --auth-params, or --client-conf.",
     403: "This wants a role among the brokers' superUserRoles.",
-    404: "`magnetar broker list` names the brokers that are there.",
+    404: "`magnetar broker list` names the brokers that are there. One that only reads is asked itself: --admin-url.",
     500: "The broker's log says more.",
     503: "Try again in a moment: it moves, or the metadata store does not answer.",
 }

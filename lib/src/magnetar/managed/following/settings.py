@@ -20,7 +20,9 @@ class FollowSettings:
     """Between two looks at a silent topic, as things are now: whoever follows few may look more often. None: it is
     `look_pause_seconds_max`."""
     rarer_with_notices: float = 20.0
-    """So many times as long are the longest pauses while the owner tells of its end: looks find what it did not tell."""
+    """So many times as long are the longest pauses while the owner tells of its end; looks find what it did not."""
+    look_pause_seconds_with_notices_max: float = 5.0
+    """So long at most: by so much is the first entry late of an owner that is gone without a word."""
     wants_notices: bool = False
     """Whether the owner is asked before there is anything to ask about: it may tell of its end by itself then."""
     notice_seconds_max: float = 1.0

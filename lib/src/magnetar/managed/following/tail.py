@@ -9,7 +9,7 @@
    that was seen makes the next question later, as does an owner that is away.
 4. Who tells of an entry without being asked makes the next look follow at once. What it brings is shown up to there.
    While the owner does so by itself, looks that bring nothing are rare, and it is asked only about what it did not tell
-   of for long.
+   of for long. If it should have told of that, or does not answer, it is not relied on until it tells again.
 5. The ledger's end, from the node of the managed ledger or from the ledger's own metadata, is final.
 """
 
@@ -68,6 +68,7 @@ class LedgerTail:
         "_settings",
         "_told",
         "_told_seconds",
+        "_unreliable",
         "_wants_notices",
         "confirmed",
         "ended",
@@ -115,6 +116,9 @@ class LedgerTail:
         self._told_seconds: float = -NEVER
         self._told: int = NO_ENTRY
         """Up to here somebody said that entries are there and confirmed. It counts for those that are seen."""
+        self._unreliable: bool = False
+        """Whether the owner, which gives notices, gave none when it should have, and has given none since: its
+        connection may be dead, or it may own the topic no more."""
 
     @property
     def is_sought(self) -> bool:
@@ -135,6 +139,10 @@ class LedgerTail:
     def quiet_looks(self) -> int:
         """Looks in a row that brought nothing."""
         return self._quiet
+
+    @property
+    def _relies_on_notices(self) -> bool:
+        return self.has_notices and not self._unreliable
 
     @property
     def _has_room(self) -> bool:
@@ -177,6 +185,7 @@ class LedgerTail:
         whoever is wrong shows nothing that is not there."""
         self._told = max(self._told, entry_id)
         self._told_seconds = now_seconds
+        self._unreliable = False
         if self.is_sought:
             self._look_seconds = -NEVER
         self._confirm_told()
@@ -195,11 +204,16 @@ class LedgerTail:
         """The owner is being asked."""
         self._asking = True
         self._asked_seconds = now_seconds
+        if self._relies_on_notices and self._has_room:
+            self._unreliable = True  # A notice is overdue, unless the answer says that there was none to give.
+            self._look_soon(now_seconds)
 
     def answered(self, entry_id: int, now_seconds: float) -> None:
         """The owner vouches for all up to this entry, -1: for none of this ledger."""
         self._asking = self.owner_away = self._wants_notices = False
         self._failures = 0
+        if entry_id <= self.confirmed:
+            self._unreliable = False
         self.confirm(entry_id)
         settings = self._settings
         pause_seconds = doubled(settings.ask_pause_seconds_min, settings.ask_pause_seconds_max, self._fruitless)
@@ -210,6 +224,9 @@ class LedgerTail:
         """The owner is away."""
         self._asking = False
         self.owner_away = True
+        if self._relies_on_notices:
+            self._unreliable = True
+            self._look_soon(now_seconds)
         settings = self._settings
         pause_seconds = doubled(settings.retry_seconds_min, settings.retry_seconds_max, self._failures)
         self._ask_seconds = now_seconds + pause_seconds
@@ -239,11 +256,17 @@ class LedgerTail:
 
     def use_notices(self, now_seconds: float, *, has_notices: bool) -> None:
         """Whether the owner tells of its end by itself now. If it does no more, there may be news that nobody told."""
-        if self.has_notices and not has_notices:
-            self._quiet = 0
-            self._look_seconds = min(self._look_seconds, now_seconds)
-            self._wants_notices = self._settings.wants_notices
+        if self.has_notices == has_notices:
+            return
         self.has_notices = has_notices
+        self._unreliable = False
+        if not has_notices:
+            self._wants_notices = self._settings.wants_notices
+            self._look_soon(now_seconds)
+
+    def _look_soon(self, now_seconds: float) -> None:
+        self._quiet = 0
+        self._look_seconds = min(self._look_seconds, now_seconds)
 
     def next_step(self, now_seconds: float) -> tuple[TailStep, float]:
         """What to do now; with `PAUSE`, for how many seconds unless something happens."""
@@ -262,7 +285,7 @@ class LedgerTail:
             return NEVER
         if self._seen and not self._has_room:
             return self._ask_seconds
-        if self._seen and self.has_notices:
+        if self._seen and self._relies_on_notices:
             quiet_since_seconds = max(self.since_seconds, self._told_seconds)
             return max(self._ask_seconds, quiet_since_seconds + self._settings.notice_seconds_max)
         if (self._seen and self._quiet > 0) or (self._wants_notices and not self.has_notices):
@@ -273,8 +296,8 @@ class LedgerTail:
         settings = self._settings
         longest = settings.longest_pause_seconds
         most = settings.look_pause_seconds_max if longest is None else longest()
-        if self.has_notices and not self.is_sought:
-            return most * settings.rarer_with_notices
+        if self._relies_on_notices and not self.is_sought:
+            return max(most, min(most * settings.rarer_with_notices, settings.look_pause_seconds_with_notices_max))
         return doubled(settings.look_pause_seconds_min, most, self._quiet)
 
     def _count_seen(self) -> None:

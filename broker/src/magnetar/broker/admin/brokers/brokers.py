@@ -57,7 +57,7 @@ class BrokerHandlers(Handlers):
 
     async def leader(self, _: web.Request) -> web.Response:
         """The broker that decides for all."""
-        leader = self._context.load.leader()
+        leader = await self._context.load.leader_now()
         if leader is None:
             raise AdminError(NOT_FOUND, "Couldn't find leader broker")
         return json({"brokerId": leader.broker_id, "serviceUrl": leader.web_service_url or leader.web_service_url_tls})

@@ -42,7 +42,7 @@ class OperationHandlers:
         """What every broker that is alive, or drains, reported last; with `bundles=true` also the bundles' names.
 
         A broker that only reads tells of those that only read as well."""
-        leader = self._context.load.leader()
+        leader = await self._context.load.leader_now()
         leader_id = leader.broker_id if leader is not None else None
         names = flag(request, "bundles")
         reports = [(report, "serving") for report in await self._operations.brokers()]
