@@ -61,6 +61,10 @@ class Wire:
         del topic
         self.moves.append((url, tls))
 
+    def forget_move(self, topic: TopicName) -> None:
+        del topic
+        self.moves.clear()
+
     async def get(self, address: BrokerAddress) -> Wire:
         del address
         return self
@@ -323,6 +327,20 @@ async def test_who_may_not_open_leaves_nothing_behind(answer: object, raised: ty
         await producer.open()
     assert (wire.producers, wire.frames) == ({}, [requests.close_producer(0, 4)])
     assert (producer.remote_address, heard.errors) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "moves"),
+    [(PulsarError(ServerError.TOPIC_NOT_FOUND, "none"), 0), (ConnectionFailed("cut"), 1)],
+    ids=["refused", "cut off"],
+)
+async def test_a_move_is_forgotten_where_the_topic_is_refused_and_no_earlier(answer: Exception, moves: int) -> None:
+    wire = Wire(answer)
+    producer, _ = unopened(wire)
+    producer.moved("pulsar://green:6650", tls=False)
+    with pytest.raises(type(answer)):
+        await producer.open()
+    assert len(wire.moves) == moves
 
 
 @pytest.mark.parametrize("lost", ["connection", "topic"])
