@@ -62,7 +62,6 @@ async def test_what_is_told_is_shown_at_once_and_not_asked_about(world: Followed
         assert loop.time() - began_seconds <= 0.03
         await asyncio.sleep(0.3)
     assert followed.owner.asked == asked
-    assert followed.ledger.lag.sure
 
 
 async def test_the_next_ledger_is_told_of_too(world: FollowedWorld) -> None:

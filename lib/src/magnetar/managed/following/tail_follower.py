@@ -127,10 +127,9 @@ class TailFollower:
         since_ms = 0
         if waiting and tail.since_seconds < NEVER:
             since_ms = int((self._shared.loop.time() - tail.since_seconds) * 1000)
-        looked = tail.quiet_looks > 0 and observer.nothing_beyond
-        seen = tail.ended or (not self._paused and (looked or self.owner.has_notices))
+        looked = tail.ended or (not self._paused and tail.quiet_looks > 0 and observer.nothing_beyond)
         known = list_known and self._trouble.error is None and not self._outdated
-        return FollowerLag(waiting, since_ms, known and seen and not waiting)
+        return FollowerLag(waiting, since_ms, known and looked and not waiting)
 
     async def step(self) -> float:
         """Do what is due; how long to wait for the next step unless something happens. Raises nothing."""
