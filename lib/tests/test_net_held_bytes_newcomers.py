@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,8 @@ from magnetar.net.held_bytes import (
     LOOK_SECONDS,
     NEWCOMER_BYTES,
     NEWCOMER_PACE_SECONDS,
+    QUICKER_AGAIN,
+    SLOW_PACE_SECONDS,
     UNANSWERED_BYTES,
     HeldBytes,
 )
@@ -135,6 +138,81 @@ async def test_newcomers_bring_more_one_after_the_other(held: HeldBytes) -> None
         assert sum(each.pieces - 1 for each in newcomers) <= turn
     await asyncio.sleep(NEWCOMER_PACE_SECONDS / 2)
     assert [each.pieces for each in newcomers] == 5 * [2], "each has its turn, in order"
+
+
+async def test_a_newcomer_waits_for_no_line_of_another_host(held: HeldBytes) -> None:
+    """A thousand that only come to be held make those of their own address wait."""
+    press(held)
+    await asyncio.sleep(0)
+    for index in range(60):
+        Peer(held, f"/10.0.0.1:{index}").bring(READ_BYTES // 8)
+        if not index % 10:
+            await asyncio.sleep(0)
+    newcomer = Peer(held, "/10.0.0.2:1")
+    newcomer.bring()
+    assert newcomer.paused
+    await asyncio.sleep(3 * NEWCOMER_PACE_SECONDS)
+    assert not newcomer.paused
+
+
+async def test_the_longest_line_is_cut_first(held: HeldBytes) -> None:
+    """Whoever came last of another host is not the first to go."""
+    much = press(held)
+    await asyncio.sleep(LOOK_SECONDS - NEWCOMER_PACE_SECONDS / 2)
+    line = []
+    for index in range(140):
+        line.append(Peer(held, f"/10.0.0.1:{index}"))
+        line[-1].bring(READ_BYTES - 100 * index)
+    last = Peer(held, "/10.0.0.2:1")
+    last.bring()
+    assert held.held_bytes > BYTES_MAX
+    much.moved_bytes += MIB
+    await asyncio.sleep(NEWCOMER_PACE_SECONDS)
+    await asyncio.sleep(held.cuts * CUT_PACE_SECONDS)
+    assert sum(each.aborted for each in line) == held.cuts > 10
+    assert not last.aborted
+
+
+async def let_in(held: HeldBytes, seconds: float) -> int:
+    """How many of a long line have their turn in so long."""
+    line = []
+    for index in range(int(2 * seconds / NEWCOMER_PACE_SECONDS)):
+        line.append(Peer(held, str(index)))
+        line[-1].piece_bytes = 1
+        line[-1].bring(READ_BYTES // 2)
+        if not index % 10:
+            await asyncio.sleep(0)  # More is not read in one turn.
+    await asyncio.sleep(seconds)
+    for each in line:
+        held.forget(each)
+    return sum(each.pieces - 1 for each in line)
+
+
+async def have_one_cut(held: HeldBytes) -> None:
+    """One of two that hold more than all may."""
+    cuts = held.cuts
+    two = [Peer(held, str(index), UNANSWERED_BYTES + 1) for index in range(2)]
+    for each in two:
+        each.bring(BYTES_MAX // 2 + 1)
+    while held.cuts == cuts:
+        await asyncio.sleep(LOOK_SECONDS)
+    for each in two:
+        held.forget(each)
+
+
+async def test_newcomers_go_on_slower_while_connections_are_cut_and_quicker_by_and_by(held: HeldBytes) -> None:
+    for pace_seconds in (NEWCOMER_PACE_SECONDS, 2 * NEWCOMER_PACE_SECONDS, SLOW_PACE_SECONDS, SLOW_PACE_SECONDS):
+        much = press(held)
+        await asyncio.sleep(0)
+        assert await let_in(held, 0.9 * LOOK_SECONDS) == pytest.approx(0.9 * LOOK_SECONDS / pace_seconds, rel=0.15)
+        held.forget(much)
+        await have_one_cut(held)
+    press(held)
+    looks = math.log(SLOW_PACE_SECONDS / NEWCOMER_PACE_SECONDS) / math.log(QUICKER_AGAIN)
+    await asyncio.sleep(looks / 2 * LOOK_SECONDS)
+    assert 20 < await let_in(held, LOOK_SECONDS) < 40
+    await asyncio.sleep((looks + 2) * LOOK_SECONDS)
+    assert await let_in(held, LOOK_SECONDS) == pytest.approx(LOOK_SECONDS / NEWCOMER_PACE_SECONDS, rel=0.05)
 
 
 async def test_a_newcomer_waits_once(held: HeldBytes) -> None:

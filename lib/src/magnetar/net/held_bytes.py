@@ -2,8 +2,9 @@
 
 That is what was sent to a peer and not taken by it, and what it sent so far of a frame. Each connection has bounds of
 its own, which a thousand of them together would multiply. Above half of the bound, connections get smaller ones, and
-newcomers bring and are answered more at a pace only; above the bound, those that move least are cut, until the rest
-fits. Whoever is cut comes back with nothing held, so the pace bounds how often that happens.
+newcomers bring and are answered more at a pace only, one host after the other; above the bound, those that move least
+are cut, until the rest fits. Whoever is cut comes back with nothing held, so the pace bounds how often that happens: it
+gets slower as long as connections have to be cut.
 """
 
 from __future__ import annotations
@@ -56,6 +57,13 @@ take some megabytes."""
 NEWCOMER_PACE_SECONDS: Final = 0.016
 """From one newcomer that brings more to the next one, and likewise for large answers, while much is held: sixty reads
 and as many answers a second. Each costs milliseconds, with its cut and its return."""
+
+SLOW_PACE_SECONDS: Final = 4 * NEWCOMER_PACE_SECONDS
+"""From one newcomer to the next one while connections have to be cut: most of those that are let in only come to be
+held. A thousand that are silent and a thousand half frames took a quarter of a processor at the quick pace."""
+
+QUICKER_AGAIN: Final = 1.1
+"""The pace is quicker by this factor after each look at which nobody had to be cut; cuts are seconds apart."""
 
 PAUSED_FOR_ALL: Final = "too much is held"
 
@@ -159,6 +167,9 @@ class HeldBytes:
         self._brought_bytes = 0
         """Bytes that connections have brought in this turn of the loop."""
         self._letting_go_on = False
+        self._newcomer_pace_seconds = NEWCOMER_PACE_SECONDS
+        self._cuts_before = 0
+        """Until the last look."""
         self._newcomers = PacedQueue(loop, self._pace_seconds)
         """They bring more when it is their turn."""
         self._let_in: set[BufferingConnection] = set()
@@ -220,7 +231,7 @@ class HeldBytes:
         It is not called when the connection ends before."""
         if not self.pressed or holder.moved_bytes > UNANSWERED_BYTES:
             return False
-        self._answers.wait(holder, go_on)
+        self._answers.wait(holder, _host(holder), go_on)
         return True
 
     def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
@@ -237,7 +248,15 @@ class HeldBytes:
         holder.resume_reading(PAUSED_IN_LINE)
 
     def _pace_seconds(self) -> float:
-        return NEWCOMER_PACE_SECONDS if self.pressed else 0.0
+        return self._newcomer_pace_seconds if self.pressed else 0.0
+
+    def _set_pace(self) -> None:
+        pace_seconds = self._newcomer_pace_seconds
+        if self.cuts > self._cuts_before:
+            self._newcomer_pace_seconds = min(SLOW_PACE_SECONDS, 2 * pace_seconds)
+        else:
+            self._newcomer_pace_seconds = max(NEWCOMER_PACE_SECONDS, pace_seconds / QUICKER_AGAIN)
+        self._cuts_before = self.cuts
 
     def _brought(self, size_bytes: int) -> None:
         before_bytes = self._brought_bytes
@@ -253,7 +272,7 @@ class HeldBytes:
             return
         if self._brings_at_a_pace(holder):
             holder.pause_reading(PAUSED_IN_LINE)
-            self._newcomers.wait(holder, partial(self._have_turn, holder))
+            self._newcomers.wait(holder, _host(holder), partial(self._have_turn, holder))
         else:
             holder.pause_reading(PAUSED_FOR_ALL)
             self._paused[holder] = None
@@ -314,6 +333,7 @@ class HeldBytes:
                     self._look_at(holder, noted)
             if not holders:
                 self._cut_if_too_much()
+                self._set_pace()
         finally:
             # Not before: holders that are asked may note something, and each would begin looks of its own.
             if holders:
@@ -346,8 +366,8 @@ class HeldBytes:
             self._cut()
 
     def _cut(self) -> None:
-        """Those that do not move first, then the line from its end, then, in a burst, those of whom nothing is known;
-        those that move least before others that move. Among equals those that hold most."""
+        """Those that do not move first, then the longest line from its end, then, in a burst, those of whom nothing is
+        known; those that move least before others that move. Among equals those that hold most."""
         burst = self.held_bytes > BURST_SHARE * self._bytes_max
         # Newest first, as sorting leaves it among equals: who has waited for long is to have its turn.
         candidates = [holder for holder, noted in reversed(self._noted.items()) if noted.looks or burst]
@@ -400,8 +420,13 @@ class HeldBytes:
         noted = self._noted[holder]
         if holder in self._newcomers:
             # It does not move because of us. Large reads are what an honest large message begins with.
-            return _Worth.IN_LINE, 0, 0
+            return _Worth.IN_LINE, -self._newcomers.waiting_beside(holder), 0
         if not noted.looks:
             return _Worth.UNKNOWN, 0, -noted.size_bytes
         moves = noted.moved_bytes >= MOVING_BYTES
         return _Worth.MOVES if moves else _Worth.STANDS_STILL, noted.moved_bytes, -noted.size_bytes
+
+
+def _host(holder: BufferingConnection) -> str:
+    """The host of `/host:port`: those of one host wait in one line."""
+    return holder.peer_address.rpartition(":")[0]
