@@ -14,17 +14,19 @@ from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.testing.auth import broker_settings
 from magnetar.broker.testing.clusters import MemoryCluster, until
 from magnetar.broker.testing.sessions import MemoryBroker
-from magnetar.broker.transactions.api import EndedTransaction
+from magnetar.broker.topics.topic import PersistentTopic
+from magnetar.broker.transactions.api import Asker, CoordinatorService, EndedTransaction
 from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
-from magnetar.broker.transactions.names import TransactionId
+from magnetar.broker.transactions.names import TransactionId, coordinator_topic
 from magnetar.client.errors import TimedOut
-from magnetar.core.topic_name import NamespaceName
+from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
 
 ENABLED = BrokerSettings(cluster_name="memory", transactions=TransactionSettings(enabled=True))
 TOPIC = "persistent://public/default/topic-partition-3"
+NOBODY = Asker("", super_user=False)
 ENDED = EndedTransaction(TransactionId(7, 300), commit=True, low_water_mark=-1)
 
 
@@ -158,3 +160,46 @@ async def test_the_client_shows_the_brokers_credentials(asked: Asked) -> None:
         await participants_of(broker).end_on_partition(ENDED, TOPIC)
         await participants_of(broker).end_on_subscription(ENDED, TOPIC, "s")
     assert asked.super_users == [True, True]
+
+
+def remotely_told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics that brokers tell by the network."""
+    told: list[str] = []
+    tell = RemoteParticipants.end_on_partition
+
+    async def end_on_partition(self: RemoteParticipants, ended: EndedTransaction, topic: str) -> None:
+        told.append(topic)
+        await tell(self, ended, topic)
+
+    monkeypatch.setattr(RemoteParticipants, "end_on_partition", end_on_partition)
+    return told
+
+
+def coordinators_of(broker: MemoryBroker) -> CoordinatorService:
+    coordinators = broker.running.context.coordinators
+    assert coordinators is not None
+    return coordinators
+
+
+async def test_a_broker_spares_the_network_for_its_own_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that moves to another broker, or is not loaded, hears there."""
+    told = remotely_told(monkeypatch)
+    async with MemoryCluster(2, ENABLED) as cluster:
+        bundle = await cluster.take(cluster[0], TOPIC)
+        context = cluster[0].running.context
+        coordinators = coordinators_of(cluster[0])
+        await cluster.take(cluster[0], str(coordinator_topic(0)))
+        await coordinators.connect(0)
+
+        async def commit() -> None:
+            transaction = await coordinators.new_transaction(0, 60_000, NOBODY)
+            await coordinators.add_partitions(transaction, NOBODY, [TOPIC])
+            await coordinators.end(transaction, NOBODY, commit=True)
+
+        topic = await context.service.topic(TopicName.parse(TOPIC), create=True)
+        assert isinstance(topic, PersistentTopic)
+        await commit()
+        assert told == []
+        await context.moves.unload(bundle, destination=cluster[1].running.context.ownership.own.broker_id)
+        await commit()
+        assert told == [TOPIC]

@@ -309,14 +309,19 @@ def _coordinators(
     if not settings.transactions.enabled or settings.read_only.enabled:
         return None
     from magnetar.broker.transactions.coordinator import CoordinatorParts
-    from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
+    from magnetar.broker.transactions.coordinator_participants import NearParticipants, RemoteParticipants
     from magnetar.broker.transactions.coordinators import TransactionCoordinators
 
+    def loaded(name: str) -> PersistentTopic | None:
+        topic = service.topics.get(name)
+        return topic if isinstance(topic, PersistentTopic) else None
+
+    elsewhere = RemoteParticipants(client.get, settings.transactions, service.resources.exists)
     parts = CoordinatorParts(
         settings=settings.transactions,
         log_limits=service.transactions.log_limits,
         clock=service.clock,
-        participants=RemoteParticipants(client.get, settings.transactions, service.resources.exists),
+        participants=NearParticipants(loaded, elsewhere, settings.transactions, service.wait_for_at_close),
         spawn=service.spawn,
         call_later=asyncio.get_running_loop().call_later,
     )

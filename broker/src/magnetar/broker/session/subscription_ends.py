@@ -11,6 +11,7 @@ from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.session.transaction_ends import NO_SUCH_TOPIC, end_of
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.broker.transactions.api import NOT_ENABLED
+from magnetar.broker.transactions.pending_topic import end_on_subscription
 from magnetar.core.errors import MagnetarError, forget_frames
 from magnetar.core.topic_name import TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
@@ -72,17 +73,9 @@ class SubscriptionEndCommands:
         commit, low_water_mark = end_of(request)
         name = parse_topic(request.subscription.topic)
         topic = await self._topic(name)
-        if topic is None or topic.pending_acks is None:
-            return
-        subscription = topic.subscriptions.get(request.subscription.subscription)
-        if subscription is None:
-            logger.warning("%s has no subscription %r any more", name, request.subscription.subscription)
-            return
-        await topic.pending_acks.of(subscription).end(
-            transaction,
-            commit=commit,
-            low_water_mark=low_water_mark,
-        )
+        if topic is not None:
+            subscription = request.subscription.subscription
+            await end_on_subscription(topic, subscription, transaction, commit=commit, low_water_mark=low_water_mark)
 
     async def _topic(self, name: TopicName) -> PersistentTopic | None:
         """The topic; None when it is gone, or stores nothing. One that is elsewhere, or cannot be loaded now, is an

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Final
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.slices import in_slices
@@ -18,6 +19,8 @@ from magnetar.core.topic_name import TopicName
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.wire.pulsar.command import Ack
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
+
+logger: Final = logging.getLogger(__name__)
 
 DELETED_AT_ONCE: Final = 20
 """Logs of a topic that is deleted; each is some requests to the metadata store."""
@@ -123,3 +126,28 @@ class TopicPendingAcks:
         self._closed = True
         handles, self._handles = list(self._handles.values()), {}
         await asyncio.gather(*(handle.abandon() for handle in handles), return_exceptions=True)
+
+
+class HoldingTopic(Protocol):
+    """A topic whose subscriptions may hold acknowledgements for transactions."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def pending_acks(self) -> TopicPendingAcks | None: ...
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+
+async def end_on_subscription(
+    topic: HoldingTopic, name: str, transaction: TransactionBits, *, commit: bool, low_water_mark: int
+) -> None:
+    """Returns when a transaction is ended on a subscription, or there is nothing to be ended: the subscription is gone.
+    Raises as `PendingAckHandle.end` does."""
+    if topic.pending_acks is None:
+        return
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        logger.warning("%s has no subscription %r any more", topic.name, name)
+        return
+    await topic.pending_acks.of(subscription).end(transaction, commit=commit, low_water_mark=low_water_mark)
