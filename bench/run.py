@@ -50,8 +50,8 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 # After a start the servers still compile, compact and elect; idle figures are taken when that is over.
 SETTLE_S = 10.0
 WARM_UP_S = 20.0
-# The run before leaves some of its own load in the one-minute average; others' work shows above this.
-QUIET_LOAD = 2.5
+QUIET_CORES = 0.3
+"""Busy before a server is started: others' work shows above this."""
 
 SERVERS: dict[str, Callable[[Path], StandaloneProcess]] = {
     "magnetar": MagnetarStandalone,
@@ -67,7 +67,7 @@ FEATURE_MB, QUICK_FEATURE_MB = 500, 100
 def metrics(plan: Plan) -> list[Metric]:
     """Every row of the table, in its order; goals are ratios to Apache at its leanest."""
     return [
-        Metric("load_before", "load average of the machine before", "processes"),
+        Metric("busy_before", "cores of the machine busy before", "cores"),
         Metric("start_to_first_ack_s", "start to first acknowledged message", "s", goal=0.2),
         Metric("idle_pss_mb", "memory idle (PSS)", "MB", goal=1 / 3),
         Metric("idle_rss_mb", "memory idle (RSS)", "MB"),
@@ -115,12 +115,13 @@ def first_acknowledged(server: StandaloneProcess, started: float) -> float:
 
 def measure(server: StandaloneProcess, plan: Plan, say: Callable[[str], None]) -> dict[str, float]:
     """Every figure of one server, from its start to its memory after load. A scenario that breaks leaves no figure."""
-    load_before = os.getloadavg()[0]
-    if load_before > QUIET_LOAD:
-        say(f"NOT A QUIET MACHINE: load average {load_before:.1f}; the figures say little about the servers")
+    # Not the load average, which still has the server before in it.
+    busy_before = processes.busy_cores(processes.QUIET_SECONDS)
+    if busy_before > QUIET_CORES:
+        say(f"NOT A QUIET MACHINE: {busy_before:.1f} cores busy; the figures say little about the servers")
     started = time.monotonic()
     server.launch()
-    figures = {"load_before": load_before, "start_to_first_ack_s": first_acknowledged(server, started)}
+    figures = {"busy_before": busy_before, "start_to_first_ack_s": first_acknowledged(server, started)}
     say(f"first message acknowledged after {figures['start_to_first_ack_s']:.2f} s")
     time.sleep(SETTLE_S)
     before = processes.cpu_seconds(server.pids)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 TOLD_TO_STOP = (signal.SIGINT, signal.SIGTERM)
@@ -145,6 +145,23 @@ def cpu_seconds(pids: list[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             ticks += sum(int(field) for field in fields[11:15])
     return ticks / CLOCK_TICKS_PER_SECOND
+
+
+QUIET_SECONDS: Final = 3.0
+"""How long a machine is looked at before something is measured on it."""
+
+
+def busy_cores(seconds: float) -> float:
+    """How many of the machine's cores did something in the next so many seconds, whoever's work it was."""
+
+    def ticks() -> int:
+        # The first line is of all cores: user, nice, system, idle, waiting for disks, interrupts (two), stolen.
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields) - fields[3] - fields[4]
+
+    before = ticks()
+    time.sleep(seconds)
+    return (ticks() - before) / CLOCK_TICKS_PER_SECOND / seconds
 
 
 def memory(pids: list[int]) -> Memory:

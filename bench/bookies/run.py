@@ -58,7 +58,7 @@ def build() -> str:
 
 def measure(kind: str, folder: Path, plan: Plan, class_path: str, say: Callable[[str], None]) -> dict[str, float]:
     """Every figure of one kind. A scenario that breaks leaves no figure."""
-    figures: dict[str, float] = {"load_before": os.getloadavg()[0]}
+    figures: dict[str, float] = {"busy_before": processes.busy_cores(processes.QUIET_SECONDS)}
     with started(kind, folder / "shared") as fleet:
         begin = time.monotonic()
         fleet.start(1)

@@ -156,7 +156,7 @@ SCENARIOS = [
 def metrics() -> list[Metric]:
     """Every row of the table; goals are ratios to Apache's bookie."""
     found = [
-        Metric("load_before", "load average of the machine before", "processes"),
+        Metric("busy_before", "cores of the machine busy before", "cores"),
         Metric("start_s", "start of a bookie", "s", goal=1.0),
         Metric("idle_pss_mb", "memory idle (PSS)", "MB", goal=1 / 6),
         Metric("loaded_pss_mb", "memory after 1 KiB adds (PSS)", "MB", goal=1 / 6),

@@ -160,3 +160,20 @@ def test_programs_ask_for_it_before_they_start_anything(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(_Asked):
         main()
+
+
+def test_a_core_that_works_counts_as_busy() -> None:
+    """Other tests may have both cores: then they are busy, too."""
+    working = subprocess.Popen(["sha1sum", "/dev/zero"], stdout=subprocess.DEVNULL)
+    try:
+        assert processes.busy_cores(0.5) > 0.8
+    finally:
+        working.kill()
+        working.wait()
+
+
+def test_what_waits_counts_as_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns of /proc/stat: user, nice, system, idle, waiting for disks, interrupts (two), stolen, of guests."""
+    lines = iter(["cpu  100 10 50 1000 500 1 2 3 0 0\ncpu0 1\n", "cpu  150 20 90 9000 900 2 4 6 50 0\ncpu0 1\n"])
+    monkeypatch.setattr(Path, "read_text", lambda _: next(lines))
+    assert processes.busy_cores(0.01) == pytest.approx((206 + 66 - 166) / 0.01 / processes.CLOCK_TICKS_PER_SECOND)
