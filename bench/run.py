@@ -31,8 +31,8 @@ import pulsar
 from rich.console import Console
 
 from bench import features, report, workloads
-from bench.cluster.page import ROOT, with_table
 from bench.generators import GENERATORS, Broken, Figures, Generator, Scenario, out_to_in
+from bench.page import ROOT, with_table
 from bench.report import Metric, Results
 from bench.workloads import SCENARIOS
 from e2e import processes

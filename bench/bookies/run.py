@@ -1,9 +1,10 @@
 """Our bookie beside Apache BookKeeper's: `python -m bench.bookies.run [--quick] [--rounds N] [--scenarios a,b]`.
 
 Both kinds run one after the other, on fresh data, over a ZooKeeper of their own, from the same settings file (Apache's
-`bookkeeper.conf`, every journal write forced to disk), under the same load from BookKeeper's own Java client. Results
-go to bench/results as JSON and Markdown. Apache's bookies have a lean heap (512 MB, as much direct memory, serial
-collector): what they need at least to keep up.
+`bookkeeper.conf`, every journal write forced to disk), under the same load from BookKeeper's own Java client. Rounds
+begin with one kind and the other by turns. Results go to bench/results as JSON and Markdown, the table into
+docs/bookie-benchmarks.md. Apache's bookies have a lean heap (512 MB, as much direct memory, serial collector): what
+they need at least to keep up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from bench import report
 from bench.bookies.fleet import KINDS, OURS, REFERENCE, REGISTERED_S, Fleet, Load
 from bench.bookies.scenarios import SCENARIOS, Scenario, metrics
 from bench.generators import Broken
+from bench.page import ROOT, with_table
 from bench.report import Results
 from e2e import processes
 from e2e.interchange.apache import initialize_cluster
@@ -33,6 +36,8 @@ from e2e.peers import distribution
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
+PAGE = ROOT / "docs" / "bookie-benchmarks.md"
+PAGE_COLUMNS = 120
 SETTLE_S = 5.0
 
 
@@ -45,6 +50,7 @@ class Plan:
     window_s: float
     size_factor: float
     rounds: int
+    in_page: bool
 
 
 def build() -> str:
@@ -100,10 +106,11 @@ def one(scenario: Scenario, fleet: Fleet, plan: Plan, class_path: str, say: Call
     return {f"{scenario.name}.{name}": value for name, value in found.items()}
 
 
-def one_round(plan: Plan, class_path: str, console: Console) -> Results:
-    """Each kind once, in folders that are deleted afterwards."""
-    results: Results = {}
-    for kind in plan.kinds:
+def one_round(plan: Plan, index: int, class_path: str, console: Console) -> Results:
+    """Each kind once, in folders that are deleted afterwards; every second round begins with the other kind."""
+    # The columns of the table stay in their order.
+    results: Results = {kind: {} for kind in plan.kinds}
+    for kind in plan.kinds if index % 2 == 0 else plan.kinds[::-1]:
         folder = Path(tempfile.mkdtemp(prefix=f"magnetar-bench-bookies-{kind}-"))
         console.print(f"[bold]{kind}[/]")
         try:
@@ -118,12 +125,13 @@ def one_round(plan: Plan, class_path: str, console: Console) -> Results:
 def parse() -> Plan:
     """The command line as a plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10 s windows and a third of the data")
+    parser.add_argument("--quick", action="store_true", help="10 s windows, a third of the data, one round")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument(
         "--scenarios", default="", help=f"of {', '.join(each.name for each in SCENARIOS)}; all if empty"
     )
-    parser.add_argument("--rounds", type=int, default=1, help="take the median of so many rounds")
+    parser.add_argument("--rounds", type=int, default=0, help="instead of 3 (1 with --quick); medians are shown")
+    parser.add_argument("--no-page", action="store_true", help="leave the page's table as it is")
     arguments = parser.parse_args()
     chosen = [name for name in arguments.scenarios.split(",") if name]
     return Plan(
@@ -131,7 +139,9 @@ def parse() -> Plan:
         scenarios=[each for each in SCENARIOS if not chosen or each.name in chosen],
         window_s=10.0 if arguments.quick else 30.0,
         size_factor=1 / 3 if arguments.quick else 1.0,
-        rounds=arguments.rounds,
+        rounds=arguments.rounds or (1 if arguments.quick else 3),
+        # A table of a part would take the place of all.
+        in_page=not chosen and not arguments.no_page,
     )
 
 
@@ -141,14 +151,25 @@ def main() -> None:
     console = Console(width=160)
     processes.leave_nothing_behind()
     class_path = build()
-    results = report.median([one_round(plan, class_path, console) for _ in range(plan.rounds)])
-    title = f"bookies, {plan.window_s:.0f} s windows, {plan.rounds} round(s), {os.cpu_count()} cores"
+    write([one_round(plan, index, class_path, console) for index in range(plan.rounds)], plan, console)
+
+
+def write(rounds: list[Results], plan: Plan, console: Console) -> None:
+    """The terminal's table, the figures of each round as JSON, and the page's table."""
+    title = f"bookies, {plan.window_s:.0f} s windows, {report.told(rounds)}, {os.cpu_count()} cores"
+    results = report.median(rounds)
     columns = report.header(results, OURS, REFERENCE)
-    body = report.rows(results, metrics(), OURS, REFERENCE)
+    body = report.rows(results, metrics(), OURS, REFERENCE, report.ranges(rounds))
     console.print(report.terminal(columns, body, title))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "bookies.json").write_text(json.dumps(results, indent=2) + "\n")
+    (RESULTS / "bookies.json").write_text(json.dumps({"results": results, "each_round": rounds}, indent=2) + "\n")
     (RESULTS / "bookies.md").write_text(report.markdown(columns, body, f"Side by side ({title})"))
+    if plan.in_page:
+        text = textwrap.fill(
+            f"{time.strftime('%Y-%m-%d', time.gmtime())}; {title}, shared with the client.", PAGE_COLUMNS
+        )
+        table = report.markdown_table(columns, body)
+        PAGE.write_text(with_table(PAGE.read_text(), "bookies", f"{text}\n\n{table}"))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import report
-from bench.cluster import brokers, lookups, moves, page, proxies, replication
+from bench import page, report
+from bench.cluster import brokers, lookups, moves, proxies, replication
 from bench.cluster.group import FULL, QUICK, Group, Plan
 from e2e import processes
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.cluster import page, scale_connections, scale_topics
+from bench import page
+from bench.cluster import scale_connections, scale_topics
 from e2e import processes
 
 

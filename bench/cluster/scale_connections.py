@@ -19,8 +19,8 @@ from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import decode_command
 
-from bench.cluster.page import Figures
 from bench.cluster.receipts import Publishing, percentile
+from bench.page import Figures
 from bench.report import Metric, Results
 from e2e import processes
 from e2e.cluster.local import LocalCluster, Size

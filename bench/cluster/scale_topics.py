@@ -17,8 +17,8 @@ from magnetar.client.settings import ClientSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.topic_name import TopicName
 
-from bench.cluster.page import Figures
 from bench.cluster.receipts import percentile
+from bench.page import Figures
 from bench.report import Metric, Results
 from e2e import processes
 from e2e.cluster import admin

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from bench import report
-from bench.cluster.page import RESULTS, ROOT, with_table
+from bench.page import RESULTS, ROOT, with_table
 from bench.report import Metric, Results
 
 PAGE = ROOT / "docs" / "spark-benchmarks.md"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench import report
-from bench.cluster import page
+from bench import page, report
 from bench.cluster.receipts import Interruption, interruption, percentile
 from bench.report import Metric
 

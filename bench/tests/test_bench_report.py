@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench import features, generators, report, workloads
-from bench.cluster import page
+from bench import features, generators, page, report, workloads
 from bench.generators import Figures, Scenario
 from bench.report import Metric
 from bench.run import README, figures_of, in_turn

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench import report
 from bench.report import Metric, Results
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cluster-benchmarks.md"
 RESULTS = ROOT / "bench" / "results"
 
