@@ -38,6 +38,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 PAGE = ROOT / "docs" / "bookie-benchmarks.md"
 PAGE_COLUMNS = 120
+DISK_BYTES_MIN = 45e9
+"""Free where temporary files go: three bookies on a fast disk write a gigabyte a second, journals included."""
 SETTLE_S = 5.0
 
 
@@ -133,6 +135,14 @@ def parse() -> Plan:
     parser.add_argument("--rounds", type=int, default=0, help="instead of 3 (1 with --quick); medians are shown")
     parser.add_argument("--no-page", action="store_true", help="leave the page's table as it is")
     arguments = parser.parse_args()
+    needed_bytes = DISK_BYTES_MIN / 3 if arguments.quick else DISK_BYTES_MIN
+    free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+    if free_bytes < needed_bytes:
+        folder, needed, free = tempfile.gettempdir(), needed_bytes / 1e9, free_bytes / 1e9
+        parser.error(
+            f"{needed:.0f} GB are needed at {folder} and {free:.0f} are free: bookies on a full disk take nothing. Free "
+            "some, or set TMPDIR to a folder of another disk"
+        )
     chosen = [name for name in arguments.scenarios.split(",") if name]
     return Plan(
         kinds=[name for name in arguments.kinds.split(",") if name],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -55,6 +56,8 @@ def test_the_page_has_medians_and_ranges_of_a_whole_run(
 def test_a_part_never_takes_the_place_of_the_whole_table(
     monkeypatch: pytest.MonkeyPatch, given: list[str], expected: tuple[int, float, bool]
 ) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e12))
+
     def of(arguments: list[str]) -> Plan:
         monkeypatch.setattr("sys.argv", ["run", *arguments])
         return parse()
@@ -62,3 +65,14 @@ def test_a_part_never_takes_the_place_of_the_whole_table(
     chosen = of(given)
     assert (chosen.rounds, chosen.window_s, chosen.in_page) == expected
     assert not of([*given, "--scenarios", "replay"]).in_page
+
+
+@pytest.mark.parametrize(("given", "free_bytes"), [([], 44e9), (["--quick"], 14e9)])
+def test_a_disk_that_would_be_full_is_told_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], free_bytes: float
+) -> None:
+    monkeypatch.setattr("sys.argv", ["run", *given])
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
+    with pytest.raises(SystemExit):
+        parse()
+    assert "TMPDIR" in capsys.readouterr().err
