@@ -140,8 +140,8 @@ def parse() -> Plan:
     if free_bytes < needed_bytes:
         folder, needed, free = tempfile.gettempdir(), needed_bytes / 1e9, free_bytes / 1e9
         parser.error(
-            f"{needed:.0f} GB are needed at {folder} and {free:.0f} are free: bookies on a full disk take nothing. Free "
-            "some, or set TMPDIR to a folder of another disk"
+            f"{needed:.0f} GB are needed at {folder} and {free:.0f} are free: bookies on a full disk take nothing. "
+            "Free some, or set TMPDIR to a folder of another disk"
         )
     chosen = [name for name in arguments.scenarios.split(",") if name]
     return Plan(
