@@ -1,4 +1,4 @@
-"""Puts tables into a page of the documentation, each between markers of its own. Pure but for `write`."""
+"""Puts tables into pages of the documentation, each between markers of its own. Pure but for `Page.write`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -14,8 +15,9 @@ from bench import report
 from bench.report import Metric, Results
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "cluster-benchmarks.md"
 RESULTS = ROOT / "bench" / "results"
+TEXT_COLUMNS = 118
+"""Of the text before a table."""
 
 
 def begin(name: str) -> str:
@@ -49,16 +51,28 @@ class Figures:
     reference: str
 
 
-def write(figures: Figures, taken: Mapping[str, object], *, in_page: bool) -> None:
-    """Show the table, keep figures and the circumstances (`taken`) as JSON, and put the table into the page."""
-    columns = report.header(figures.results, figures.ours, figures.reference)
-    body = report.rows(figures.results, figures.metrics, figures.ours, figures.reference)
-    Console(width=180).print(report.terminal(columns, body, figures.title))
-    RESULTS.mkdir(exist_ok=True)
-    when = time.strftime("%Y-%m-%d", time.gmtime())
-    kept = {"time": when, **taken, "results": figures.results}
-    (RESULTS / f"cluster-{figures.name}.json").write_text(json.dumps(kept, indent=2) + "\n")
-    if in_page:
-        circumstances = "; ".join(f"{key} {value}" for key, value in taken.items())
-        text = f"{when}; {circumstances}.\n\n{report.markdown_table(columns, body)}"
-        PAGE.write_text(with_table(PAGE.read_text(), figures.name, text))
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the documentation with tables of one benchmark, and that benchmark's name, which its results begin
+    with."""
+
+    path: Path
+    benchmark: str
+
+    def write(self, figures: Figures, taken: Mapping[str, object], console: Console, *, in_page: bool) -> None:
+        """Show the table, keep figures and the circumstances (`taken`) as JSON, and put the table into the page."""
+        columns = report.header(figures.results, figures.ours, figures.reference)
+        body = report.rows(figures.results, figures.metrics, figures.ours, figures.reference)
+        console.print(report.terminal(columns, body, figures.title))
+        RESULTS.mkdir(exist_ok=True)
+        when = time.strftime("%Y-%m-%d", time.gmtime())
+        kept = {"time": when, **taken, "results": figures.results}
+        (RESULTS / f"{self.benchmark}-{figures.name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+        if in_page:
+            circumstances = "; ".join(f"{key} {value}" for key, value in taken.items())
+            text = f"{when}; {circumstances}.\n\n{report.markdown_table(columns, body)}"
+            self.path.write_text(with_table(self.path.read_text(), figures.name, text))
+
+
+CLUSTER: Final = Page(ROOT / "docs" / "cluster-benchmarks.md", "cluster")
+SPARK: Final = Page(ROOT / "docs" / "spark-benchmarks.md", "spark")

@@ -32,7 +32,7 @@ from rich.console import Console
 
 from bench import features, report, workloads
 from bench.generators import GENERATORS, Broken, Figures, Generator, Scenario, out_to_in
-from bench.page import ROOT, with_table
+from bench.page import ROOT, TEXT_COLUMNS, with_table
 from bench.report import Metric, Results
 from bench.workloads import SCENARIOS
 from e2e import processes
@@ -41,7 +41,6 @@ from e2e.server import ApacheStandalone, MagnetarStandalone, StandaloneProcess
 RESULTS = Path(__file__).parent / "results"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "performance.md"
-PAGE_COLUMNS = 118
 OURS, REFERENCE = "magnetar", "apache-lean"
 FIRST_MESSAGE_TIMEOUT_S = 120.0
 # A server that is starting refuses the first attempts; the client would report each.
@@ -263,7 +262,7 @@ def write(rounds: list[Results], plan: Plan, console: Console) -> None:
 
 def into_pages(results: Results, rounds: list[Results], plan: Plan, text: str) -> None:
     """All rows go to the page about performance; those with a goal to the README. `text` comes before the tables."""
-    columns, text = report.header(results, OURS, REFERENCE), textwrap.fill(text, PAGE_COLUMNS)
+    columns, text = report.header(results, OURS, REFERENCE), textwrap.fill(text, TEXT_COLUMNS)
     for page, shown in ((README, [row for row in metrics(plan) if row.goal is not None]), (PAGE, metrics(plan))):
         body = report.rows(results, shown, OURS, REFERENCE, report.ranges(rounds))
         page.write_text(with_table(page.read_text(), "bench", f"{text}\n\n{report.markdown_table(columns, body)}"))

@@ -28,7 +28,7 @@ from bench import report
 from bench.bookies.fleet import KINDS, OURS, REFERENCE, REGISTERED_S, Fleet, Load
 from bench.bookies.scenarios import SCENARIOS, Scenario, metrics
 from bench.generators import Broken
-from bench.page import ROOT, with_table
+from bench.page import ROOT, TEXT_COLUMNS, with_table
 from bench.report import Results
 from e2e import processes
 from e2e.interchange.apache import initialize_cluster
@@ -37,7 +37,6 @@ from e2e.peers import distribution
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 PAGE = ROOT / "docs" / "bookie-benchmarks.md"
-PAGE_COLUMNS = 120
 DISK_BYTES_MIN = 45e9
 """Free where temporary files go: three bookies on a fast disk write a gigabyte a second, journals included."""
 SETTLE_S = 5.0
@@ -143,15 +142,16 @@ def parse() -> Plan:
             f"{needed:.0f} GB are needed at {folder} and {free:.0f} are free: bookies on a full disk take nothing. "
             "Free some, or set TMPDIR to a folder of another disk"
         )
+    kinds = [name for name in arguments.kinds.split(",") if name]
     chosen = [name for name in arguments.scenarios.split(",") if name]
     return Plan(
-        kinds=[name for name in arguments.kinds.split(",") if name],
+        kinds=kinds,
         scenarios=[each for each in SCENARIOS if not chosen or each.name in chosen],
         window_s=10.0 if arguments.quick else 30.0,
         size_factor=1 / 3 if arguments.quick else 1.0,
         rounds=arguments.rounds or (1 if arguments.quick else 3),
         # A table of a part would take the place of all.
-        in_page=not chosen and not arguments.no_page,
+        in_page=not chosen and set(kinds) == set(KINDS) and not arguments.no_page,
     )
 
 
@@ -176,7 +176,7 @@ def write(rounds: list[Results], plan: Plan, console: Console) -> None:
     (RESULTS / "bookies.md").write_text(report.markdown(columns, body, f"Side by side ({title})"))
     if plan.in_page:
         text = textwrap.fill(
-            f"{time.strftime('%Y-%m-%d', time.gmtime())}; {title}, shared with the client.", PAGE_COLUMNS
+            f"{time.strftime('%Y-%m-%d', time.gmtime())}; {title}, shared with the client.", TEXT_COLUMNS
         )
         table = report.markdown_table(columns, body)
         PAGE.write_text(with_table(PAGE.read_text(), "bookies", f"{text}\n\n{table}"))

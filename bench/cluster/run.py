@@ -64,7 +64,7 @@ def main() -> None:
             "load average before": f"{load_before:.1f}",
         }
         figures = page.Figures(name, group.title, results, group.metrics, group.ours, group.reference)
-        page.write(figures, taken, in_page=not arguments.no_page)
+        page.CLUSTER.write(figures, taken, console, in_page=not arguments.no_page)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load average before": f"{load_before:.1f}",
         }
-        page.write(figures, taken, in_page=not arguments.no_page)
+        page.CLUSTER.write(figures, taken, console, in_page=not arguments.no_page)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from bench import report
+from bench import page, report
 from bench.report import Results
-from bench.spark import beside, clusters, page, scans
+from bench.spark import beside, clusters, scans
 from bench.spark.filling import Rows
 from bench.spark.kept import Kept
 from bench.spark.scans import SHAPES, Bench, Sample, Shape
@@ -217,7 +217,7 @@ def write_pages(kept: Kept, wanted: set[str], console: Console, *, in_page: bool
                 name=shape.name, title=shape.title, results=results, metrics=scans.metrics(), ours=scans.DIRECT,
                 reference=scans.JVM,
             )  # fmt: skip
-            page.write(figures, taken, console, in_page=in_page)
+            page.SPARK.write(figures, taken, console, in_page=in_page)
     found = kept.get(BESIDE)
     if BESIDE in wanted and found:
         results, taken = found
@@ -225,7 +225,7 @@ def write_pages(kept: Kept, wanted: set[str], console: Console, *, in_page: bool
             name=BESIDE, title="a live producer", results=results, metrics=beside.METRICS, ours=beside.DIRECT,
             reference=beside.ALONE,
         )  # fmt: skip
-        page.write(figures, taken, console, in_page=in_page)
+        page.SPARK.write(figures, taken, console, in_page=in_page)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -64,7 +64,8 @@ def test_a_part_never_takes_the_place_of_the_whole_table(
 
     chosen = of(given)
     assert (chosen.rounds, chosen.window_s, chosen.in_page) == expected
-    assert not of([*given, "--scenarios", "replay"]).in_page
+    for part in (["--scenarios", "replay"], ["--kinds", "magnetar"]):
+        assert not of([*given, *part]).in_page
 
 
 @pytest.mark.parametrize(("given", "free_bytes"), [([], 44e9), (["--quick"], 14e9)])

@@ -48,6 +48,6 @@ def test_a_table_takes_the_place_of_the_one_before() -> None:
 
 
 def test_the_page_has_markers_for_every_table() -> None:
-    text = page.PAGE.read_text()
+    text = page.CLUSTER.path.read_text()
     for name in ("moves", "proxy", "lookups", "brokers", "topics", "connections"):
         assert page.with_table(text, name, "t") != text

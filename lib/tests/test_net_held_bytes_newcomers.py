@@ -215,6 +215,18 @@ async def test_newcomers_go_on_slower_while_connections_are_cut_and_quicker_by_a
     assert await let_in(held, LOOK_SECONDS) == pytest.approx(LOOK_SECONDS / NEWCOMER_PACE_SECONDS, rel=0.05)
 
 
+async def test_the_pace_gets_quicker_while_nothing_is_held(held: HeldBytes) -> None:
+    """Whoever comes hours later would else find it as slow."""
+    for _ in range(3):
+        await have_one_cut(held)
+    looks = math.log(SLOW_PACE_SECONDS / NEWCOMER_PACE_SECONDS) / math.log(QUICKER_AGAIN)
+    await asyncio.sleep((looks + 2) * LOOK_SECONDS)
+    press(held)
+    await asyncio.sleep(0)
+    seconds = 0.9 * LOOK_SECONDS
+    assert await let_in(held, seconds) == pytest.approx(seconds / NEWCOMER_PACE_SECONDS, rel=0.15)
+
+
 async def test_a_newcomer_waits_once(held: HeldBytes) -> None:
     """Else those that bring a byte at each turn stand in line for ever, and a large message takes several turns."""
     press(held)

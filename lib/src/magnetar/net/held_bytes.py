@@ -1,10 +1,11 @@
 """What the connections of one server hold in memory for their peers' sake, bounded all together.
 
 That is what was sent to a peer and not taken by it, and what it sent so far of a frame. Each connection has bounds of
-its own, which a thousand of them together would multiply. Above half of the bound, connections get smaller ones, and
-newcomers bring and are answered more at a pace only, one host after the other; above the bound, those that move least
-are cut, until the rest fits. Whoever is cut comes back with nothing held, so the pace bounds how often that happens: it
-gets slower as long as connections have to be cut.
+its own, which a thousand of them together would multiply.
+
+Above half of the bound, connections get smaller ones. Newcomers bring and are answered more at a pace only; hosts take
+turns. Above the bound, those that move least are cut, until the rest fits. Whoever is cut comes back with nothing held,
+so the pace bounds how often that happens. It gets slower while connections have to be cut.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.paced_queue import PacedQueue
+from magnetar.net.refused_connections import host_of
 from magnetar.net.throttled_report import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
@@ -169,7 +171,7 @@ class HeldBytes:
         self._letting_go_on = False
         self._newcomer_pace_seconds = NEWCOMER_PACE_SECONDS
         self._cuts_before = 0
-        """Until the last look."""
+        """The number of cuts at the last look."""
         self._newcomers = PacedQueue(loop, self._pace_seconds)
         """They bring more when it is their turn."""
         self._let_in: set[BufferingConnection] = set()
@@ -231,7 +233,7 @@ class HeldBytes:
         It is not called when the connection ends before."""
         if not self.pressed or holder.moved_bytes > UNANSWERED_BYTES:
             return False
-        self._answers.wait(holder, _host(holder), go_on)
+        self._answers.wait(holder, host_of(holder.peer_address), go_on)
         return True
 
     def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
@@ -272,7 +274,7 @@ class HeldBytes:
             return
         if self._brings_at_a_pace(holder):
             holder.pause_reading(PAUSED_IN_LINE)
-            self._newcomers.wait(holder, _host(holder), partial(self._have_turn, holder))
+            self._newcomers.wait(holder, host_of(holder.peer_address), partial(self._have_turn, holder))
         else:
             holder.pause_reading(PAUSED_FOR_ALL)
             self._paused[holder] = None
@@ -339,7 +341,9 @@ class HeldBytes:
             if holders:
                 self._timer = self._loop.call_soon(self._look_at_some, holders)
             else:
-                self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if self._noted else None
+                # The pace has to be quick again for whoever comes hours later.
+                goes_on = self._noted or self._newcomer_pace_seconds > NEWCOMER_PACE_SECONDS
+                self._timer = self._loop.call_later(LOOK_SECONDS, self._look) if goes_on else None
 
     def _look_at(self, holder: BufferingConnection, noted: _Noted) -> None:
         self._measure(holder, noted)
@@ -425,8 +429,3 @@ class HeldBytes:
             return _Worth.UNKNOWN, 0, -noted.size_bytes
         moves = noted.moved_bytes >= MOVING_BYTES
         return _Worth.MOVES if moves else _Worth.STANDS_STILL, noted.moved_bytes, -noted.size_bytes
-
-
-def _host(holder: BufferingConnection) -> str:
-    """The host of `/host:port`: those of one host wait in one line."""
-    return holder.peer_address.rpartition(":")[0]

@@ -1,7 +1,7 @@
 """A queue that is left one by one at a pace, or quickly while there is no need for one.
 
-Groups take turns, each in its own order: where those that wait are grouped by address, a thousand clients of one
-address make nobody else wait.
+Groups take turns, each in its own order. So where addresses are groups, a thousand clients of one address are one turn
+to all others.
 """
 
 from __future__ import annotations

@@ -62,6 +62,11 @@ def limit_of_all(connections_max: int, setting: str, files_max: int) -> Connecti
     return ConnectionLimit(files_max, LimitKind.FILES, FILES_SETTING)
 
 
+def host_of(peer_address: str) -> str:
+    """The host in `/host:port`."""
+    return peer_address.rpartition(":")[0]
+
+
 class RefusedConnections:
     """The refused connections of one server, at all of its ports."""
 

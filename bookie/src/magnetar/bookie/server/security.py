@@ -18,7 +18,7 @@ from magnetar.net.connection import Connection
 from magnetar.net.descriptors import handshakes_max
 from magnetar.net.handlers import Handler
 from magnetar.net.pending_handshakes import PendingHandshakes
-from magnetar.net.refused_connections import ConnectionLimit
+from magnetar.net.refused_connections import ConnectionLimit, host_of
 from magnetar.net.start_tls import start_tls
 from magnetar.net.throttled_report import ThrottledReport
 
@@ -133,7 +133,7 @@ class BookieSecurity:
             self._pending.leave(connection)
 
     def _enter(self, connection: Connection) -> None:
-        host = connection.peer_address.rpartition(":")[0]
+        host = host_of(connection.peer_address)
         made_room = self._pending.enter(connection, host, self._loop.time(), ENOUGH, ENOUGH)
         if made_room is not None:
             gone, kind = made_room

@@ -11,7 +11,7 @@ from magnetar.broker.policies.publish_buffer import PublishBuffer
 from magnetar.broker.policies.send_turns import SendTurns
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.net.descriptors import clients_max
-from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, limit_of_all
+from magnetar.net.refused_connections import ConnectionLimit, LimitKind, RefusedConnections, host_of, limit_of_all
 from magnetar.net.requests import ServerRequests
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
@@ -129,8 +129,3 @@ def limit_of_address(per_address_max: int, of_all: ConnectionLimit) -> Connectio
     if per_address_max <= share:
         return ConnectionLimit(per_address_max, LimitKind.ADDRESS, PER_ADDRESS_SETTING)
     return ConnectionLimit(share, LimitKind.ADDRESS, of_all.setting)
-
-
-def host_of(peer_address: str) -> str:
-    """The host in `/host:port`."""
-    return peer_address.rpartition(":")[0]

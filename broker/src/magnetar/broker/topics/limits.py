@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from magnetar.broker.policies.broker_limits import host_of
 from magnetar.broker.policies.limiter import TokenBucket
 from magnetar.broker.policies.system_topics import belongs_to_brokers
 from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.topics.deduplication import CURSOR_NAME as DEDUPLICATION_CURSOR
 from magnetar.core.topic_name import TopicName
+from magnetar.net.refused_connections import host_of
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:

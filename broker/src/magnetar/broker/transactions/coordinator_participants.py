@@ -109,7 +109,8 @@ class NearParticipants:
         self._seconds_max = settings.request_timeout_ms / 1000
         self._close_after = close_after
         self._telling: dict[object, asyncio.Task[None]] = {}
-        """Those under way, also when nobody waits for them any more: who asks again waits for the same one."""
+        """The ends under way, one for each participant of a transaction. Those that took too long are here, too: the
+        next attempt waits for the same one."""
 
     async def end_on_partition(self, ended: EndedTransaction, topic: str) -> None:
         """Returns when the topic has heard; also when it is gone."""
