@@ -11,6 +11,7 @@ from magnetar.client.connection import Authentication
 from magnetar.client.consumer import ClientConsumer, ConsumerOptions
 from magnetar.client.errors import ClientClosed
 from magnetar.client.lookup import LookupService
+from magnetar.client.pauses import Pauses
 from magnetar.client.pool import ConnectionPool, Connector
 from magnetar.client.producer import ClientProducer, ProducerOptions
 from magnetar.client.reader import Reader, ReaderOptions
@@ -57,7 +58,7 @@ class PulsarClient:
         rng = rng if rng is not None else Random()  # noqa: S311 - Pauses and names of readers, no secrets.
         self.lookup = lookup
         """Brokers, partitions and schemas of topics."""
-        self._parts = ClientParts(pool, lookup, settings, clock, rng)
+        self._parts = ClientParts(pool, lookup, settings, clock, rng, Pauses(settings, rng))
         self._ends: dict[TopicEnd, None] = {}
         """In the order in which they were opened, which is that in which they are closed."""
         self._ends_looked_through = ENDS_MIN

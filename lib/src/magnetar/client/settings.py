@@ -25,7 +25,11 @@ class ClientSettings:
     backoff_seconds_min: float = 0.1
     """Pause after a first failed attempt; doubled with each further one."""
     backoff_seconds_max: float = 10.0
-    """Java's is 60: what uses this client is a part of the cluster and is missed while it waits."""
+    """Java's is 60: what uses this client is a part of the cluster and is missed while it waits. Pauses are shorter
+    while few wait (`magnetar.client.pauses`)."""
+    attempts_per_second_max: float = 1_000.0
+    """Of all producers and consumers that are on their way to a broker, about; with so many that pauses of
+    `backoff_seconds_max` do not hold them to it, there are more."""
     redirects_max: int = 20
     """Brokers that one lookup may be sent to before it fails."""
     requests_max: int = 5_000

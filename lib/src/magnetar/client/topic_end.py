@@ -13,9 +13,9 @@ from magnetar.client.addresses import BrokerAddress, parse_service_url
 from magnetar.client.connection import BrokerConnection
 from magnetar.client.errors import ClientClosed, ConnectionFailed, TimedOut, is_final
 from magnetar.client.lookup import LookupService
+from magnetar.client.pauses import Pauses
 from magnetar.client.pool import ConnectionPool
 from magnetar.client.settings import ClientSettings
-from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, SettingError
 from magnetar.core.topic_name import TopicName
@@ -32,6 +32,7 @@ class ClientParts:
     settings: ClientSettings
     clock: Clock
     rng: Random
+    pauses: Pauses
 
 
 class TopicEnd(ABC):
@@ -49,7 +50,7 @@ class TopicEnd(ABC):
         self._lost_meanwhile = False
         self._assigned_url = ""
         self._attached_at_seconds = 0.0
-        self._backoff = Backoff(parts.settings.backoff_seconds_min, parts.settings.backoff_seconds_max, parts.rng)
+        self._backoff = parts.pauses.backoff()
         self._task: asyncio.Task[None] | None = None
         self._turn: asyncio.Future[Any] | None = None
         """Done once a producer that has to wait for others may begin."""
@@ -130,7 +131,7 @@ class TopicEnd(ABC):
         settings = self._parts.settings
         if self._parts.clock.monotonic_seconds() - self._attached_at_seconds > settings.backoff_seconds_max:
             self._backoff.reset()
-        await asyncio.sleep(self._backoff.next_seconds())
+        await self._parts.pauses.wait(self._backoff)
         try:
             await self._attach_until_it_works([], was_open=True)
         except MagnetarError as error:
@@ -152,7 +153,7 @@ class TopicEnd(ABC):
                 if failures:
                     logger.info("%s is attached again", self.topic)
                 return
-            await asyncio.sleep(self._backoff.next_seconds())
+            await self._parts.pauses.wait(self._backoff)
 
     async def _attach_once(self) -> None:
         connection = await self._parts.pool.get(await self._address())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Final
 
@@ -31,8 +32,8 @@ class Backoff:
         """The next failure is a first one again."""
         self._failures = 0
 
-    def next_seconds(self) -> float:
-        """The pause to make now."""
-        pause_seconds = doubled(self._seconds_min, self._seconds_max, self._failures)
+    def next_seconds(self, longest_seconds: float = math.inf) -> float:
+        """The pause to make now; `longest_seconds`: a maximum for this one, beside that of all."""
+        pause_seconds = doubled(self._seconds_min, min(self._seconds_max, longest_seconds), self._failures)
         self._failures += 1
         return pause_seconds if self._rng is None else pause_seconds * self._rng.uniform(0.5, 1.0)

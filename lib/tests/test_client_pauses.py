@@ -1,0 +1,77 @@
+"""How long producers and consumers that lost their broker wait between two attempts, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from magnetar.client.client import PulsarClient
+from magnetar.client.connection import BrokerConnection
+from magnetar.client.errors import ConnectionFailed
+from magnetar.client.pauses import Pauses
+from magnetar.client.settings import ClientSettings
+from magnetar.client.topic_end import ClientParts, TopicEnd
+from magnetar.core.errors import MagnetarError
+from magnetar.core.topic_name import TopicName
+from magnetar.sim.virtual_time import LoopClock, VirtualTimeLoop
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+SETTLED_SECONDS = 30.0
+"""Until then pauses grow."""
+OUTAGE_SECONDS = 50.0
+
+new_event_loop = VirtualTimeLoop
+
+
+class Attempts(TopicEnd):
+    """Comes to a broker that is away for a while; notes when it tries."""
+
+    def __init__(self, parts: ClientParts) -> None:
+        super().__init__(parts, TOPIC)
+        self.at_seconds: list[float] = []
+        self._open_seconds_max = None
+
+    async def _attach_once(self) -> None:
+        now_seconds = asyncio.get_running_loop().time()
+        self.at_seconds.append(now_seconds)
+        if now_seconds < OUTAGE_SECONDS:
+            raise ConnectionFailed("nobody is there")
+        self._attached.set()
+
+    async def _attach(self, connection: BrokerConnection) -> None:
+        raise NotImplementedError
+
+    def _has_attached(self, connection: BrokerConnection) -> None:
+        raise NotImplementedError
+
+    def _has_ended(self, error: MagnetarError) -> None:
+        """Nobody waits."""
+
+    async def _take_leave(self, connection: BrokerConnection) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("count", "back_seconds_max", "attempts_per_second_max"),
+    [(1, 1.0, 2.0), (300, 1.0, 600.0), (3_000, 3.0, 1_600.0)],
+)
+async def test_who_waits_is_soon_back_and_thousands_do_not_storm(
+    count: int, back_seconds_max: float, attempts_per_second_max: float
+) -> None:
+    client = PulsarClient(lambda: "pulsar://nobody", LoopClock(), rng=Random(7))
+    ends: list[Attempts] = []
+
+    def make(parts: ClientParts) -> Attempts:
+        ends.append(Attempts(parts))
+        return ends[-1]
+
+    await asyncio.gather(*(client.attach(make) for _ in range(count)))
+    assert max(end.at_seconds[-1] for end in ends) <= OUTAGE_SECONDS + back_seconds_max
+    late = [seconds for end in ends for seconds in end.at_seconds if SETTLED_SECONDS <= seconds < OUTAGE_SECONDS]
+    assert len(late) / (OUTAGE_SECONDS - SETTLED_SECONDS) <= attempts_per_second_max
+
+
+def test_the_longest_pause_is_that_of_the_settings() -> None:
+    settings = ClientSettings(backoff_seconds_min=0.005, backoff_seconds_max=0.05)
+    assert Pauses(settings, Random(1)).longest_seconds() == 0.05
