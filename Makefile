@@ -158,7 +158,7 @@ faults: ## Parts of a cluster killed, paused, cut off; up to an hour; COUNT=1 (a
 	$(RUN) python -m e2e.cluster.storm --fault stops --count $(call part,10,5) $(RIDE)
 	$(RUN) python -m e2e.cluster.storm --fault mixed --count $(call part,15,5) $(RIDE)
 
-floods: ## Thousands of clients that do not read, or send halves, beside a stock one: memory, pace; 2 minutes
+floods: ## Thousands of clients that do not read, or send halves, beside a stock one: memory, pace; 3 minutes
 	$(RUN) python -m e2e.floods.run $(ARGS)
 
 admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's; some minutes
