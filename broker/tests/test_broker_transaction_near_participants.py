@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -35,7 +36,7 @@ class Ending:
         self.ends: list[tuple[object, bool, int]] = []
         self.ready = asyncio.Event()
         self.ready.set()
-        self.error: MagnetarError | None = None
+        self.error: BaseException | None = None
         self.ended = 0
 
     async def end(self, transaction: object, *, commit: bool, low_water_mark: int) -> None:
@@ -47,6 +48,10 @@ class Ending:
 
     def of(self, _: object) -> Ending:
         return self
+
+    async def check_owner(self) -> None:
+        if isinstance(self.error, ManagedLedgerFenced):
+            raise self.error
 
 
 class Topic:
@@ -126,7 +131,25 @@ async def test_a_subscription_that_is_gone_need_not_hear(world: World, caplog: p
     await world.near.end_on_subscription(ENDED, TOPIC, "gone")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no subscription 'gone' any more" in caplog.text
-    assert world.ways()[1][0].ends == []
+    pending, _ = world.ways()[1]
+    assert pending.ends == []
+    pending.error = ManagedLedgerFenced("another broker")
+    with pytest.raises(PulsarError) as refusal:  # It may be there at the next owner.
+        await world.near.end_on_subscription(ENDED, TOPIC, "gone")
+    assert refusal.value.code is ServerError.SERVICE_NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"), [(RuntimeError("a mistake"), "RuntimeError('a mistake')"), (asyncio.CancelledError(), "ours")]
+)
+async def test_a_mistake_at_one_topic_is_a_refusal_of_this_one(world: World, mistake: BaseException, told: str) -> None:
+    """The coordinator tells the others, and tries this one again."""
+    for ending, tell in world.ways():
+        ending.error = mistake
+        with pytest.raises(PulsarError) as refusal:
+            await tell()
+        assert refusal.value.code is ServerError.UNKNOWN_ERROR
+        assert told in refusal.value.message
 
 
 @pytest.mark.parametrize(
@@ -200,3 +223,61 @@ async def test_two_endings_and_two_loads_of_a_topic_are_told_apart(world: World)
     before.buffer.ready.set()
     await asyncio.gather(*telling)
     assert [one for one, _, _ in before.buffer.ends] == [(7, 0), (7, 1), (7, 2)]
+
+
+async def test_subscriptions_loads_and_ends_are_told_apart(world: World) -> None:
+    """Each of them hears, while the end of another one is under way."""
+    before, after = world.topic, Topic()
+    before.subscriptions["t"] = object()
+    for ending, _ in world.ways():
+        ending.ready.clear()
+    near = world.near
+    telling = [
+        asyncio.create_task(near.end_on_subscription(ENDED, TOPIC, "s")),
+        asyncio.create_task(near.end_on_subscription(ENDED, TOPIC, "t")),
+        asyncio.create_task(near.end_on_subscription(ABORTED, TOPIC, "s")),
+        asyncio.create_task(near.end_on_partition(ENDED, TOPIC)),
+        asyncio.create_task(near.end_on_partition(ABORTED, TOPIC)),
+    ]
+    await until(lambda: len(world.closes_after) == len(telling))
+    buffer, pending = (ending for ending, _ in world.ways())
+    assert [commit for _, commit, _ in buffer.ends] == [True, False]
+    assert [commit for _, commit, _ in pending.ends] == [True, True, False]
+    world.topic = after
+    await near.end_on_subscription(ENDED, TOPIC, "s")
+    await near.end_on_partition(ENDED, TOPIC)
+    assert [len(ending.ends) for ending, _ in world.ways()] == [1, 1]
+    for ending in (buffer, pending):
+        ending.ready.set()
+    await asyncio.gather(*telling)
+
+
+async def test_a_failure_that_nobody_waits_for_and_an_end_that_is_cancelled_are_no_errors_of_the_loop(
+    world: World,
+) -> None:
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    for ending, tell in world.ways():
+        ending.ready.clear()
+        with pytest.raises(TimedOut):
+            await tell()
+        ending.error = Unavailable("nobody hears this")
+        ending.ready.set()
+        await asyncio.sleep(1.0)
+        ending.ready.clear()
+        with pytest.raises(TimedOut):
+            await tell()
+        world.closes_after[-1].cancel()
+        await asyncio.sleep(1.0)
+        world.closes_after.clear()
+    gc.collect()
+    assert errors == []
+
+
+async def test_a_refusal_is_passed_on_as_it_is(world: World) -> None:
+    for ending, tell in world.ways():
+        ending.error = PulsarError(ServerError.SERVICE_NOT_READY, "is being unloaded")
+        with pytest.raises(PulsarError) as refusal:
+            await tell()
+        assert refusal.value.message == "is being unloaded"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from magnetar.broker.bundles.ownership import ownership_path
 from magnetar.broker.session import commands
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.transactions import TransactionSettings
@@ -19,10 +20,13 @@ from magnetar.broker.transactions.api import Asker, CoordinatorService, EndedTra
 from magnetar.broker.transactions.coordinator_participants import RemoteParticipants
 from magnetar.broker.transactions.names import TransactionId, coordinator_topic
 from magnetar.client.errors import TimedOut
+from magnetar.core.ids import EARLIEST
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 from magnetar.wire.pulsar.messages import frame_of
+
+from broker.tests.transaction_ack_stage import id_of
 
 ENABLED = BrokerSettings(cluster_name="memory", transactions=TransactionSettings(enabled=True))
 TOPIC = "persistent://public/default/topic-partition-3"
@@ -203,3 +207,44 @@ async def test_a_broker_spares_the_network_for_its_own_topics_alone(monkeypatch:
         await context.moves.unload(bundle, destination=cluster[1].running.context.ownership.own.broker_id)
         await commit()
         assert told == [TOPIC]
+
+
+@pytest.mark.parametrize("subscribed", [True, False])
+async def test_a_former_owner_of_the_topic_does_not_say_that_acknowledgements_are_committed(subscribed: bool) -> None:
+    """It knows nothing of the transaction, as they were made at the next owner."""
+    async with MemoryCluster(2, ENABLED) as cluster:
+        former, owner = cluster[0], cluster[1]
+        await cluster.take(former, str(coordinator_topic(0)))
+        bundle = await cluster.take(former, TOPIC)
+        coordinators: Any = former.running.context.coordinators
+        await coordinators.connect(0)
+        topic = await former.running.context.service.topic(TopicName.parse(TOPIC), create=True)
+        assert isinstance(topic, PersistentTopic)
+        if subscribed:
+            assert topic.pending_acks is not None
+            await topic.pending_acks.ready(await topic.create_subscription("s", EARLIEST))
+        transaction = await coordinators.new_transaction(0, 600_000, NOBODY)
+        former.store.disconnect()  # It does not hear that it has lost the bundle.
+        await owner.store.delete(ownership_path(bundle))
+        await cluster.take(owner, TOPIC)
+        client = await owner.connect()
+        await client.consumer(TOPIC, "s", 1, subType=1, initialPosition=pb.CommandSubscribe.Earliest)
+        await client.producer(TOPIC)
+        await client.publish(1)
+        (message,) = await client.messages(1, consumer_id=1)
+        position = id_of(message)
+        await coordinators.add_subscriptions(transaction, NOBODY, [(TOPIC, "s")])
+        await client.request(
+            pb.BaseCommand.ACK,
+            consumer_id=1,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[{"ledgerId": position[0], "entryId": position[1], "partition": -1}],
+            txnid_most_bits=transaction.coordinator,
+            txnid_least_bits=transaction.sequence,
+        )
+        ending = asyncio.create_task(coordinators.end(transaction, NOBODY, commit=True))
+        await asyncio.wait((ending,), timeout=1.0)
+        assert not (ending.done() and ending.exception() is None)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        former.store.begin_anew()

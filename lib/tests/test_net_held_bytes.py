@@ -9,6 +9,7 @@ import pytest
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.held_bytes import (
     BROUGHT_IN_TURN_BYTES_MAX,
+    BURST_SHARE,
     CUT_IN_TURN_MAX,
     CUT_PACE_SECONDS,
     LOOK_SECONDS,
@@ -347,3 +348,110 @@ async def test_what_is_brought_in_one_turn_is_bounded_and_all_have_their_turn() 
         await asyncio.sleep(0)
     assert not any(each.paused for each in connections)
     assert not cut(connections)
+
+
+async def test_who_moved_long_ago_and_no_more_is_cut_first(held: HeldBytes) -> None:
+    """What counts is what it moved between the last two looks."""
+    once = FakeConnection(held, "once")
+    once.moved_bytes += 100 * MOVING_BYTES
+    others = [FakeConnection(held, str(index)) for index in range(8)]
+    await looks()
+    others += [FakeConnection(held, f"later {index}") for index in range(4)]
+    for each in others:
+        each.moved_bytes += MOVING_BYTES
+    await looks()
+    assert once.aborted
+    assert held.cuts == 6
+
+
+class EndingConnection(FakeConnection):
+    """Asked what it holds, it sends that, and ends of it."""
+
+    ends = False
+
+    @property
+    def held_bytes(self) -> int:
+        if self.ends:
+            self._held.forget(self)
+            return 0
+        return SIZE
+
+    @held_bytes.setter
+    def held_bytes(self, _: int) -> None:
+        pass
+
+
+async def test_who_ends_when_it_is_asked_what_it_holds_is_forgotten_once(held: HeldBytes) -> None:
+    ending, other = EndingConnection(held, "ending"), FakeConnection(held, "other")
+    ending.ends = True
+    await looks()
+    assert (held.held_bytes, held.holders) == (SIZE, 1)
+    assert not other.aborted
+
+
+async def test_what_those_held_that_end_before_they_are_cut_counts_no_more(held: HeldBytes) -> None:
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    going = [each for each in connections if PAUSED_FOR_ALL in each.paused and not each.aborted]
+    for each in going:
+        held.note(each, 20 * SIZE)
+        held.forget(each)
+    assert not FakeConnection(held, "later").paused
+
+
+async def test_who_brought_much_in_a_turn_goes_on_though_no_look_has_decided_who_is_cut() -> None:
+    held = HeldBytes(asyncio.get_running_loop(), 16 * MIB)
+    connections = [FakeConnection(held, str(index), 3 * MIB) for index in range(7)]
+    assert URGENT_SHARE * 16 * MIB < held.held_bytes < BURST_SHARE * 16 * MIB
+    assert any(each.paused for each in connections)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(each.paused for each in connections)
+
+
+async def test_below_half_of_the_bound_nobody_has_to_hold_less(held: HeldBytes) -> None:
+    connections = [FakeConnection(held, str(index)) for index in range(4)]
+    await looks(2)
+    assert not any(each.narrowed for each in connections)
+
+
+async def test_a_burst_most_of_which_is_sent_in_its_turn_cuts_nobody_of_whom_nothing_is_known(held: HeldBytes) -> None:
+    """What is left is above the bound, and no burst any more: there is time for a look."""
+    connections = [FakeConnection(held, str(index)) for index in range(40)]
+    for each in connections[12:]:
+        each.held_bytes = 0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert held.held_bytes == 12 * SIZE
+    assert held.cuts == 0
+    await looks()
+    assert held.cuts == 5
+
+
+async def test_a_second_cut_begins_no_second_line_of_those_that_are_cut(held: HeldBytes) -> None:
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    connections += [FakeConnection(held, f"later {index}") for index in range(5)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert held.cuts == 10
+    await asyncio.sleep(1.5 * CUT_PACE_SECONDS)
+    for _ in range(2):
+        before = len(cut(connections))
+        await asyncio.sleep(CUT_PACE_SECONDS)
+        assert len(cut(connections)) - before == 1
+
+
+async def test_those_that_wait_to_be_cut_have_nobody_else_cut(held: HeldBytes) -> None:
+    """What they hold is given back soon."""
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    for each in connections:
+        if PAUSED_FOR_ALL in each.paused and not each.aborted:
+            held.note(each, 4 * SIZE)
+    stays = next(each for each in connections if not each.paused)
+    stays.held_bytes = 2 * SIZE
+    held.note(stays, stays.held_bytes)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert held.cuts == 5

@@ -1,14 +1,12 @@
-"""While much is held, peers that have not moved much yet bring and are answered more at a pace."""
+"""While much is held, peers that have not moved much yet bring more at a pace."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from itertools import pairwise
 
 import pytest
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.connection import Connection
 from magnetar.net.held_bytes import (
     CUT_PACE_SECONDS,
     LOOK_SECONDS,
@@ -19,105 +17,22 @@ from magnetar.net.held_bytes import (
     UNANSWERED_BYTES,
     HeldBytes,
 )
-from magnetar.net.requests import SENT_IN_TURN_BYTES, ConnectionRequests, Place, ServerRequests
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
+from lib.tests.held_bytes_world import (
+    BYTES_MAX,
+    READ_BYTES,
+    Peer,
+    connected,
+    press,
+)
+
 new_event_loop = VirtualTimeLoop
-
-BYTES_MAX = 64 * MIB
-READ_BYTES = 256 * KIB
-
-
-class TakingTransport(asyncio.Transport):
-    """The peer takes everything at once."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-
-class Deaf:
-    """A handler to which nothing matters."""
-
-    def connection_made(self) -> None:
-        pass
-
-    def data_received(self, data: bytes) -> None:
-        pass
-
-    def writable_changed(self, writable: bool) -> None:
-        pass
-
-    def connection_lost(self, error: Exception | None) -> None:
-        pass
-
-
-class Peer:
-    """Brings a piece whenever it is read."""
-
-    def __init__(self, held: HeldBytes, name: str, moved_bytes: int = 0) -> None:
-        self._held = held
-        self.peer_address = name
-        self.held_bytes = 0
-        self.incoming_bytes = 0
-        self.moved_bytes = moved_bytes
-        self._reasons: set[str] = set()
-        self.aborted = False
-        self.pieces = 0
-        self.piece_bytes = READ_BYTES
-        """What it brings whenever it is read again."""
-
-    @property
-    def paused(self) -> bool:
-        return bool(self._reasons)
-
-    def bring(self, size_bytes: int = READ_BYTES) -> None:
-        self.pieces += 1
-        self.held_bytes += size_bytes
-        self.incoming_bytes = self.held_bytes
-        self._held.note(self, self.held_bytes)
-
-    def narrow(self) -> bool:
-        return True
-
-    def pause_reading(self, reason: str) -> None:
-        self._reasons.add(reason)
-
-    def resume_reading(self, reason: str) -> None:
-        self._reasons.remove(reason)
-        if not self.paused:
-            self.moved_bytes += self.piece_bytes
-            self.bring(self.piece_bytes)
-
-    def abort(self) -> None:
-        self.aborted = True
-        self._held.forget(self)
 
 
 @pytest.fixture
 async def held() -> HeldBytes:
     return HeldBytes(asyncio.get_running_loop(), BYTES_MAX)
-
-
-def press(held: HeldBytes) -> Peer:
-    """Somebody holds half of all, and a little more."""
-    peer = Peer(held, "much", UNANSWERED_BYTES + 1)
-    peer.bring(BYTES_MAX // 2 + 1)
-    return peer
 
 
 async def test_while_little_is_held_newcomers_are_read_as_others_are(held: HeldBytes) -> None:
@@ -327,12 +242,6 @@ async def test_a_newcomer_that_leaves_is_not_read_again(held: HeldBytes) -> None
     assert newcomer.pieces == 1
 
 
-def connected(held: HeldBytes, transport: asyncio.Transport | None = None) -> Connection:
-    connection = Connection(asyncio.get_running_loop(), lambda _: Deaf(), held=held)
-    connection.connection_made(transport or TakingTransport())
-    return connection
-
-
 async def test_who_waits_in_line_is_one_that_is_throttled(held: HeldBytes) -> None:
     """The line may be longer than the keep-alive waits for an answer, which is not read before."""
     press(held)
@@ -345,108 +254,93 @@ async def test_who_waits_in_line_is_one_that_is_throttled(held: HeldBytes) -> No
     assert not connection.reading_paused
 
 
-async def test_large_answers_to_newcomers_are_made_at_a_pace(held: HeldBytes) -> None:
-    in_all = ServerRequests()
-    answered = []
-
-    async def answer(place: Place) -> None:
-        await place.take()
-        answered.append(asyncio.get_running_loop().time())
-
-    async def ask() -> None:
-        await ConnectionRequests(connected(held), in_all).answer_large(answer)
-
-    await ask()
-    assert len(answered) == 1, "little is held"
+async def test_a_new_consumer_that_holds_what_it_is_sent_is_read(held: HeldBytes) -> None:
+    """As test_a_new_consumer_that_is_sent_much_is_read, which leaves the consumer's held_bytes 0."""
     press(held)
     await asyncio.sleep(0)
-    await asyncio.gather(*(ask() for _ in range(10)))
-    paces = [later - earlier for earlier, later in pairwise(answered[1:])]
-    assert min(paces) >= 0.99 * NEWCOMER_PACE_SECONDS
+    consumer = Peer(held, "consumer")
+    consumer.held_bytes = READ_BYTES
+    held.note(consumer, READ_BYTES)
+    assert not consumer.paused
 
 
-async def test_who_has_taken_much_is_answered_at_once(held: HeldBytes) -> None:
+async def test_who_waits_in_line_is_paused_once(held: HeldBytes) -> None:
+    """Each time is counted as one that is throttled."""
     press(held)
     await asyncio.sleep(0)
     connection = connected(held)
-    connection.write(bytes(UNANSWERED_BYTES + 1))
+    connection.hold_incoming(READ_BYTES)
+    Peer(held, "known", UNANSWERED_BYTES + 1).bring(5 * MIB)
+    assert connection.pauses == 1
+
+
+async def test_in_a_burst_the_line_is_cut_before_those_of_whom_nothing_is_known(held: HeldBytes) -> None:
+    much = press(held)
     await asyncio.sleep(0)
-    assert not connection.paces_answer(lambda: None)
-    assert connected(held).paces_answer(lambda: None)
-
-
-async def test_a_newcomer_that_leaves_is_answered_no_more(held: HeldBytes) -> None:
-    press(held)
-    await asyncio.sleep(0)
-    connection = connected(held)
-    requests = ConnectionRequests(connection, ServerRequests())
-    begun = []
-
-    async def answer(place: Place) -> None:
-        begun.append(place)
-
-    answering = asyncio.ensure_future(requests.answer_large(answer))
-    await asyncio.sleep(0)
-    connection.connection_lost(None)
-    requests.close()
-    await asyncio.wait_for(answering, timeout=1.0)
-    assert not begun
-
-
-class HoldingTransport(TakingTransport):
-    """The peer takes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unsent_bytes = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.unsent_bytes += len(data)
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent_bytes
-
-
-async def test_small_answers_to_a_newcomer_take_one_turn(held: HeldBytes) -> None:
-    """A client asks for the schema of each of a thousand topics, one after the other."""
-    press(held)
-    await asyncio.sleep(0)
-    connection = connected(held)
-    requests = ConnectionRequests(connection, ServerRequests())
-    answered = []
-
-    async def answer(place: Place) -> None:
-        await place.take()
-        connection.write(bytes(SENT_IN_TURN_BYTES // 100))
-        answered.append(asyncio.get_running_loop().time())
+    line = [Peer(held, str(index)) for index in range(140)]
+    for each in line:
+        each.bring()
+    known = Peer(held, "known", UNANSWERED_BYTES + 1)
+    known.bring(BYTES_MAX // 2)
+    for _ in range(3):
         await asyncio.sleep(0)
-
-    for _ in range(300):
-        await requests.answer_large(answer)
-    turns = sum(later - earlier > NEWCOMER_PACE_SECONDS / 2 for earlier, later in pairwise(answered))
-    assert turns == 2, "one in a hundred"
+    await asyncio.sleep(held.cuts * CUT_PACE_SECONDS)
+    assert all(each.aborted for each in line)
+    assert [much.aborted, known.aborted] == [True, False]
 
 
-async def test_who_falls_behind_while_it_waits_in_line_is_answered_when_it_has_caught_up(held: HeldBytes) -> None:
+async def test_the_pace_is_slower_at_once_when_somebody_is_cut(held: HeldBytes) -> None:
+    """And not one look later."""
+    much = press(held)
+    other = Peer(held, "other", UNANSWERED_BYTES + 1)
+    much.piece_bytes = other.piece_bytes = 0
+    other.bring(BYTES_MAX // 2 + 1)
+    while not held.cuts:
+        await asyncio.sleep(CUT_PACE_SECONDS)
+    assert [much.aborted, other.aborted].count(True) == 1
+    seconds = 0.9 * LOOK_SECONDS
+    assert await let_in(held, seconds) == pytest.approx(seconds / (2 * NEWCOMER_PACE_SECONDS), rel=0.15)
+
+
+async def test_who_has_just_had_its_turn_is_not_cut_for_having_waited(held: HeldBytes) -> None:
     press(held)
     await asyncio.sleep(0)
-    transport = HoldingTransport()
-    connection = connected(held, transport)
-    requests = ConnectionRequests(connection, ServerRequests())
-    answered = []
+    for index in range(80):
+        before = Peer(held, f"/10.0.0.9:{index}")
+        before.piece_bytes = 0
+        before.bring(66 * KIB)
+        await asyncio.sleep(0)
+    honest = Peer(held, "/10.0.0.9:80")
+    honest.piece_bytes = 0
+    honest.bring()
+    while honest.paused:  # Over a look.
+        await asyncio.sleep(NEWCOMER_PACE_SECONDS)
+    for _ in range(8):
+        honest.moved_bytes += READ_BYTES
+        honest.bring()
+        await asyncio.sleep(0.002)
+    flood = []
+    while not held.cuts:
+        flood.append(Peer(held, f"/10.6.6.6:{len(flood)}"))
+        flood[-1].piece_bytes = 0
+        flood[-1].bring()
+        if not len(flood) % 16:
+            await asyncio.sleep(0)
+    await asyncio.sleep(held.cuts * CUT_PACE_SECONDS)
+    assert any(each.aborted for each in flood)
+    assert not honest.aborted
 
-    async def answer(place: Place) -> None:
-        answered.append(place)
 
-    answering = asyncio.ensure_future(requests.answer_large(answer))
+async def test_all_addresses_of_an_ipv6_network_are_one_line(held: HeldBytes) -> None:
+    """One machine may have them all."""
+    press(held)
     await asyncio.sleep(0)
-    connection.write(bytes(MIB))  # To a consumer.
-    await asyncio.sleep(0)
-    connection.pause_writing()
+    for index in range(60):
+        Peer(held, f"/2001:db8::1:{index:x}:7000").bring(READ_BYTES // 8)
+        if not index % 10:
+            await asyncio.sleep(0)
+    newcomer = Peer(held, "/2001:db8:0:1::1:7000")
+    newcomer.bring()
+    assert newcomer.paused
     await asyncio.sleep(3 * NEWCOMER_PACE_SECONDS)
-    assert not answered
-    transport.unsent_bytes = 0
-    connection.resume_writing()
-    requests.caught_up()
-    await asyncio.wait_for(answering, timeout=1.0)
-    assert len(answered) == 1
+    assert not newcomer.paused

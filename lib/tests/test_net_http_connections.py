@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import resource
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -219,6 +221,37 @@ async def test_when_all_places_are_taken_who_waits_the_longest_goes() -> None:
             assert (await first.reader.read(15)).startswith(b"HTTP/1.1 200")
         for client in (first, third):
             client.writer.close()
+
+
+async def test_of_many_that_come_at_once_no_more_stay_than_may(caplog: pytest.LogCaptureFixture) -> None:
+    refused = RefusedConnections((LimitKind.HTTP,))
+    limits = HttpLimits(connections_max=10, connections_setting="maxHttpServerConnections")
+    async with serving(limits, refused=refused) as (port, connections):
+        first = [await Client.open(port) for _ in range(10)]
+        # All of these are accepted in one turn of the loop.
+        raw = [socket.create_connection(("127.0.0.1", port)) for _ in range(25)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while refused.counts[LimitKind.HTTP] < 25:
+                await asyncio.sleep(0.001)
+        for client in first:
+            await client.until_cut()
+        assert connections.open_count == 10
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as sockets:
+            for one in raw:
+                sockets.callback(one.close)
+                one.setblocking(False)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for one in raw[:15]:
+                    with contextlib.suppress(ConnectionError):
+                        assert await loop.sock_recv(one, 1) == b""
+            for one in raw[15:]:  # Those that came last stay.
+                with pytest.raises(BlockingIOError):
+                    one.recv(1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+    assert "10 connections of HTTP may be open, a higher maxHttpServerConnections allows more" in caplog.text
 
 
 async def test_when_all_places_are_taken_by_requests_a_connection_is_refused(caplog: pytest.LogCaptureFixture) -> None:

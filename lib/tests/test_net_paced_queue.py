@@ -104,3 +104,24 @@ async def test_who_waits_again_meanwhile_has_its_turn_later() -> None:
         await asyncio.sleep(0)
         assert len(gone) == turn
     queue.forget("again")
+
+
+async def test_a_key_that_waits_stays_in_its_group() -> None:
+    queue = PacedQueue(asyncio.get_running_loop(), lambda: 1.0)
+    gone: list[str] = []
+    queue.wait("a", "one", partial(gone.append, "first"))
+    queue.wait("a", "other", partial(gone.append, "second"))
+    await asyncio.sleep(5.0)
+    assert gone == ["second"]
+    assert len(queue) == 0
+
+
+async def test_one_that_has_others_leave_in_its_turn_does_not_fail() -> None:
+    loop = asyncio.get_running_loop()
+    queue = PacedQueue(loop, lambda: 0.0)
+    failed: list[object] = []
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    queue.wait("a", GROUP, lambda: queue.forget("b"))
+    queue.wait("b", GROUP, lambda: None)
+    await asyncio.sleep(1.0)
+    assert (len(queue), failed) == (0, [])

@@ -309,12 +309,17 @@ class Connection(asyncio.Protocol):
         waiting_bytes = 0 if transport is None else transport.get_write_buffer_size()
         return self._handed_bytes - waiting_bytes + self._incoming_moved_bytes
 
+    @property
+    def noted_bytes(self) -> int:
+        """What the handler may hold without saying so."""
+        return NOTED_BYTES if self._held is None else self._held.noted_bytes
+
     def hold_incoming(self, size_bytes: int) -> None:
         """The handler: of what came in, so much has to wait, such as the beginning of a large frame. Needs not be said
-        of less than `NOTED_BYTES`, unless it was more before."""
+        of less than `noted_bytes`, unless it was more before."""
         self._incoming_moved_bytes += abs(size_bytes - self._incoming_bytes)
         self._incoming_bytes = size_bytes
-        if self._held is not None and size_bytes > NOTED_BYTES and self._state is not _CLOSED:
+        if self._held is not None and size_bytes > self._held.noted_bytes and self._state is not _CLOSED:
             self._held.note(self, self.held_bytes)
 
     def narrow(self) -> bool:
@@ -371,7 +376,7 @@ class Connection(asyncio.Protocol):
             self._caught_up()
         size_bytes = self._send(parts, transport)
         self._handed_bytes += size_bytes
-        if unsent_bytes + size_bytes > NOTED_BYTES:
+        if unsent_bytes + size_bytes > self._held.noted_bytes:
             self._held.note(self, unsent_bytes + size_bytes + self._incoming_bytes)
 
     def _send(self, parts: list[bytes], transport: asyncio.Transport) -> int:
@@ -390,6 +395,7 @@ class Connection(asyncio.Protocol):
 
     def _over(self) -> None:
         """No further bytes, either way. What refers to each other here would else wait for the collector of cycles."""
+        stood = self._state is not ConnectionState.UNWANTED
         self._become(_CLOSED)
         self._outbox.clear()
         if self._close_timer is not None:
@@ -397,6 +403,8 @@ class Connection(asyncio.Protocol):
             self._close_timer = None
         if self._held is not None:
             self._held.forget(self)
+            if stood:
+                self._held.closed()
         self._transport = self._bare = None
         self._handler = None
         if self._on_lost is not None:
@@ -412,6 +420,8 @@ class Connection(asyncio.Protocol):
             transport.abort()  # It was closed before it stood; no handler hears of it.
             return
         self._become(ConnectionState.OPEN)
+        if self._held is not None:
+            self._held.opened()
         transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):

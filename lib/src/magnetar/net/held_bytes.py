@@ -21,14 +21,17 @@ from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.paced_queue import PacedQueue
-from magnetar.net.refused_connections import host_of
+from magnetar.net.refused_connections import network_of
 from magnetar.net.throttled_report import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
 
 NOTED_BYTES: Final = 64 * KIB
-"""A connection that holds less is not counted: five thousand of these are no more than the bound, and most hold
-nothing."""
+"""A connection that holds less is not counted while there are few: two thousand of these are half of the bound, and
+most hold nothing."""
+
+NOTED_BYTES_MIN: Final = 4 * KIB
+"""However many connections there are: fifty thousand that hold less are no more than the bound."""
 
 HELD_BYTES_MAX: Final = 256 * MIB
 """Bytes that one server holds for peers: an eighth of the memory that its pods have by default, and fifty of the
@@ -183,6 +186,10 @@ class HeldBytes:
         """They are read no more, and are cut in their turn; with what each held."""
         self._condemned_bytes = 0
         self._cutting = False
+        self._connections = 0
+        self.noted_bytes = min(NOTED_BYTES, bytes_max)
+        """A connection that holds no more is not counted: the less, the more connections there are. So what they hold
+        uncounted grows far slower than their number."""
         self._told = ThrottledReport(self._tell_cut, loop.call_later)
         self._last_cut = ""
         self.held_bytes = 0
@@ -197,8 +204,21 @@ class HeldBytes:
 
     @property
     def holders(self) -> int:
-        """How many connections hold more than `NOTED_BYTES`."""
+        """How many connections are counted."""
         return len(self._noted)
+
+    def opened(self) -> None:
+        """A connection stands."""
+        self._count_connections(1)
+
+    def closed(self) -> None:
+        """A connection that stood is over."""
+        self._count_connections(-1)
+
+    def _count_connections(self, more: int) -> None:
+        self._connections += more
+        share_bytes = self._bytes_max // (2 * max(1, self._connections))
+        self.noted_bytes = min(NOTED_BYTES, max(NOTED_BYTES_MIN, share_bytes))
 
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
@@ -233,20 +253,24 @@ class HeldBytes:
         It is not called when the connection ends before."""
         if not self.pressed or holder.moved_bytes > UNANSWERED_BYTES:
             return False
-        self._answers.wait(holder, host_of(holder.peer_address), go_on)
+        self._answers.wait(holder, network_of(holder.peer_address), go_on)
         return True
 
     def _brings_at_a_pace(self, holder: BufferingConnection) -> bool:
         # A new consumer that is sent much brings nothing but permits and acknowledgements.
         return (
             self.pressed
-            and holder.incoming_bytes > NOTED_BYTES
+            and holder.incoming_bytes > self.noted_bytes
             and holder.moved_bytes <= NEWCOMER_BYTES
             and holder not in self._let_in
         )
 
     def _have_turn(self, holder: BufferingConnection) -> None:
         self._let_in.add(holder)
+        noted = self._noted.get(holder)
+        if noted is not None:
+            # That it did not move while it was not read says nothing against it.
+            noted.looks, noted.moved_before_bytes = 0, holder.moved_bytes
         holder.resume_reading(PAUSED_IN_LINE)
 
     def _pace_seconds(self) -> float:
@@ -274,7 +298,7 @@ class HeldBytes:
             return
         if self._brings_at_a_pace(holder):
             holder.pause_reading(PAUSED_IN_LINE)
-            self._newcomers.wait(holder, host_of(holder.peer_address), partial(self._have_turn, holder))
+            self._newcomers.wait(holder, network_of(holder.peer_address), partial(self._have_turn, holder))
         else:
             holder.pause_reading(PAUSED_FOR_ALL)
             self._paused[holder] = None
@@ -316,12 +340,15 @@ class HeldBytes:
         if self._hurried or (self._condemned and self._urgent):
             self._letting_go_on = False  # Once it is decided who is cut, this begins anew.
             return
-        for holder in list(islice(self._paused, READ_AGAIN_IN_TURN_MAX)):
-            del self._paused[holder]
-            holder.resume_reading(PAUSED_FOR_ALL)
-        self._letting_go_on = bool(self._paused)
-        if self._paused:
-            self._loop.call_soon(self._let_some_go_on)
+        try:
+            for holder in list(islice(self._paused, READ_AGAIN_IN_TURN_MAX)):
+                del self._paused[holder]
+                holder.resume_reading(PAUSED_FOR_ALL)
+        finally:
+            # Also when one of them fails: the others would wait for ever.
+            self._letting_go_on = bool(self._paused)
+            if self._paused:
+                self._loop.call_soon(self._let_some_go_on)
 
     def _look(self) -> None:
         self._look_at_some(deque(self._noted))
@@ -359,7 +386,7 @@ class HeldBytes:
             return  # Asked what it holds, it sent some, and has ended of that.
         self.held_bytes += size_bytes - noted.size_bytes
         noted.size_bytes = size_bytes
-        if size_bytes <= NOTED_BYTES:
+        if size_bytes <= self.noted_bytes:
             del self._noted[holder]
             self.held_bytes -= size_bytes
         elif self.pressed:
@@ -396,9 +423,14 @@ class HeldBytes:
                 self._abort_some()
 
     def _abort_some(self) -> None:
-        for holder in list(islice(self._condemned, CUT_IN_TURN_MAX if self._urgent else 1)):
-            self._condemned_bytes -= self._condemned.pop(holder)
-            holder.abort()
+        try:
+            for holder in list(islice(self._condemned, CUT_IN_TURN_MAX if self._urgent else 1)):
+                self._condemned_bytes -= self._condemned.pop(holder)
+                holder.abort()
+        finally:
+            self._go_on_cutting()
+
+    def _go_on_cutting(self) -> None:
         self._cutting = bool(self._condemned)
         urgent = self._urgent
         if self._cutting and urgent:

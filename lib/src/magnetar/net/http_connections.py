@@ -96,6 +96,9 @@ class HttpConnections:
         self._refused = refused if refused is not None else RefusedConnections((LimitKind.HTTP,))
         self._loop = asyncio.get_running_loop()
         self._connections: dict[asyncio.Transport, _Watched] = {}
+        self._waiting: dict[_Watched, float] = {}
+        """Who goes when there is no place, the last one first, and since when each waits. Sorted anew when all of them
+        have gone: to look through two thousand for each newcomer takes a second where a thousand come together."""
         self._acceptors: list[Acceptor] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._limit = limit_of(limits)
@@ -236,9 +239,11 @@ class HttpConnections:
         """Bytes that the body of one request may have in memory."""
         return self._limits.body_bytes_max
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def leave(self, transport: asyncio.Transport | None) -> None:
         """Note that a connection is gone."""
-        self._connections.pop(transport, None)
+        watched = None if transport is None else self._connections.pop(transport, None)
+        if watched is not None:
+            self._waiting.pop(watched, None)
 
     def new_pace(self) -> Pace:
         """For a connection that begins now."""
@@ -262,13 +267,25 @@ class HttpConnections:
                 return
 
     def _make_room(self) -> bool:
-        waiting = [watched for watched in self._connections.values() if not watched.pace.serving]
-        if not waiting:
+        longest = self._next_to_go() or self._next_to_go()
+        if longest is None:
             return False
-        oldest = min(waiting, key=lambda watched: watched.pace.waiting_since_seconds)
-        logger.info("%s makes room for another HTTP connection", oldest.peer)
-        oldest.cut()
+        self._refused.refused(longest.peer, self._limit)
+        # Now, not when it is lost: others that come in this turn of the loop would have the same one go.
+        self.leave(longest.transport)
+        longest.cut()
         return True
+
+    def _next_to_go(self) -> _Watched | None:
+        """Who has waited for the longest; None when nobody of those that were sorted waits any more, which sorts anew."""
+        while self._waiting:
+            watched, since_seconds = self._waiting.popitem()
+            if not watched.pace.serving and watched.pace.waiting_since_seconds == since_seconds:
+                return watched
+        waiting = [watched for watched in self._connections.values() if not watched.pace.serving]
+        waiting.sort(key=lambda watched: watched.pace.waiting_since_seconds, reverse=True)
+        self._waiting = {watched: watched.pace.waiting_since_seconds for watched in waiting}
+        return None
 
     def _sweep(self) -> None:
         self._sweeping = None
@@ -348,14 +365,18 @@ class _Watched(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._inner is None:
             return
-        if self._transport is not None:
-            self._owner.leave(self._transport)
+        self._owner.leave(self._transport)
         self._owner.caught_up(self)
         self.let_go()
         self._request = None
         self._inner.connection_lost(error)
 
     # --- for the owner
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """None before it stands."""
+        return self._transport
 
     @property
     def unsent_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,22 @@ def limit_of_all(connections_max: int, setting: str, files_max: int) -> Connecti
 def host_of(peer_address: str) -> str:
     """The host in `/host:port`."""
     return peer_address.rpartition(":")[0]
+
+
+IPV6_NETWORK_BYTES: Final = 8
+"""Of an address: a /64, the least that one machine is given."""
+
+
+def network_of(peer_address: str) -> str:
+    """The host in `/host:port`, or the /64 network of an IPv6 address, all of which one machine may have."""
+    host = host_of(peer_address)
+    try:
+        address = ipaddress.IPv6Address(host.removeprefix("/"))
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return f"/{address.ipv4_mapped}"
+    return address.packed[:IPV6_NETWORK_BYTES].hex()
 
 
 class RefusedConnections:

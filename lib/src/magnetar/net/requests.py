@@ -221,6 +221,7 @@ class ConnectionRequests:
         "_caught_up",
         "_connection",
         "_count",
+        "_had_turn",
         "_in_all",
         "_large",
         "_turn_from_bytes",
@@ -237,6 +238,8 @@ class ConnectionRequests:
         """Those that wait for it: the bytes that each brought, and what runs it. No tasks: a client that reads nothing
         has a hundred of them, and a thousand such clients would have a hundred thousand tasks."""
         self._caught_up: asyncio.Future[None] | None = None
+        self._had_turn = False
+        """Whether the newcomer that waits in line may go on."""
         self._turn_from_bytes: int | None = None
         """What the client had been sent when it had its turn among newcomers, if it has."""
         self.ended = False
@@ -297,8 +300,8 @@ class ConnectionRequests:
 
     async def _answer_in_turn(self, work: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
         await self._have_it_catch_up()
-        if not self.gone and not self._in_turn and self._connection.paces_answer(self.caught_up):
-            await self._wait()
+        if not self.gone and not self._in_turn and self._connection.paces_answer(self._have_turn):
+            await self._wait_in_line()
             self._turn_from_bytes = self._connection.handed_bytes
             await self._have_it_catch_up()  # Its consumers may have been sent much meanwhile.
         if self.gone:
@@ -323,6 +326,11 @@ class ConnectionRequests:
         from_bytes = self._turn_from_bytes
         return from_bytes is not None and self._connection.handed_bytes - from_bytes <= SENT_IN_TURN_BYTES
 
+    async def _wait_in_line(self) -> None:
+        self._had_turn = False
+        while not (self._had_turn or self.gone):
+            await self._wait()  # It may catch up meanwhile, which is no turn.
+
     async def _wait(self) -> None:
         """Until `caught_up` is called."""
         self._caught_up = asyncio.get_running_loop().create_future()
@@ -333,6 +341,10 @@ class ConnectionRequests:
         """Whether nobody takes answers any more."""
         # One that is closing takes what was sent before, or nothing: narrow, it would be sent all that it asked for.
         return self.ended or self._connection.closing
+
+    def _have_turn(self) -> None:
+        self._had_turn = True
+        self.caught_up()
 
     def caught_up(self) -> None:
         """The client has taken what was unsent, or it is its turn."""

@@ -17,7 +17,6 @@ from magnetar.core.errors import PeerError, Unavailable
 from magnetar.core.limits import CLIENT_VERSION_CHARACTERS_MAX, CONNECT_FRAME_BYTES_MAX
 from magnetar.core.transitions import Transitions
 from magnetar.net.connection import Connection
-from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
 from magnetar.proxy.client_access import ClientAccess
 from magnetar.proxy.handshake import PROTOCOL_VERSION, ConnectedBroker, Greeting
@@ -222,8 +221,8 @@ class ProxySession:
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self._requests.held_bytes
         held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
-        if held_bytes > NOTED_BYTES or self._holds_much:
-            self._holds_much = held_bytes > NOTED_BYTES
+        if held_bytes > self.connection.noted_bytes or self._holds_much:
+            self._holds_much = held_bytes > self.connection.noted_bytes
             self.connection.hold_incoming(held_bytes)
 
     def _serve(self, command: BaseCommand, size_bytes: int) -> None:

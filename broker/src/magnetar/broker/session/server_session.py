@@ -45,7 +45,6 @@ from magnetar.core.limits import (
 )
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.net.connection import Connection
-from magnetar.net.held_bytes import NOTED_BYTES
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME, command_type
@@ -133,7 +132,7 @@ class ServerSession:
             self._serve(data)
         except PeerError as error:
             self._give_up(error)
-        if self._splitter.pending_bytes > NOTED_BYTES or self._holds_much:
+        if self._splitter.pending_bytes > self.connection.noted_bytes or self._holds_much:
             self._tell_what_is_held()
 
     def writable_changed(self, writable: bool) -> None:
@@ -260,7 +259,7 @@ class ServerSession:
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
         held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
-        self._holds_much = held_bytes > NOTED_BYTES
+        self._holds_much = held_bytes > self.connection.noted_bytes
         self.connection.hold_incoming(held_bytes)
 
     def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:

@@ -141,13 +141,17 @@ class NearParticipants:
         await asyncio.wait((telling,), timeout=self._seconds_max)
         if not telling.done():
             raise TimedOut(f"{topic} is not told within {self._seconds_max} s")
-        try:
-            telling.result()
-        except PulsarError:
-            raise
-        except MagnetarError as error:
-            # As the network would tell it: the code decides when to try again.
+        # All as the network would tell it: the code decides when to try again, and no topic keeps others from hearing.
+        if telling.cancelled():
+            raise PulsarError(ServerError.UNKNOWN_ERROR, f"{topic} is not told: a mistake of ours, which the log tells")
+        error = telling.exception()
+        if isinstance(error, PulsarError):
+            raise error
+        if isinstance(error, MagnetarError):
             raise PulsarError(server_error_of(error), str(error)) from error
+        if error is not None:
+            logger.error("%s is not told how a transaction ends", topic, exc_info=error)
+            raise PulsarError(ServerError.UNKNOWN_ERROR, f"{topic} is not told: {error!r}") from error
 
     def _told(self, key: object, telling: asyncio.Task[None]) -> None:
         del self._telling[key]

@@ -80,6 +80,7 @@ class PendingAckHandle:
     acknowledged on a non-durable subscription goes with it."""
 
     __slots__ = (
+        "_check_owner",
         "_contains",
         "_doubts",
         "_endings",
@@ -104,6 +105,7 @@ class PendingAckHandle:
         contains: Callable[[Position], bool],
         new_log: Callable[[], PendingAckLog] | None,
         open_log: Callable[[PendingAckLog], Awaitable[bool]],
+        check_owner: Callable[[], Awaitable[None]],
         standings: TransactionStandings | None,
     ) -> None:
         self.held = HeldAcknowledgements()
@@ -117,6 +119,7 @@ class PendingAckHandle:
         self._doubts = PendingDoubts(self.held, standings, runtime.spawn)
         self._new_log = new_log
         self._open_log = open_log
+        self._check_owner = check_owner
         self._starting: asyncio.Future[None] | None = None
         self._endings: dict[TransactionBits, asyncio.Future[None]] = {}
         self._key_hashes: dict[Position, int] = {}
@@ -312,7 +315,10 @@ class PendingAckHandle:
         ending = self._endings.get(transaction)
         if ending is None and self.held.knows(transaction):
             ending = self._end_in_background(transaction, commit=commit)
-        if ending is not None:
+        if ending is None:
+            # Nothing is written, which would tell: another broker may have the topic, and hold for the transaction.
+            await self._check_owner()
+        else:
             await asyncio.shield(ending)
 
     def _end_in_background(self, transaction: TransactionBits, *, commit: bool) -> asyncio.Future[None]:

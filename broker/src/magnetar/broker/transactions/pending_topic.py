@@ -58,6 +58,7 @@ class TopicPendingAcks:
                 self._ledger.ledgers.contains,
                 new_log,
                 self._open,
+                self._ledger.check_owner,
                 self._standings,
             )
         return handle
@@ -67,6 +68,10 @@ class TopicPendingAcks:
 
     async def _open(self, log: PendingAckLog) -> bool:
         return await log.open(self._ledger.settings, create=False)
+
+    async def check_owner(self) -> None:
+        """`ManagedLedgerFenced` when another broker has the topic."""
+        await self._ledger.check_owner()
 
     async def ready(self, subscription: Subscription) -> None:
         """Returns once consumers may be sent what transactions leave of the subscription."""
@@ -148,6 +153,7 @@ async def end_on_subscription(
         return
     subscription = topic.subscriptions.get(name)
     if subscription is None:
+        await topic.pending_acks.check_owner()
         logger.warning("%s has no subscription %r any more", topic.name, name)
         return
     await topic.pending_acks.of(subscription).end(transaction, commit=commit, low_water_mark=low_water_mark)

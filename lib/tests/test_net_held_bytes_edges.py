@@ -1,0 +1,73 @@
+"""What thousands hold a little of, and connections that cannot be cut or read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.core.limits import KIB, MIB
+from magnetar.net.held_bytes import CUT_PACE_SECONDS, HELD_BYTES_MAX, NOTED_BYTES, NOTED_BYTES_MIN, HeldBytes
+from magnetar.sim.virtual_time import VirtualTimeLoop
+
+from lib.tests.held_bytes_world import connected
+from lib.tests.test_net_held_bytes import BYTES_MAX, FakeConnection, a_cut_begins, cut
+
+new_event_loop = VirtualTimeLoop
+
+
+async def test_the_more_connections_there_are_the_less_is_held_uncounted() -> None:
+    held = HeldBytes(asyncio.get_running_loop())
+    for _ in range(1_000):
+        held.opened()
+    assert held.noted_bytes == NOTED_BYTES
+    for _ in range(7_000):
+        held.opened()
+    assert held.noted_bytes == HELD_BYTES_MAX // 2 // 8_000
+    for _ in range(92_000):
+        held.opened()
+    assert held.noted_bytes == NOTED_BYTES_MIN
+    for _ in range(99_000):
+        held.closed()
+    assert held.noted_bytes == NOTED_BYTES
+
+
+async def test_thousands_of_small_half_frames_are_counted() -> None:
+    held = HeldBytes(asyncio.get_running_loop(), MIB)
+    connections = [connected(held) for _ in range(100)]
+    for each in connections:
+        each.hold_incoming(8 * KIB)
+    assert (held.holders, held.held_bytes) == (100, 100 * 8 * KIB)
+    for each in connections:
+        each.connection_lost(None)
+    assert (held.holders, held.held_bytes, held.noted_bytes) == (0, 0, NOTED_BYTES)
+
+
+class FailingConnection(FakeConnection):
+    """Cannot be cut, nor read again."""
+
+    def abort(self) -> None:
+        raise OSError("no")
+
+    def resume_reading(self, reason: str) -> None:
+        raise OSError("no")
+
+
+async def test_one_that_cannot_be_cut_keeps_no_other_from_it() -> None:
+    held = HeldBytes(asyncio.get_running_loop(), BYTES_MAX)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    failing = [FailingConnection(held, f"failing {index}") for index in range(2)]
+    connections = [FakeConnection(held, str(index)) for index in range(12)]
+    await a_cut_begins(held)
+    await asyncio.sleep(14 * CUT_PACE_SECONDS)
+    assert len(failing) + len(cut(connections)) >= held.cuts > 2
+
+
+async def test_one_that_cannot_be_read_again_keeps_no_other_from_it() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    held = HeldBytes(asyncio.get_running_loop(), 16 * MIB)
+    failing = FailingConnection(held, "failing", 3 * MIB)
+    connections = [FakeConnection(held, str(index), 3 * MIB) for index in range(6)]
+    assert failing.paused
+    assert any(each.paused for each in connections)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(each.paused for each in connections)
