@@ -51,11 +51,11 @@ define COMPILED
   || echo "Not compiled: running as plain Python, which is slower." >&2
 endef
 
-run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --fresh" for options, COMPILE=no for plain Python
+run: .venv/ready ## Run a standalone cluster; ARGS="--port 0 --http-port 0 --fresh"; COMPILE=no compiles nothing
 	$(COMPILED)
 	@exec .venv/bin/magnetar standalone $(ARGS)
 
-cluster: setup ## ZooKeeper, 4 bookies, 3 brokers and a proxy, here, until Ctrl-C; ARGS="--help" for options, COMPILE=no
+cluster: setup ## ZooKeeper, 4 bookies, 3 brokers and a proxy, here, until Ctrl-C; COMPILE=no ARGS=--help for options
 	$(COMPILED)
 	@exec .venv/bin/python -m e2e.cluster $(ARGS)
 
@@ -158,7 +158,7 @@ faults: ## Parts of a cluster killed, paused, cut off; up to an hour; COUNT=1 (a
 	$(RUN) python -m e2e.cluster.storm --fault stops --count $(call part,10,5) $(RIDE)
 	$(RUN) python -m e2e.cluster.storm --fault mixed --count $(call part,15,5) $(RIDE)
 
-floods: ## Thousands of clients that do not read, or send halves, beside a stock one: memory, pace; 3 minutes
+floods: ## Clients that do not read, or send halves, beside a stock one: memory, pace; 3 minutes; ARGS=--quick
 	$(RUN) python -m e2e.floods.run $(ARGS)
 
 admin-cli: ## pulsar-admin and pulsarctl print against our cluster what they print against Apache's; some minutes

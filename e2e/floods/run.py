@@ -70,8 +70,8 @@ class Outcome:
     """Of one attempt."""
 
     alone_p99_ms: float
-    before_p99_ms: float
-    """While another server is flooded; in the short form, while none is."""
+    before_p99_ms: float | None
+    """While another server is flooded; None: there is no other one."""
     arrival_p99_ms: float
     flooded_p99_ms: float
     rss_peak_bytes: int
@@ -80,12 +80,15 @@ class Outcome:
     @property
     def paced(self) -> bool:
         """Whether the stock client did not suffer much."""
-        patience_ms = max(self.floor_ms, LATENCY_TIMES_MAX * self.before_p99_ms)
+        before_ms = self.alone_p99_ms if self.before_p99_ms is None else self.before_p99_ms
+        patience_ms = max(self.floor_ms, LATENCY_TIMES_MAX * before_ms)
         return self.arrival_p99_ms <= ARRIVAL_MS_MAX and self.flooded_p99_ms <= patience_ms
 
     def __str__(self) -> str:
+        before = self.before_p99_ms
         return (
-            f"p99 alone {self.alone_p99_ms:.1f} ms, while another server is flooded {self.before_p99_ms:.1f} ms, "
+            f"p99 alone {self.alone_p99_ms:.1f} ms, "
+            f"{'' if before is None else f'while another server is flooded {before:.1f} ms, '}"
             f"as they come {self.arrival_p99_ms:.1f} ms, flooded {self.flooded_p99_ms:.1f} ms, "
             f"memory at most {self.rss_peak_bytes >> 20} MiB"
         )
@@ -132,7 +135,8 @@ def flooded_p99_ms(target: StandaloneProcess, numbers: Numbers, client: StockCli
 def flood(server: StandaloneProcess, other: StandaloneProcess | None, numbers: Numbers) -> Outcome:
     """A stock client alone, then beside a flood of the other server, if there is one, and of its own."""
     with StockClient(server.service_url, TOPIC) as client:
-        before = alone = p99(client.latencies_ms(numbers.seconds))
+        alone = p99(client.latencies_ms(numbers.seconds))
+        before: float | None = None
         if other is not None:
             _, before = flooded_p99_ms(other, numbers, client)
             time.sleep(CLEARED_SECONDS)
