@@ -277,7 +277,7 @@ class HttpConnections:
         return True
 
     def _next_to_go(self) -> _Watched | None:
-        """Who has waited for the longest; None when nobody of those that were sorted waits any more, which sorts anew."""
+        """Who has waited for the longest; None when none of those that were sorted waits any more: sorts anew."""
         while self._waiting:
             watched, since_seconds = self._waiting.popitem()
             if not watched.pace.serving and watched.pace.waiting_since_seconds == since_seconds:
