@@ -319,7 +319,7 @@ async def test_who_has_just_had_its_turn_is_not_cut_for_having_waited(held: Held
         honest.moved_bytes += READ_BYTES
         honest.bring()
         await asyncio.sleep(0.002)
-    flood = []
+    flood: list[Peer] = []
     while not held.cuts:
         flood.append(Peer(held, f"/10.6.6.6:{len(flood)}"))
         flood[-1].piece_bytes = 0
