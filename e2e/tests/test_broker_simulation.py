@@ -57,7 +57,7 @@ TRIED_HERE: Final = {
     "positions-are-not-replayed": 94,
     "positions-without-their-ledgers": 12,
     "receipts-are-for-all-of-a-sequence-id": 42,
-    "released-before-it-is-stored": 29,
+    "released-before-it-is-stored": 11,
     "replicated-is-sent-on": 12,
     "sent-is-confirmed": 12,
     "the-named-ledger-is-deleted": 36,
