@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,3 +246,20 @@ async def test_lookups_have_their_share_of_a_turn_while_others_wait(
     assert unserved == 2 * served  # An index of bounds, two for each frame.
     for _ in range(20):
         await client.expect(Command.LOOKUP_RESPONSE)
+
+
+async def test_of_thousands_of_clients_that_go_together_some_are_let_go_of_in_each_turn(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one turn of the loop they took 130 ms."""
+    limits = memory_broker.service.limits
+    clients = [await memory_broker.connect() for _ in range(5)]
+    monkeypatch.setattr(limits.requests, "_now_seconds", (0.0002 * tick for tick in itertools.count()).__next__)
+    for connection in list(memory_broker.running._ports.connections):
+        connection.abort()
+    left = {limits.connections.total}
+    while limits.connections.total:
+        await asyncio.sleep(0)
+        left.add(limits.connections.total)
+    assert len(left) > 3
+    assert len(clients) == 5

@@ -107,6 +107,13 @@ class ServerRequests:
             self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._serve)
 
+    def now_or_in_turn(self, work: Callable[[], None]) -> None:
+        """Call this now, or `in_turn` once this turn of the loop has had its share."""
+        if self.spent():
+            self.in_turn(work)
+        else:
+            work()
+
     def _serve(self) -> None:
         ends_seconds = self._now_seconds() + TURN_SECONDS_MAX
         try:

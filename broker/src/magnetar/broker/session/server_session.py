@@ -62,8 +62,7 @@ PROTOCOL_VERSION: Final = 21
 """The newest version of the binary protocol that is served: that of Pulsar 4.x."""
 
 CONTROL_COMMANDS_MAX: Final = 60_000
-"""Control commands of one connection under way, those that wait for exclusive access with them: others wait in the
-connection before they are as many (`ConnectionRequests`)."""
+"""Control commands of one connection under way: others wait before they are as many (`ConnectionRequests`)."""
 
 CLOSE_COMMANDS_VERSION: Final = 5
 """From this protocol version on, clients understand that a broker closes one producer or consumer."""
@@ -142,13 +141,16 @@ class ServerSession:
             self.consumers.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let go of everything this connection held."""
+        """Let go of everything this connection held: now, or when it is its turn, where thousands end together."""
         self._become(SessionState.CLOSED)
+        if error is not None:
+            logger.info("connection of %s broke: %s", self.peer_address, error)
+        self._in_all.now_or_in_turn(self._let_go)
+
+    def _let_go(self) -> None:
         if self._counted:
             self._counted = False
             self.context.service.limits.connections.closed(self.peer_address)
-        if error is not None:
-            logger.info("connection of %s broke: %s", self.peer_address, error)
         self._liveness.stop()
         if self.access is not None:
             self.access.close()
