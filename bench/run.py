@@ -248,7 +248,7 @@ def write(rounds: list[Results], plan: Plan, console: Console) -> None:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "generators": [generator.name for generator in plan.generators],
         "window_s": plan.window_s,
-        "rounds": plan.rounds,
+        "rounds": len(rounds),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "results": results,
@@ -303,11 +303,14 @@ def parse() -> Plan:
 
 
 def main() -> None:
-    """Runs all rounds and writes their medians."""
+    """Runs all rounds, and writes the medians after each."""
     plan = parse()
     console = Console(width=180)
     processes.leave_nothing_behind()
-    write([one_round(plan, index, console) for index in range(plan.rounds)], plan, console)
+    rounds: list[Results] = []
+    for index in range(plan.rounds):
+        rounds.append(one_round(plan, index, console))
+        write(rounds, plan, console)  # Each time: a round takes half an hour, and the next one may be broken off.
 
 
 if __name__ == "__main__":
