@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.core.limits import KIB, MIB
-from magnetar.net.held_bytes import CUT_PACE_SECONDS, HELD_BYTES_MAX, NOTED_BYTES, NOTED_BYTES_MIN, HeldBytes
+from magnetar.net.held_bytes import (
+    CUT_PACE_SECONDS,
+    HELD_BYTES_MAX,
+    LOOK_SECONDS,
+    NOTED_BYTES,
+    NOTED_BYTES_MIN,
+    UNANSWERED_BYTES,
+    HeldBytes,
+)
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
-from lib.tests.held_bytes_world import connected
+from lib.tests.held_bytes_world import Peer, connected
 from lib.tests.test_net_held_bytes import BYTES_MAX, FakeConnection, a_cut_begins, cut
 
 new_event_loop = VirtualTimeLoop
@@ -16,18 +24,34 @@ new_event_loop = VirtualTimeLoop
 
 async def test_the_more_connections_there_are_the_less_is_held_uncounted() -> None:
     held = HeldBytes(asyncio.get_running_loop())
-    for _ in range(1_000):
-        held.opened()
+    peers = [Peer(held, str(index)) for index in range(100_000)]
+    for each in peers[:1_000]:
+        held.opened(each)
     assert held.noted_bytes == NOTED_BYTES
-    for _ in range(7_000):
-        held.opened()
+    for each in peers[1_000:8_000]:
+        held.opened(each)
     assert held.noted_bytes == HELD_BYTES_MAX // 2 // 8_000
-    for _ in range(92_000):
-        held.opened()
+    for each in peers[8_000:]:
+        held.opened(each)
     assert held.noted_bytes == NOTED_BYTES_MIN
-    for _ in range(99_000):
-        held.closed()
+    for each in peers[1_000:]:
+        held.closed(each)
     assert held.noted_bytes == NOTED_BYTES
+
+
+async def test_those_that_held_a_little_before_there_were_many_are_counted_then() -> None:
+    held = HeldBytes(asyncio.get_running_loop(), 16 * MIB)
+    first = [Peer(held, str(index), UNANSWERED_BYTES + 1) for index in range(100)]
+    for each in first:
+        held.opened(each)
+        each.held_bytes = NOTED_BYTES
+    many = [Peer(held, f"later {index}") for index in range(500)]
+    for each in many:
+        held.opened(each)
+    many[0].bring(NOTED_BYTES)
+    assert held.holders == 1
+    await asyncio.sleep(1.5 * LOOK_SECONDS)
+    assert (held.holders, held.held_bytes) == (101, 101 * NOTED_BYTES)
 
 
 async def test_thousands_of_small_half_frames_are_counted() -> None:

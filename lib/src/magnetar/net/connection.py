@@ -404,7 +404,7 @@ class Connection(asyncio.Protocol):
         if self._held is not None:
             self._held.forget(self)
             if stood:
-                self._held.closed()
+                self._held.closed(self)
         self._transport = self._bare = None
         self._handler = None
         if self._on_lost is not None:
@@ -421,7 +421,7 @@ class Connection(asyncio.Protocol):
             return
         self._become(ConnectionState.OPEN)
         if self._held is not None:
-            self._held.opened()
+            self._held.opened(self)
         transport.set_write_buffer_limits(OUTBOX_HIGH_WATER_BYTES, OUTBOX_LOW_WATER_BYTES)
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):

@@ -186,10 +186,12 @@ class HeldBytes:
         """They are read no more, and are cut in their turn; with what each held."""
         self._condemned_bytes = 0
         self._cutting = False
-        self._connections = 0
-        self.noted_bytes = min(NOTED_BYTES, bytes_max)
-        """A connection that holds no more is not counted: the less, the more connections there are. So what they hold
-        uncounted grows far slower than their number."""
+        self._open: set[BufferingConnection] = set()
+        self.noted_bytes = NOTED_BYTES
+        """A connection that holds no more is not counted: the less, the more connections there are, so that all of them
+        together hold little more than half of the bound uncounted."""
+        self._noted_from_bytes = NOTED_BYTES
+        """What was not counted at the last look at all connections: some may hold as much."""
         self._told = ThrottledReport(self._tell_cut, loop.call_later)
         self._last_cut = ""
         self.held_bytes = 0
@@ -207,18 +209,20 @@ class HeldBytes:
         """How many connections are counted."""
         return len(self._noted)
 
-    def opened(self) -> None:
+    def opened(self, connection: BufferingConnection) -> None:
         """A connection stands."""
-        self._count_connections(1)
+        self._open.add(connection)
+        self._share_out()
 
-    def closed(self) -> None:
+    def closed(self, connection: BufferingConnection) -> None:
         """A connection that stood is over."""
-        self._count_connections(-1)
+        self._open.discard(connection)
+        self._share_out()
 
-    def _count_connections(self, more: int) -> None:
-        self._connections += more
-        share_bytes = self._bytes_max // (2 * max(1, self._connections))
+    def _share_out(self) -> None:
+        share_bytes = self._bytes_max // (2 * max(1, len(self._open)))
         self.noted_bytes = min(NOTED_BYTES, max(NOTED_BYTES_MIN, share_bytes))
+        self._noted_from_bytes = max(self._noted_from_bytes, self.noted_bytes)
 
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
@@ -351,7 +355,12 @@ class HeldBytes:
                 self._loop.call_soon(self._let_some_go_on)
 
     def _look(self) -> None:
-        self._look_at_some(deque(self._noted))
+        if self.noted_bytes <= self._noted_from_bytes // 2:
+            # Seldom: each time that there are twice as many connections.
+            self._noted_from_bytes = self.noted_bytes
+            self._look_at_some(deque(self._open))
+        else:
+            self._look_at_some(deque(self._noted))
 
     def _look_at_some(self, holders: deque[BufferingConnection]) -> None:
         try:
@@ -360,6 +369,8 @@ class HeldBytes:
                 noted = self._noted.get(holder)
                 if noted is not None:
                     self._look_at(holder, noted)
+                elif holder in self._open and holder.held_bytes > self.noted_bytes:
+                    self.note(holder, holder.held_bytes)
             if not holders:
                 self._cut_if_too_much()
                 self._set_pace()
