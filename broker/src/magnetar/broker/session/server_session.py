@@ -145,6 +145,10 @@ class ServerSession:
         self._become(SessionState.CLOSED)
         if error is not None:
             logger.info("connection of %s broke: %s", self.peer_address, error)
+        self._splitter = command_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)  # At once: it may hold megabytes.
+        self._waiting.clear()
+        self._unserved.clear()
+        self.requests.close()
         self._in_all.now_or_in_turn(self._let_go)
 
     def _let_go(self) -> None:
@@ -159,12 +163,8 @@ class ServerSession:
         self.consumers.close_all()
         self.topic_lists.close_all()
         self.memory.close()
-        self.requests.close()
-        self._waiting.clear()
-        self._unserved.clear()
         # What refers to each other would else stay until the collector of cycles comes by.
-        del self._frames, self.producers, self.consumers, self.lookups, self.topic_lists
-        del self._liveness
+        del self._frames, self.producers, self.consumers, self.lookups, self.topic_lists, self._liveness
 
     # --- serving
 
