@@ -277,7 +277,7 @@ class HttpConnections:
         return True
 
     def _next_to_go(self) -> _Watched | None:
-        """Who has waited for the longest; None when none of those that were sorted waits any more: sorts anew."""
+        """The connection that has waited longest. None: the list was used up and is sorted anew, so ask again."""
         while self._waiting:
             watched, since_seconds = self._waiting.popitem()
             if not watched.pace.serving and watched.pace.waiting_since_seconds == since_seconds:
