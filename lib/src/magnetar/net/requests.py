@@ -100,8 +100,8 @@ class ServerRequests:
         self._share_ends_seconds = None
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Call this once, after those that wait already; a connection has one such call at a time, and one at its end. What it
-        raises goes to the loop, and holds up nobody."""
+        """Call this once, after those that wait already; a connection has one such call at a time, and one at
+        its end. What it raises goes to the loop, and holds up nobody."""
         self._left_over.append(work)
         if len(self._left_over) == 1:
             self._loop = asyncio.get_running_loop()
