@@ -110,7 +110,7 @@ def test_a_machine_drains_as_one(start_service: Start, metadata_url: str, tmp_pa
     assert port is not None
     start_service(*bookie_arguments(metadata_url, tmp_path / "other", "there")).wait_until_ready()
     drained = magnetar("bookie", "drain", f"127.0.0.1:{port[1]}", "--token", SECRET)
-    assert drained.returncode == 0, drained
+    assert drained.returncode == 0, f"{drained.stderr}\n{group.errors}"
     assert "here, here-2: DONE" in drained.stdout
     left = json.loads(magnetar("bookie", "list-bookies", "-m", metadata_url, "--no-usage", "--json").stdout)
     assert {row["bookie_id"]: row["mode"] for row in left}["there"] == "writable"

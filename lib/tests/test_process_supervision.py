@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from magnetar.core.errors import Misuse, SettingError
+from magnetar.net.free_ports import PORTS, free_port
 from magnetar.process.supervision import restarts
-from magnetar.process.supervision.any_ports import AnyPorts
 from magnetar.process.supervision.child import Child, ChildState, ProcessFailed, ProcessPlan, ProcessStart
 from magnetar.process.supervision.end_with_supervisor import SUPERVISOR_VARIABLE, end_with_supervisor
 from magnetar.process.supervision.joined_metrics import joined
@@ -43,9 +43,11 @@ def test_ports_of_processes_are_a_hundred_apart_and_none_is_none() -> None:
         own_port(60_000, 64, lambda: 7)
 
 
-def test_free_ports_are_not_given_twice() -> None:
-    ports = AnyPorts()
-    assert len({ports.take() for _ in range(50)}) == 50
+def test_free_ports_are_given_once_and_no_outgoing_connection_can_take_them() -> None:
+    found = {free_port() for _ in range(50)}
+    assert len(found) == 50
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(port in PORTS and port < first_outgoing for port in found)
 
 
 def test_metrics_of_all_stand_together_with_one_type_and_the_process_as_a_label() -> None:

@@ -14,9 +14,9 @@ from magnetar.broker.process import BrokerProcessSettings, broker_process_settin
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.names import ignored_names, known_names, missing_features
 from magnetar.core.settings_file import GivenSettings
+from magnetar.net.free_ports import free_port
 from magnetar.process.group_service import group_service
 from magnetar.process.service import Service
-from magnetar.process.supervision.any_ports import AnyPorts
 from magnetar.process.supervision.child import ProcessPlan, ProcessStart
 from magnetar.process.supervision.ports import own_control, own_port, reached
 from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
@@ -34,7 +34,7 @@ def broker_group(count: int, process: ProcessStart, metrics_port: int) -> Servic
         broker = broker_process_settings(given)
         if broker.broker.advertised_listeners:
             given.problem(NO_LISTENERS)
-        return group_plan(broker, count, process, metrics_port, AnyPorts().take)
+        return group_plan(broker, count, process, metrics_port, free_port)
 
     return group_service("broker", known_names, ignored_names, missing_features, plan)
 

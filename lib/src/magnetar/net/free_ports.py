@@ -1,4 +1,4 @@
-"""Ports for servers that tests start as processes of their own."""
+"""Ports for servers that are started as processes of their own and do not tell where they listen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _given: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at, and that this process was not given before. Raises OSError."""
+    """A port that nobody listens at, at any address, and that this process was not given before. Raises OSError."""
     for _ in range(ATTEMPTS_MAX):
         port = _random.choice(PORTS)
         if port not in _given and _is_free(port):
@@ -30,7 +30,7 @@ def free_port() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("", port))
         except OSError:
             return False
     return True

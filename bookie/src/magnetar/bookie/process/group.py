@@ -16,11 +16,11 @@ from magnetar.bookie.process.own_directories import own_directory, refuse_fewer
 from magnetar.bookie.setting_names import ignored_names, known_names, missing_features
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.settings_file import GivenSettings
+from magnetar.net.free_ports import free_port
 from magnetar.process.control_settings import ANY_HOST
 from magnetar.process.group_service import group_service
 from magnetar.process.service import Service
 from magnetar.process.serving import STOP_SECONDS_MAX
-from magnetar.process.supervision.any_ports import AnyPorts
 from magnetar.process.supervision.child import ProcessPlan, ProcessStart
 from magnetar.process.supervision.ports import own_control, own_port, reached
 from magnetar.process.supervision.supervisor import GroupPlan, Supervisor
@@ -36,7 +36,7 @@ def bookie_group(count: int, process: ProcessStart) -> Service[GroupPlan, Superv
     def plan(given: GivenSettings) -> GroupPlan:
         settings = bookie_process_settings(given)
         refuse_fewer(settings.node, count)
-        return bookie_group_plan(settings, count, process, AnyPorts().take)
+        return bookie_group_plan(settings, count, process, free_port)
 
     return group_service("bookie", known_names, ignored_names, missing_features, plan)
 
