@@ -9,7 +9,6 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -124,7 +123,7 @@ class AppendPipeline:
         self._context: PipelineContext = context
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._places: list[BookieAnswers] = [self._place(index, bookie) for index, bookie in enumerate(ensemble)]
-        self._pending: deque[PendingGroup] | None = None
+        self._pending: list[PendingGroup] | None = None
         self.pending_bytes: int = 0
         self._silent_since_seconds: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -186,7 +185,7 @@ class AppendPipeline:
         first = self._appender.last_add_pushed + 1
         now = self._context.clock.monotonic_seconds()
         if self._pending is None:
-            self._pending = deque()
+            self._pending = []
         self._pending.append(PendingGroup(first, entries, size_bytes, now))
         self.pending_bytes += size_bytes
         self._settled = False
@@ -275,10 +274,17 @@ class AppendPipeline:
         confirmed = self._appender.last_add_confirmed
         self._changes_in_a_row = 0
         pending = self._pending
-        while pending and pending[0].last_entry_id <= confirmed:
-            self.pending_bytes -= pending.popleft().size_bytes
-        if not pending:
-            self._pending = None
+        if pending is not None:
+            count = 0
+            for group in pending:
+                if group.last_entry_id > confirmed:
+                    break
+                self.pending_bytes -= group.size_bytes
+                count += 1
+            if count == len(pending):
+                self._pending = None
+            else:
+                del pending[:count]
         self._settle()
         if self._listener is not None:
             self._listener.confirmed(self._context.ledger_id, confirmed)
