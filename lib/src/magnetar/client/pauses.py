@@ -15,8 +15,8 @@ subscription may be consumed in two places, until who follows the topic is back 
 
 
 class Pauses:
-    """Of one client. The more producers and consumers wait, the longer their longest pause: a few are soon back after
-    their broker is, and thousands ask no more often than brokers can answer."""
+    """Of one client. The more producers and consumers wait, the longer their pauses: a few are soon back after their
+    broker is, and thousands ask no more often than brokers can answer."""
 
     def __init__(self, settings: ClientSettings, rng: Random) -> None:
         self._settings = settings
@@ -27,16 +27,20 @@ class Pauses:
         """For one producer or consumer."""
         return Backoff(self._settings.backoff_seconds_min, self._settings.backoff_seconds_max, self._rng)
 
-    def longest_seconds(self) -> float:
-        """With those that wait now."""
+    def line_seconds(self) -> float:
+        """How long all that wait now take for one attempt each, at the pace of the settings."""
         settings = self._settings
-        seconds = max(LONGEST_SECONDS_MIN, self._waiting / settings.attempts_per_second_max)
-        return min(seconds, settings.backoff_seconds_max)
+        return min(self._waiting / settings.attempts_per_second_max, settings.backoff_seconds_max)
+
+    def longest_seconds(self) -> float:
+        """The longest pause, with those that wait now."""
+        return min(max(LONGEST_SECONDS_MIN, self.line_seconds()), self._settings.backoff_seconds_max)
 
     async def wait(self, backoff: Backoff) -> None:
-        """One pause, before the next attempt."""
+        """One pause, before the next attempt. When thousands are lost together, each goes behind those before it."""
+        pause_seconds = max(backoff.next_seconds(self.longest_seconds()), self.line_seconds())
         self._waiting += 1
         try:
-            await asyncio.sleep(backoff.next_seconds(self.longest_seconds()))
+            await asyncio.sleep(pause_seconds)
         finally:
             self._waiting -= 1
