@@ -144,7 +144,12 @@ def test_refused_connections_are_counted(operations: FakeOperations) -> None:
     operations.counters.refused_connections.counts[LimitKind.FILES] = 3
     text = BookieMetrics(operations.all()).render()
     found = dict(re.findall(r'^magnetar_bookie_rejected_connections_total{reason="(.+)"} (\S+)$', text, re.MULTILINE))
-    assert {kind: float(count) for kind, count in found.items()} == {"files": 3, "http": 0, "handshakes": 0}
+    assert {kind: float(count) for kind, count in found.items()} == {
+        "files": 3,
+        "http": 0,
+        "handshakes": 0,
+        "memory": 0,
+    }
 
 
 def test_tls_handshakes_and_refused_clients_are_counted(operations: FakeOperations) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from magnetar.broker.admin.brokers.metrics import broker_metrics
@@ -22,6 +22,7 @@ from magnetar.broker.testing.sessions import (
 )
 from magnetar.core.limits import MIB
 from magnetar.core.topic_name import NamespaceName, TopicName
+from magnetar.net.held_bytes import HELD_BYTES_MAX
 from magnetar.wire.pulsar.errors import ServerError
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -347,3 +348,31 @@ async def test_the_brokers_limit_of_unacknowledged_messages() -> None:
 def _held(broker: MemoryBroker) -> list[Any]:
     consumer = broker.service.topics[TOPIC].subscriptions["s"].consumers[0]
     return [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in consumer.pending.messages]
+
+
+class DeafPeer:
+    """A connection that holds more than all may, and whose peer takes nothing."""
+
+    peer_address = "/192.0.2.1:1"
+    held_bytes = 2 * HELD_BYTES_MAX
+    incoming_bytes = moved_bytes = 0
+
+    def __init__(self) -> None:
+        self.cut = asyncio.Event()
+
+    def narrow(self) -> bool:
+        return False
+
+    def pause_reading(self, reason: str) -> None:
+        """Nothing is read of it."""
+
+    def abort(self) -> None:
+        self.cut.set()
+
+
+async def test_who_is_cut_for_what_is_held_for_it_shows_in_the_metrics(memory_broker: MemoryBroker) -> None:
+    peer = DeafPeer()
+    memory_broker.running._ports.held.note(cast(Any, peer), peer.held_bytes)
+    await peer.cut.wait()
+    metrics = b"".join(await broker_metrics(memory_broker.running.context)).decode()
+    assert 'pulsar_broker_rejected_connections_total{cluster="standalone",reason="memory"} 1' in metrics

@@ -22,6 +22,7 @@ from magnetar.net.held_bytes import (
     URGENT_SHARE,
     HeldBytes,
 )
+from magnetar.net.refused_connections import LimitKind, RefusedConnections
 from magnetar.sim.virtual_time import VirtualTimeLoop
 
 new_event_loop = VirtualTimeLoop
@@ -92,6 +93,7 @@ async def test_little_is_no_longer_counted(held: HeldBytes) -> None:
 
 
 async def test_those_that_move_least_are_cut(held: HeldBytes, caplog: pytest.LogCaptureFixture) -> None:
+    held.refused_connections = refused = RefusedConnections()
     connections = [FakeConnection(held, str(index)) for index in range(14)]
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
@@ -100,7 +102,8 @@ async def test_those_that_move_least_are_cut(held: HeldBytes, caplog: pytest.Log
             await asyncio.sleep(LOOK_SECONDS)
     assert cut(connections) == [str(index) for index in range(7)]
     assert held.held_bytes <= 0.75 * BYTES_MAX
-    assert held.cuts == 7
+    assert held.cuts == refused.counts[LimitKind.MEMORY] == 7
+    assert refused.total == 0, "they were not refused"
     assert len(caplog.records) == 1
 
 

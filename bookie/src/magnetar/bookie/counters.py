@@ -45,7 +45,9 @@ class BookieCounters:
         """How many of the adds under way wait because the disk is behind."""
         self.adds_rejected = 0
         self.reads_in_progress = 0
-        self.refused_connections = RefusedConnections((LimitKind.FILES, LimitKind.HTTP, LimitKind.HANDSHAKES))
+        self.refused_connections = RefusedConnections(
+            (LimitKind.FILES, LimitKind.HTTP, LimitKind.HANDSHAKES, LimitKind.MEMORY)
+        )
         self.tls_handshakes = 0
         """TLS handshakes of clients that came to stand."""
         self.tls_handshakes_failed = 0

@@ -41,7 +41,7 @@ class ServicePorts:
     async def serve(self, refused: RefusedConnections) -> None:
         """Accept connections from now on; those that there are no files for are counted in `refused`."""
         for listener in self._listeners:
-            listener.refused_connections = refused
+            listener.count_refused_in(refused)
             await listener.start_accepting()
 
     async def close(self) -> None:

@@ -53,8 +53,7 @@ class Listener:
         self._closed = False
         self._limit = ConnectionLimit(clients_max() + REFUSED_WITH_A_WORD, LimitKind.FILES, FILES_SETTING)
         self.refused_connections = RefusedConnections((LimitKind.FILES,), self._loop.call_later)
-        """Those that were cut, as there were too many for the files that the process may have. Whoever counts what
-        other limits refuse puts its own here."""
+        """Those that were cut, as there were too many for the files that the process may have, or held too much."""
         self._server: asyncio.Server | Acceptor
 
     async def open(self, host: str, port: int, tls: ServerTls | None, *, accepting: bool, shared: bool = False) -> None:
@@ -110,6 +109,10 @@ class Listener:
         for connection in list(self._connections):
             connection.close()
         await self._server.wait_closed()
+
+    def count_refused_in(self, refused: RefusedConnections) -> None:
+        """For whoever counts what other limits refuse: count there what this listener refuses and cuts, too."""
+        self.refused_connections = self.held.refused_connections = refused
 
     # --- magnetar.net.accepting.ConnectionBudget
 

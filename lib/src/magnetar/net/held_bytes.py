@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from magnetar.core.limits import KIB, MIB
 from magnetar.net.paced_queue import PacedQueue
-from magnetar.net.refused_connections import network_of
+from magnetar.net.refused_connections import RefusedConnections, network_of
 from magnetar.net.throttled_report import ThrottledReport, connections
 
 logger: Final = logging.getLogger(__name__)
@@ -198,6 +198,8 @@ class HeldBytes:
         """As far as it is known: exact at each look."""
         self.cuts = 0
         """How many connections were cut."""
+        self.refused_connections: RefusedConnections | None = None
+        """Where those are counted for metrics; None: nowhere."""
 
     @property
     def pressed(self) -> bool:
@@ -430,6 +432,8 @@ class HeldBytes:
         self.cuts += cut
         if cut:
             self._told.happened(cut)
+            if self.refused_connections is not None:
+                self.refused_connections.cut(cut)
             if not self._cutting:
                 self._abort_some()
 

@@ -1,4 +1,4 @@
-"""Connections that a limit refuses: counted by the limit's kind, and told in the log with what lets more in."""
+"""Connections that a limit refuses or ends: counted by the limit's kind, and told in the log with what lets more in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger: Final = logging.getLogger(__name__)
 FILES_SETTING: Final = "limit of open files (ulimit -Hn, LimitNOFILE=)"
 
 METRIC_TEXT: Final = (
-    "Connections refused by a limit: of all, of one address, of open files, of HTTP, of TLS handshakes."
+    "Connections refused by a limit: of all, of one address, of open files, of HTTP, of TLS handshakes; or cut: memory."
 )
 
 
@@ -30,6 +30,8 @@ class LimitKind(StrEnum):
     """TLS handshakes that are not finished, at one port."""
     HANDSHAKES_OF_ADDRESS = "handshakes_of_address"
     """Unfinished TLS handshakes of one address."""
+    MEMORY = "memory"
+    """What all connections of a server hold for their peers: those that move least are cut (`held_bytes.py`)."""
 
 
 _OF_HANDSHAKES: Final = {
@@ -102,10 +104,14 @@ class RefusedConnections:
         self._last = f", the last one of {peer}: {limit}" if peer else f": {limit}"
         self._seldom.happened()
 
+    def cut(self, count: int) -> None:
+        """So many that stood were cut for what they held; whoever cuts tells the log."""
+        self.counts[LimitKind.MEMORY] = self.counts.get(LimitKind.MEMORY, 0) + count
+
     @property
     def total(self) -> int:
-        """The number of refused connections of all kinds."""
-        return sum(self.counts.values())
+        """The number of refused connections of all kinds, without those that were cut for what they held."""
+        return sum(count for kind, count in self.counts.items() if kind is not LimitKind.MEMORY)
 
     def _tell(self, count: int) -> None:
         logger.warning("refused %s%s", connections(count), self._last)

@@ -91,7 +91,7 @@ class RunningProxy:
         held = HeldBytes(asyncio.get_running_loop())
         if settings.service_port is not None:
             listener = await listen(host, settings.service_port, make_handler, held=held)
-            listener.refused_connections = self.service.refused
+            listener.count_refused_in(self.service.refused)
             self._listeners.append(listener)
             settings = replace(settings, service_port=listener.port)
         if settings.service_port_tls is not None:
@@ -100,7 +100,7 @@ class RunningProxy:
             listener = await listen(
                 *(host, settings.service_port_tls, make_handler), tls=self._server_tls, held=held, left_of=left_of
             )
-            listener.refused_connections = self.service.refused
+            listener.count_refused_in(self.service.refused)
             self._listeners.append(listener)
             settings = replace(settings, service_port_tls=listener.port)
         self.settings = replace(

@@ -46,7 +46,7 @@ class BookieServer:
         """Listen. OSError when the address is taken."""
         tell_protection(self._protection)
         self._listener = await listen(host, port, self._make_session, outboxes=self.outboxes)
-        self._listener.refused_connections = self._bookie.counters.refused_connections
+        self._listener.count_refused_in(self._bookie.counters.refused_connections)
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
