@@ -12,12 +12,14 @@ from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.policies.send_turns import SEND_BYTES
 from magnetar.broker.session.acknowledge import ACK_BYTES_PER_TURN
 from magnetar.broker.session.command_limits import TURN_COMMANDS_CROWDED, TURN_COMMANDS_MAX
+from magnetar.broker.session.frames import TURN_FLOWS_MAX
 from magnetar.broker.states import ConsumerState, SessionState
 from magnetar.broker.testing.sessions import MemoryBroker, command_frame, message
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.net.testing import until
 from magnetar.wire.pulsar import requests
 from magnetar.wire.pulsar.enums import SubscriptionType
+from magnetar.wire.pulsar.frame import command_splitter
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
 from broker.tests.subscription_stage import StagedConnection
@@ -31,6 +33,13 @@ def the_topic(broker: MemoryBroker) -> PersistentTopic:
     found = broker.service.topics[TOPIC]
     assert isinstance(found, PersistentTopic)
     return found
+
+
+def unserved(session: Any) -> int:
+    """How many frames of what was read have to wait."""
+    splitter = session._splitter
+    _, bounds = command_splitter().feed(b"".join(splitter._parts)[splitter._start :])
+    return len(bounds) // 2
 
 
 def session_of(broker: MemoryBroker) -> Any:
@@ -206,8 +215,7 @@ async def test_lookups_of_one_read_are_answered_in_turns_and_in_order(memory_bro
     topics = [unknown if number % 50 == 7 else TOPIC for number in range(count)]
     frames = [requests.lookup(number, topic) for number, topic in enumerate(topics)]
     session.data_received(b"".join(frames))
-    _, _, unserved = session._unserved[0]
-    assert unserved == 2 * TURN_COMMANDS_MAX  # An index of bounds, two for each frame.
+    assert unserved(session) == count - TURN_COMMANDS_MAX
     found: dict[int, Any] = {}
     while len(found) < count:
         answer = await client.expect(Command.LOOKUP_RESPONSE)
@@ -216,6 +224,36 @@ async def test_lookups_of_one_read_are_answered_in_turns_and_in_order(memory_bro
     # Those that memory answers keep their order; who asks for an unknown namespace hears of it, some time.
     assert connects == sorted(connects)
     assert set(found) - set(connects) == {number for number in range(count) if topics[number] == unknown}
+
+
+async def test_thousands_of_flows_of_one_read_are_served_in_turns(memory_broker: MemoryBroker) -> None:
+    client = await memory_broker.connect()
+    await client.producer(TOPIC)
+    await client.consumer(TOPIC, subType=SHARED)
+    (consumer,) = the_topic(memory_broker).subscriptions["s"].consumers
+    session = session_of(memory_broker)
+    count = 3 * TURN_FLOWS_MAX
+    session.data_received(count * command_frame(Command.FLOW, consumer_id=1, messagePermits=1))
+    assert consumer.permits == TURN_FLOWS_MAX
+    assert unserved(session) == count - TURN_FLOWS_MAX
+    await until(lambda: consumer.permits == count)
+    assert not session._splitter.pending_bytes
+
+
+async def test_what_waits_of_a_read_of_small_commands_counts_in_full(memory_broker: MemoryBroker) -> None:
+    """A hundred kilobytes of PONGs were six times as much in memory, and a thousand such clients a gigabyte."""
+    await memory_broker.connect()
+    session = session_of(memory_broker)
+    pongs = 10_000 * command_frame(Command.PONG)
+    told: list[int] = []
+    session.connection = SimpleNamespace(
+        hold_incoming=told.append, pause_reading=lambda _: None, resume_reading=lambda _: None, noted_bytes=0
+    )
+    session.data_received(pongs)
+    assert set(told) == {session._splitter.pending_bytes} == {len(pongs)}
+    assert len(session._splitter._parts) == 1, "there is nothing beside the bytes"
+    await until(lambda: not session._splitter.has_more)
+    assert told[-1] == 0
 
 
 async def test_lookups_wait_behind_commands_that_wait(memory_broker: MemoryBroker) -> None:
@@ -242,8 +280,7 @@ async def test_lookups_have_their_share_of_a_turn_while_others_wait(
         in_all.spent()
         in_all._share_ends_seconds = 0.0
     session.data_received(b"".join(requests.lookup(number, TOPIC) for number in range(20)))
-    _, _, unserved = session._unserved[0]
-    assert unserved == 2 * served  # An index of bounds, two for each frame.
+    assert unserved(session) == 20 - served
     for _ in range(20):
         await client.expect(Command.LOOKUP_RESPONSE)
 

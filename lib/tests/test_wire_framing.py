@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from magnetar.core.limits import BOOKKEEPER_FRAME_BYTES_MAX
 from magnetar.wire.errors import FrameTooLarge
-from magnetar.wire.framing import MEMORY_BYTES, MEMORY_KEPT_BYTES_MAX, FrameBuffer, FrameSplitter, frame
+from magnetar.wire.framing import (
+    FRAMES_AT_ONCE,
+    LENGTH_BYTES,
+    MEMORY_BYTES,
+    MEMORY_KEPT_BYTES_MAX,
+    FrameBuffer,
+    FrameSplitter,
+    frame,
+)
+from magnetar.wire.pulsar.frame import client_splitter
 
 
 def frames_of(splitter: FrameSplitter, chunks: list[bytes]) -> list[bytes]:
@@ -41,6 +50,53 @@ def test_any_chunking_gives_the_same_frames(bodies: list[bytes], cuts: list[int]
     assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), chunks) == bodies
     assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), [stream]) == bodies
     assert frames_of(FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX), [bytes([byte]) for byte in stream]) == bodies
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=40), max_size=12),
+    cuts=st.lists(st.integers(0, 600), max_size=10),
+    served=st.lists(st.integers(0, 4), max_size=40),
+    frames_max=st.integers(1, 4),
+)
+def test_frames_that_are_told_a_few_at_a_time_or_put_back_are_the_same_in_the_same_order(
+    bodies: list[bytes], cuts: list[int], served: list[int], frames_max: int
+) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX, frames_max=frames_max)
+    takes = iter(served)
+    found: list[bytes] = []
+
+    def serve(chunk: bytes) -> None:
+        buffer, bounds = splitter.feed(chunk)
+        assert len(bounds) <= 2 * frames_max
+        count = min(next(takes, frames_max), len(bounds) // 2)
+        taken = bounds[: 2 * count]
+        found.extend(buffer[start:end] for start, end in zip(taken[::2], taken[1::2], strict=True))
+        if 2 * count < len(bounds):
+            splitter.put_back(buffer, bounds[2 * count] - LENGTH_BYTES)
+
+    for start, end in itertools.pairwise(edges):
+        if splitter.has_more:
+            splitter.keep(stream[start:end])
+        else:
+            serve(stream[start:end])
+        unserved = len(stream[:end]) - sum(map(len, found)) - LENGTH_BYTES * len(found)
+        assert splitter.pending_bytes <= 2 * unserved, "what was served is let go of"
+    while splitter.has_more:
+        serve(b"")
+    assert found == bodies
+    assert splitter.pending_bytes == 0
+
+
+def test_of_a_read_of_small_frames_few_bounds_are_in_memory() -> None:
+    """Bounds of 15 000 frames took six times the read's bytes."""
+    stream = frame(bytes(9)) * 20_000
+    splitter = client_splitter(100)
+    buffer, bounds = splitter.feed(stream)
+    assert len(bounds) == 2 * FRAMES_AT_ONCE
+    assert buffer is stream, "nor is what waits copied, while it is most of the read"
+    assert splitter.pending_bytes == len(stream)
 
 
 def test_a_whole_read_is_not_copied() -> None:

@@ -131,18 +131,18 @@ async def test_one_client_takes_a_turn_of_the_loop_like_all_others(
 ) -> None:
     """However many commands one read brings."""
     served: list[int] = []
-    serve_unserved = ProxySession._serve_unserved
+    serve_some = ProxySession._serve_some
 
-    def counted(session: ProxySession) -> None:
+    def counted(session: ProxySession, data: bytes = b"") -> None:
         served.append(0)
-        serve_unserved(session)
+        serve_some(session, data)
 
     def serve(session: ProxySession, command: pb.BaseCommand, size_bytes: int) -> None:
         served[-1] += 1
         original(session, command, size_bytes)
 
     original = ProxySession._serve
-    monkeypatch.setattr(ProxySession, "_serve_unserved", counted)
+    monkeypatch.setattr(ProxySession, "_serve_some", counted)
     monkeypatch.setattr(ProxySession, "_serve", serve)
     proxy = await start("pulsar://nowhere:1")
     ping = messages.encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))

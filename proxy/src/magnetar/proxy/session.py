@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -25,11 +24,12 @@ from magnetar.proxy.proven_targets import TargetUnknown
 from magnetar.proxy.service import ProxyService
 from magnetar.proxy.settings import SERVER_VERSION
 from magnetar.proxy.targets import TargetDenied
+from magnetar.wire.framing import LENGTH_BYTES
 from magnetar.wire.haproxy import ProxiedConnection, encode_v1, encode_v2
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PING_FRAME, PONG_FRAME
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.frame import command_splitter
+from magnetar.wire.pulsar.frame import client_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect, CommandConnected, FeatureFlags
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 
@@ -94,7 +94,7 @@ class ProxySession:
         self.client_address = f"/{proxied.source_host}:{proxied.source_port}" if proxied else connection.peer_address
         addresses = connection.socket_addresses
         self.client_host = proxied.source_host if proxied else addresses[0][0] if addresses else ""
-        self._splitter = command_splitter(CONNECT_FRAME_BYTES_MAX)
+        self._splitter = client_splitter(CONNECT_FRAME_BYTES_MAX)
         self._protocol_version = 0
         self._client_version = ""
         self._refusal: PulsarError | None = None
@@ -102,9 +102,6 @@ class ProxySession:
             connection, self.client_address, service.access, lambda work: service.spawn(self, work)
         )
         self._requests = ConnectionRequests(connection, service.requests)
-        self._unserved: deque[tuple[bytes, list[int], int]] = deque()
-        """What was read, the bounds of its frames, and the index of the first that waits: for another turn of the loop,
-        or as too many requests are under way. Nothing more is read meanwhile."""
         self._going_on = False
         self._holds_much = False
         self._moved_bytes: int | None = None
@@ -124,10 +121,10 @@ class ProxySession:
         """Commands, until the connection is handed over."""
         self._received = True
         try:
-            buffer, bounds = self._splitter.feed(data)
-            self._unserved.append((buffer, bounds, 0))
-            if len(self._unserved) == 1:
-                self._serve_unserved()
+            if self._splitter.has_more:
+                self._splitter.keep(data)
+            else:
+                self._serve_some(data)
         except PeerError as error:
             self._give_up(error)
         self._tell_what_is_held()
@@ -146,7 +143,7 @@ class ProxySession:
         self._become(ProxySessionState.CLOSED)
         self._access.close()
         self._requests.close()
-        self._unserved.clear()
+        self._splitter = client_splitter(CONNECT_FRAME_BYTES_MAX)
         self._service.left(self)
 
     # --- keep-alive
@@ -175,37 +172,37 @@ class ProxySession:
 
     # --- commands
 
-    def _serve_unserved(self) -> None:
-        """A turn's worth of what was read; the rest goes on when it can."""
-        left = TURN_COMMANDS_MAX
-        while self._unserved and left and not self._requests.full:
-            buffer, bounds, at = self._unserved.popleft()
-            while at < len(bounds) and left and not self._requests.full:
-                start, end = bounds[at], bounds[at + 1]
-                self._serve(messages.decode_command(buffer, start, end), end - start)
-                at += 2
-                left -= 1
-            if at < len(bounds):
-                self._unserved.appendleft((buffer, bounds, at))
+    def _serve_some(self, data: bytes = b"") -> None:
+        """A turn's worth of what was read; the rest goes on when it can: in another turn of the loop, or when fewer
+        requests are under way. Nothing more is read meanwhile."""
+        buffer, bounds = self._splitter.feed(data)
+        bounds_max = min(len(bounds), 2 * TURN_COMMANDS_MAX)
+        at = 0
+        while at < bounds_max and not self._requests.full:
+            start, end = bounds[at], bounds[at + 1]
+            self._serve(messages.decode_command(buffer, start, end), end - start)
+            at += 2
+        if at < len(bounds) and self.state is not ProxySessionState.CLOSED:
+            self._splitter.put_back(buffer, bounds[at] - LENGTH_BYTES)
         if self.state is ProxySessionState.CONNECTING and self._splitter.pending_bytes and not self._access.relaying:
             raise PeerError("more than CONNECT before CONNECTED")
         if self.state is ProxySessionState.CLOSED:
-            self._unserved.clear()
-        elif self._unserved:
+            self._splitter = client_splitter(CONNECT_FRAME_BYTES_MAX)
+        elif self._splitter.has_more:
             self.connection.pause_reading(PAUSED_FOR_REQUESTS)
             self._go_on_soon()
         else:
             self.connection.resume_reading(PAUSED_FOR_REQUESTS)
 
     def _go_on_soon(self) -> None:
-        if self._unserved and not self._going_on and not self._requests.full:
+        if self._splitter.has_more and not self._going_on and not self._requests.full:
             self._going_on = True
             self._service.requests.in_turn(self._go_on)
 
     def _go_on(self) -> None:
         self._going_on = False
         try:
-            self._serve_unserved()
+            self._serve_some()
         except PeerError as error:
             self._give_up(error)
         except Exception:
@@ -220,7 +217,6 @@ class ProxySession:
 
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self._requests.held_bytes
-        held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
         if held_bytes > self.connection.noted_bytes or self._holds_much:
             self._holds_much = held_bytes > self.connection.noted_bytes
             self.connection.hold_incoming(held_bytes)
@@ -400,7 +396,7 @@ class ProxySession:
 
     def _close(self) -> None:
         self._become(ProxySessionState.CLOSED)
-        self._unserved.clear()
+        self._splitter = client_splitter(CONNECT_FRAME_BYTES_MAX)
         self.connection.close()
 
 

@@ -46,10 +46,11 @@ from magnetar.core.limits import (
 from magnetar.core.topic_name import NamespaceName, TopicName
 from magnetar.net.connection import Connection
 from magnetar.net.requests import PAUSED_FOR_REQUESTS, ConnectionRequests, Place
+from magnetar.wire.framing import LENGTH_BYTES
 from magnetar.wire.pulsar import messages
 from magnetar.wire.pulsar.command import PONG_FRAME, command_type
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
-from magnetar.wire.pulsar.frame import command_splitter
+from magnetar.wire.pulsar.frame import client_splitter
 from magnetar.wire.pulsar.generated.pulsar_api_pb2 import BaseCommand, CommandConnect
 from magnetar.wire.pulsar.refusals import heard_at_first_request, refusal_of
 
@@ -89,7 +90,7 @@ class ServerSession:
         """Who the client is and what it may do; None where nobody has to say who he is."""
         self._refusal: PulsarError | None = None
         self.peer_address = connection.peer_address
-        self._splitter = command_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
+        self._splitter = client_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._liveness = Liveness(self)
         self._in_all = context.service.limits.requests
@@ -100,8 +101,6 @@ class ServerSession:
         self._waiting: deque[bytes] = deque()
         """Control commands that came while too many were under way."""
         self._waiting_bytes = 0
-        self._unserved: deque[tuple[bytes, list[int], int]] = deque()
-        """What was read and has to wait as a whole: buffers, their frames, and the first that was not served."""
         self._going_on = False
         self._holds_much = False
         self._counted = False
@@ -128,7 +127,10 @@ class ServerSession:
         """Cut the read into frames and serve them as one batch."""
         self._liveness.received()
         try:
-            self._serve(data)
+            if self._splitter.has_more:
+                self._splitter.keep(data)
+            else:
+                self._serve_frames(data)
         except PeerError as error:
             self._give_up(error)
         if self._splitter.pending_bytes > self.connection.noted_bytes or self._holds_much:
@@ -145,9 +147,8 @@ class ServerSession:
         self._become(SessionState.CLOSED)
         if error is not None:
             logger.info("connection of %s broke: %s", self.peer_address, error)
-        self._splitter = command_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)  # At once: it may hold megabytes.
+        self._splitter = client_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)  # At once: it may hold megabytes.
         self._waiting.clear()
-        self._unserved.clear()
         self.requests.close()
         self._in_all.now_or_in_turn(self._let_go)
 
@@ -168,16 +169,11 @@ class ServerSession:
 
     # --- serving
 
-    def _serve(self, data: bytes) -> None:
+    def _serve_frames(self, data: bytes = b"") -> None:
+        """Serve what was read, after what is left of former reads: of control commands a turn's worth."""
         buffer, bounds = self._splitter.feed(data)
-        if self._unserved:
-            self._unserved.append((buffer, bounds, 0))
-        else:
-            self._serve_frames(buffer, bounds, 0)
-
-    def _serve_frames(self, buffer: bytes, bounds: list[int], first: int) -> None:
-        """Serve the frames from the first one (its index in the bounds) on: of control commands a turn's worth."""
-        controls, index = 0, first
+        self._frames.begin_turn()
+        controls, index = 0, 0
         while True:
             connected = self.state is SessionState.CONNECTED
             if connected:
@@ -189,7 +185,10 @@ class ServerSession:
                 self._end_turn(buffer, bounds, ~index if index < 0 else index)
                 break
             if index >= len(bounds):
-                break
+                if not self._splitter.has_more:
+                    break
+                (buffer, bounds), index = self._splitter.feed(b""), 0
+                continue
             start, end = bounds[index], bounds[index + 1]
             kind = command_type(buffer, start)
             if connected and (self._waiting or self.requests.full) and kind not in NEVER_WAIT:
@@ -208,8 +207,8 @@ class ServerSession:
     def _end_turn(self, buffer: bytes, bounds: list[int], next_frame: int) -> None:
         """Others first; the frames from the next one on have to wait."""
         if next_frame < len(bounds):
-            self._unserved.appendleft((buffer, bounds, next_frame))
-        elif self._waiting_bytes <= WAITING_BYTES_MAX:
+            self._splitter.put_back(buffer, bounds[next_frame] - LENGTH_BYTES)
+        elif self._waiting_bytes <= WAITING_BYTES_MAX and not self._splitter.has_more:
             return
         self.connection.pause_reading(PAUSED_FOR_REQUESTS)
         self._tell_what_is_held()
@@ -218,7 +217,7 @@ class ServerSession:
     def _go_on_soon(self) -> None:
         """Go on in the next turn, if anything that has waited can be served."""
         able = bool(self._waiting) and not self.requests.full
-        if not able and self._unserved:
+        if not able and self._splitter.has_more:
             able = self._waiting_bytes <= WAITING_BYTES_MAX // 2
         if able and not self._going_on:
             self._going_on = True
@@ -234,7 +233,7 @@ class ServerSession:
             # An error of ours must not leave its client waiting for ever.
             self._give_up(error)
             return
-        if not self._unserved and self._waiting_bytes <= WAITING_BYTES_MAX // 2:
+        if not self._splitter.has_more and self._waiting_bytes <= WAITING_BYTES_MAX // 2:
             self.connection.resume_reading(PAUSED_FOR_REQUESTS)
         if self._holds_much:
             self._tell_what_is_held()
@@ -244,7 +243,7 @@ class ServerSession:
         mistake = None if isinstance(error, PeerError) else error
         logger.warning("closing connection of %s: %s", self.peer_address, error, exc_info=mistake)
         self._waiting.clear()
-        self._unserved.clear()
+        self._splitter = client_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)
         self.connection.close()
 
     def _serve_waiting(self) -> None:
@@ -255,12 +254,11 @@ class ServerSession:
             self._waiting_bytes -= len(command) + FRAME_OVERHEAD_BYTES
             self._control(command_type(command, 0), command, 0, len(command))
             controls += 1
-        if self._unserved and self._waiting_bytes <= WAITING_BYTES_MAX // 2 and not self.ended:
-            self._serve_frames(*self._unserved.popleft())
+        if self._splitter.has_more and self._waiting_bytes <= WAITING_BYTES_MAX // 2 and not self.ended:
+            self._serve_frames()
 
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
-        held_bytes += sum(len(buffer) for buffer, _, _ in self._unserved)
         self._holds_much = held_bytes > self.connection.noted_bytes
         self.connection.hold_incoming(held_bytes)
 
@@ -452,7 +450,7 @@ class ServerSession:
     def _finished(self, frame_bytes: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.requests.end(frame_bytes)
-        if self._waiting or self._unserved:
+        if self._waiting or self._splitter.has_more:
             self._go_on_soon()
         elif self._holds_much and not self.ended:
             self._tell_what_is_held()

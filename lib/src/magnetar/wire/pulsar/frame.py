@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.core.limits import PULSAR_FRAME_BYTES_MAX
-from magnetar.wire.framing import FrameSplitter
+from magnetar.wire.framing import FRAMES_AT_ONCE, FrameSplitter
 
 FRAME_BYTES_MIN: Final = 4
 """A frame holds at least the size of its command."""
@@ -14,3 +14,8 @@ FRAME_BYTES_MIN: Final = 4
 def command_splitter(frame_bytes_max: int = PULSAR_FRAME_BYTES_MAX) -> FrameSplitter:
     """Cuts what one side of a connection says into frames."""
     return FrameSplitter(frame_bytes_max, FRAME_BYTES_MIN)
+
+
+def client_splitter(frame_bytes_max: int) -> FrameSplitter:
+    """Cuts what a client says into frames, and tells `FRAMES_AT_ONCE` at a time."""
+    return FrameSplitter(frame_bytes_max, FRAME_BYTES_MIN, FRAMES_AT_ONCE)
