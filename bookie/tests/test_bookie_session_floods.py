@@ -209,7 +209,7 @@ async def test_what_waits_for_its_turn_goes_with_the_connection(start: StartBook
     await until(lambda: connection.closed)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert not session._unserved
+    assert not session._splitter.pending_bytes
     assert not session._requests._queue
     client.close()
 

@@ -219,7 +219,7 @@ class ProxySession:
         held_bytes = self._splitter.pending_bytes + self._requests.held_bytes
         if held_bytes > self.connection.noted_bytes or self._holds_much:
             self._holds_much = held_bytes > self.connection.noted_bytes
-            self.connection.hold_incoming(held_bytes)
+            self.connection.hold_incoming(held_bytes if self._holds_much else 0)
 
     def _serve(self, command: BaseCommand, size_bytes: int) -> None:
         if self.state is ProxySessionState.START:

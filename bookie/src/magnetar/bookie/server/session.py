@@ -61,7 +61,8 @@ class BookieSession:
         self._connection = connection
         self._bookie = bookie
         self._long_polls = long_polls
-        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
+        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX, frames_max=TURN_FRAMES_MAX)
+        """What is left of a read waits there for another turn. Nothing more is read meanwhile."""
         self._loop = asyncio.get_running_loop()
         self._version = 3
         self._security = security
@@ -73,8 +74,6 @@ class BookieSession:
         self._refused = False
         """Whether requests in clear were answered EUA, which is told once."""
         self._tls_transaction_id = 0
-        self._unserved: list[tuple[bytes, list[int]]] = []
-        """What was read and waits for another turn, with the bounds of its frames. Nothing more is read meanwhile."""
         self._going_on = False
         self._holds_much = False
         self._adds_bytes = 0
@@ -90,12 +89,10 @@ class BookieSession:
     def data_received(self, data: bytes) -> None:
         """Some bytes. What breaks the protocol ends the connection, with one line in the log."""
         try:
-            buffer, bounds = self._splitter.feed(data)
-            if bounds:
-                if self._unserved:
-                    self._unserved.append((buffer, bounds))
-                else:
-                    self._serve(buffer, bounds)
+            if self._splitter.has_more:
+                self._splitter.keep(data)
+            else:
+                self._serve(data)
         except PeerError as error:
             self._give_up(error)
         self._tell_what_is_held()
@@ -113,18 +110,19 @@ class BookieSession:
         del error
         self._stop_watching()
         self._stop_watching = _nothing  # It refers to this.
-        self._unserved.clear()
+        self._forget_unserved()
         self._requests.close()
         self._long_polls.lost(self._connection)
 
     # --- a turn's worth
 
-    def _serve(self, buffer: bytes, bounds: list[int]) -> None:
-        if len(bounds) > 2 * TURN_FRAMES_MAX:
-            self._unserved.insert(0, (buffer, bounds[2 * TURN_FRAMES_MAX :]))
-            bounds = bounds[: 2 * TURN_FRAMES_MAX]
+    def _serve(self, data: bytes) -> None:
+        buffer, bounds = self._splitter.feed(data)
+        if self._splitter.has_more:
             self._connection.pause_reading(PAUSE_TURN)
             self._go_on_soon()
+        if not bounds:
+            return
         if self._version == 3:
             self._take_v3(buffer, bounds)
         else:
@@ -137,18 +135,17 @@ class BookieSession:
 
     def _go_on(self) -> None:
         self._going_on = False
-        if self._unserved:
-            buffer, bounds = self._unserved.pop(0)
+        if self._splitter.has_more:
             try:
-                self._serve(buffer, bounds)
+                self._serve(b"")
             except PeerError as error:
                 self._give_up(error)
             except Exception:
                 # The edge of a connection: an error of ours must not leave its client waiting for ever.
                 logger.exception("closing the connection from %s", self._connection.peer_address)
-                self._unserved.clear()
+                self._forget_unserved()
                 self._connection.abort()
-        if self._unserved:
+        if self._splitter.has_more:
             self._go_on_soon()
         else:
             self._connection.resume_reading(PAUSE_TURN)
@@ -156,16 +153,17 @@ class BookieSession:
 
     def _give_up(self, error: PeerError) -> None:
         logger.warning("closing the connection from %s: %s", self._connection.peer_address, error)
-        self._unserved.clear()
+        self._forget_unserved()
         self._connection.abort()
+
+    def _forget_unserved(self) -> None:
+        self._splitter = FrameSplitter(BOOKKEEPER_FRAME_BYTES_MAX)
 
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes
-        for buffer, _ in self._unserved:
-            held_bytes += len(buffer)
         if held_bytes > NOTED_BYTES or self._holds_much:
             self._holds_much = held_bytes > NOTED_BYTES
-            self._connection.hold_incoming(held_bytes)
+            self._connection.hold_incoming(held_bytes if self._holds_much else 0)
 
     # --- version 2
 
@@ -277,7 +275,7 @@ class BookieSession:
             # What was said in clear must not go on as if TLS had protected it.
             self._connection.write(v3.encode_response(reply(request, BookieCode.EBADREQ)))
             return
-        if not last or self._splitter.pending_bytes or self._unserved:
+        if not last or self._splitter.pending_bytes:
             raise PeerError("more came behind START_TLS, in clear")
         self._tls_asked = True
         self._tls_transaction_id = request.transaction_id

@@ -260,7 +260,7 @@ class ServerSession:
     def _tell_what_is_held(self) -> None:
         held_bytes = self._splitter.pending_bytes + self.requests.held_bytes + self._waiting_bytes
         self._holds_much = held_bytes > self.connection.noted_bytes
-        self.connection.hold_incoming(held_bytes)
+        self.connection.hold_incoming(held_bytes if self._holds_much else 0)
 
     def _control(self, kind: int, buffer: bytes, start: int, end: int) -> None:
         self._frame_bytes = end - start
