@@ -54,6 +54,30 @@ async def test_those_that_held_a_little_before_there_were_many_are_counted_then(
     assert (held.holders, held.held_bytes) == (101, 101 * NOTED_BYTES)
 
 
+class QuietPeer(Peer):
+    """Brings nothing more."""
+
+    def resume_reading(self, reason: str) -> None:
+        self._reasons.remove(reason)
+
+
+async def test_thousands_that_each_hold_a_little_less_than_counts_are_counted_when_there_are_many() -> None:
+    """Nobody held as much as counts when it came, and so nobody looked: half a gigabyte was uncounted."""
+    bytes_max = 16 * MIB
+    held = HeldBytes(asyncio.get_running_loop(), bytes_max)
+    peers: list[QuietPeer] = []
+    for number in range(4_000):
+        peers.append(QuietPeer(held, str(number), UNANSWERED_BYTES + 1))
+        held.opened(peers[-1])
+        peers[-1].held_bytes = held.noted_bytes
+        if number % 100 == 0:
+            await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    uncounted = [each.held_bytes for each in peers if not each.aborted and each not in held._noted]
+    assert max(uncounted) <= 2 * held.noted_bytes
+    assert held.cuts, "their sum was above the bound"
+
+
 async def test_thousands_of_small_half_frames_are_counted() -> None:
     held = HeldBytes(asyncio.get_running_loop(), MIB)
     connections = [connected(held) for _ in range(100)]

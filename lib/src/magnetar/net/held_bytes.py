@@ -225,6 +225,13 @@ class HeldBytes:
         share_bytes = self._bytes_max // (2 * max(1, len(self._open)))
         self.noted_bytes = min(NOTED_BYTES, max(NOTED_BYTES_MIN, share_bytes))
         self._noted_from_bytes = max(self._noted_from_bytes, self.noted_bytes)
+        if self._timer is None and self._some_are_not_counted:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    @property
+    def _some_are_not_counted(self) -> bool:
+        """Whether connections that came when there were fewer may hold twice as much as newer ones, uncounted."""
+        return self.noted_bytes <= self._noted_from_bytes // 2
 
     def note(self, holder: BufferingConnection, size_bytes: int) -> None:
         """A connection holds so much."""
@@ -357,7 +364,7 @@ class HeldBytes:
                 self._loop.call_soon(self._let_some_go_on)
 
     def _look(self) -> None:
-        if self.noted_bytes <= self._noted_from_bytes // 2:
+        if self._some_are_not_counted:
             # Seldom: each time that there are twice as many connections.
             self._noted_from_bytes = self.noted_bytes
             self._look_at_some(deque(self._open))
