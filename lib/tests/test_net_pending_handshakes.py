@@ -8,6 +8,8 @@ from magnetar.net.descriptors import HANDSHAKES_MAX, HANDSHAKES_MIN, handshakes_
 from magnetar.net.pending_handshakes import PATIENCE_SECONDS, PATIENCE_SECONDS_MAX, PendingHandshakes
 from magnetar.net.refused_connections import LimitKind
 
+from lib.tests.handshake_flood import Flood, beside, networks
+
 MANY = 1 << 20
 
 
@@ -39,6 +41,45 @@ def test_an_address_that_floods_takes_no_place_of_others() -> None:
         arrivals.enter(number, "flood", 1, MANY, MANY)
     assert arrivals.all()[:10] == list(range(10))
     assert len(arrivals) == 100
+
+
+def test_all_addresses_of_a_network_are_one_that_floods() -> None:
+    arrivals: PendingHandshakes[int] = PendingHandshakes(100)
+    for number in range(25):
+        arrivals.enter(number, "2001:db8:0:1::1", 0, MANY, MANY)
+    for number in range(100, 1_000):
+        arrivals.enter(number, f"2001:db8:0:2::{number:x}", 1, MANY, MANY)
+    assert arrivals.all()[:25] == list(range(25))
+    assert len(arrivals) == 100
+
+
+def test_the_limit_of_an_address_is_none_of_its_network() -> None:
+    arrivals: PendingHandshakes[int] = PendingHandshakes(100)
+    for number in range(8):
+        assert arrivals.enter(number, f"2001:db8::{number}", 0, MANY, 1) is None
+    assert arrivals.enter(9, "2001:db8::3", 0, MANY, 1) == (3, LimitKind.HANDSHAKES_OF_ADDRESS)
+
+
+@pytest.mark.parametrize("networks_of_flood", [1, 4, 5, 100_000])
+@pytest.mark.parametrize("at_once", [1, 20, 100])
+def test_honest_clients_of_one_address_stand_beside_a_flood(networks_of_flood: int, at_once: int) -> None:
+    """Of one network, of some that have just their share each, or of as many as there are connections."""
+    rtts_seconds = (0.001, 0.02, 0.1, 0.3)
+    port = beside(Flood(networks(networks_of_flood)), rtts_seconds, at_once)
+    assert port.stood == len(rtts_seconds) * at_once
+    assert port.longest_seconds < 0.8
+
+
+def test_an_honest_client_waits_for_those_that_came_before_it() -> None:
+    """In a kernel's queue of four thousand."""
+    port = beside(Flood(networks(100_000), connections=5_100), [0.3], 20)
+    assert port.stood == 20
+    assert 2 < port.longest_seconds < 3
+
+
+def test_with_few_places_honest_clients_that_are_near_stand() -> None:
+    port = beside(Flood(networks(100_000)), [0.001, 0.02, 0.04], 20, places=128)
+    assert port.stood == 60
 
 
 def test_who_leaves_gives_the_place_back() -> None:

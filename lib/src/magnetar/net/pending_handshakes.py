@@ -1,9 +1,13 @@
 """Connections that were accepted and do not stand yet, as their TLS handshake is under way: how many there may be.
 
-When there are too many, some have to go: of the address that has most of them, the one that has taken longest. How long
-each may take goes by what became of others. When all clients come back at once, each handshake waits for many others,
-and nearly all are finished; then more are accepted only as these are. Half handshakes never are: who means no good has
-little time soon, and honest clients, who need milliseconds, find room.
+When there are too many, some have to go: those that have taken longest. A half handshake gets old, an honest one takes a
+few round trips. A network that has many goes before all others, so that it takes no place of theirs; by age it would,
+for honest clients that are far away. Who has several is no worse than others: a proxy has, and whoever floods may have
+any number of addresses.
+
+How long each may take goes by what became of others. When all clients come back at once, each handshake waits for many
+others, and nearly all are finished; then more are accepted only as these are. Half handshakes never are: who means no
+good has little time soon, and honest clients find room.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from magnetar.net.descriptors import HANDSHAKES_MIN
-from magnetar.net.refused_connections import LimitKind
+from magnetar.net.refused_connections import LimitKind, network_of_host
 
 PATIENCE_SECONDS: Final = 1.0
 """To begin with, how long a handshake may take before it makes room for another."""
@@ -21,7 +25,17 @@ PATIENCE_SECONDS_MAX: Final = 5.0
 """A thousand handshakes take so long on a processor that does two hundred in a second."""
 
 CUT_PER_SECOND_MAX: Final = 20_000
-"""Patience does not get shorter than this makes it: with a thousand places, some round trips."""
+"""Patience with a network that has more than its share does not get shorter than this makes it: with a thousand places,
+50 ms."""
+
+CUT_BY_AGE_PER_SECOND_MAX: Final = 1_500
+"""Patience with all others does not get shorter than this makes it. With a thousand places it is 0.7 s, two round trips
+of 0.3 s: as far as a client can be, with the TLS that takes two. A kernel's queue of 4 096 others, in which an honest
+client waits then, is over in 3 s."""
+
+SHARE_OF_NETWORK: Final = 4
+"""A network has more than its share when it has more than one place of so many. Whoever floods from fewer networks takes
+nothing of others; a proxy through which a herd comes, beside a flood from many, has so much in any case."""
 
 PATIENCE_OF_FINISHED: Final = 1.002
 """Each handshake that is finished makes patience so much longer."""
@@ -37,6 +51,7 @@ Arrival = TypeVar("Arrival")
 @dataclass(frozen=True, slots=True)
 class _Came:
     host: str
+    network: str
     at_seconds: float
 
 
@@ -50,7 +65,9 @@ class PendingHandshakes(Generic[Arrival]):
         self._patience_seconds_min = places / CUT_PER_SECOND_MAX
         self._room = places
         self._came: dict[Arrival, _Came] = {}
-        self._of_host: dict[str, dict[Arrival, None]] = {}  # The oldest first.
+        # The oldest first, each.
+        self._of_host: dict[str, dict[Arrival, None]] = {}
+        self._of_network: dict[str, dict[Arrival, None]] = {}
 
     def __len__(self) -> int:
         return len(self._came)
@@ -65,7 +82,11 @@ class PendingHandshakes(Generic[Arrival]):
         self._room = self.room(left)
         if len(self._came) < self._room:
             return 0.0
-        return self._came[self._candidate()].at_seconds + self.patience_seconds - now_seconds
+        candidate, patience_seconds = self._crowd(), self.patience_seconds
+        if candidate is None:
+            candidate = next(iter(self._came))
+            patience_seconds = max(patience_seconds, self._room / CUT_BY_AGE_PER_SECOND_MAX)
+        return self._came[candidate].at_seconds + patience_seconds - now_seconds
 
     def enter(
         self, arrival: Arrival, host: str, now_seconds: float, left: int, left_of_host: int
@@ -78,12 +99,17 @@ class PendingHandshakes(Generic[Arrival]):
         of_host = self._of_host.get(host)
         if of_host and len(of_host) >= max(1, left_of_host):
             gone = next(iter(of_host)), LimitKind.HANDSHAKES_OF_ADDRESS
-        elif len(self._came) >= self.room(left):
-            gone = self._candidate(), LimitKind.HANDSHAKES
+        else:
+            self._room = self.room(left)
+            if len(self._came) >= self._room:
+                crowd = self._crowd()
+                gone = next(iter(self._came)) if crowd is None else crowd, LimitKind.HANDSHAKES
         if gone is not None:
             self.leave(gone[0])
-        self._came[arrival] = _Came(host, now_seconds)
+        network = network_of_host(host)
+        self._came[arrival] = _Came(host, network, now_seconds)
         self._of_host.setdefault(host, {})[arrival] = None
+        self._of_network.setdefault(network, {})[arrival] = None
         return gone
 
     def stands(self, arrival: Arrival) -> None:
@@ -103,16 +129,16 @@ class PendingHandshakes(Generic[Arrival]):
 
     def _forget(self, arrival: Arrival) -> None:
         came = self._came.pop(arrival)
-        of_host = self._of_host[came.host]
-        del of_host[arrival]
-        if not of_host:
-            del self._of_host[came.host]
+        for among, key in ((self._of_host, came.host), (self._of_network, came.network)):
+            del among[key][arrival]
+            if not among[key]:
+                del among[key]
 
     def all(self) -> list[Arrival]:
         """All connections that wait, the oldest first."""
         return list(self._came)
 
-    def _candidate(self) -> Arrival:
-        """Who has to go first."""
-        most = max(self._of_host, key=lambda host: len(self._of_host[host]))
-        return next(iter(self._of_host[most]))
+    def _crowd(self) -> Arrival | None:
+        """The oldest of the network that has most, if that is more than its share."""
+        most = max(self._of_network.values(), key=len)
+        return next(iter(most)) if len(most) > max(1, self._room // SHARE_OF_NETWORK) else None

@@ -76,7 +76,11 @@ IPV6_NETWORK_BYTES: Final = 8
 
 def network_of(peer_address: str) -> str:
     """The host in `/host:port`, or the /64 network of an IPv6 address, all of which one machine may have."""
-    host = host_of(peer_address)
+    return network_of_host(host_of(peer_address))
+
+
+def network_of_host(host: str) -> str:
+    """The same of a host alone, with or without the slash."""
     try:
         address = ipaddress.IPv6Address(host.removeprefix("/"))
     except ValueError:
