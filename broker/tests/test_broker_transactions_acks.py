@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from magnetar.broker.testing.sessions import MemoryBroker, batch_message
+from magnetar.broker.transactions.pending_handle import PendingAckHandle
 from magnetar.broker.transactions.pending_log import PendingAckLog, RecordDone
 from magnetar.broker.transactions.pending_records import PendingAckRecord
 from magnetar.managed.factory import ManagedLedgerFactory
@@ -432,3 +433,51 @@ async def test_what_was_not_stored_when_the_log_was_taken_is_not_held_by_the_nex
     assert await client.end(7, COMMIT) is None
     assert await client.end(5, COMMIT) is None
     assert backlog(broker) == 0
+
+
+async def test_a_replay_that_fails_by_a_mistake_is_tried_again(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All who wait for it hear an error; the next one finds what the log says."""
+    client = await Client.of(broker)
+    await client.publish(2)
+    ids = await client.receive(2)
+    await client.ack(5, ids[0])
+    first = await restarted(broker)
+    second = await Client.of(broker, subscribe=False)
+    attempts = 0
+
+    def replay(_: PendingAckLog) -> AsyncIterator[PendingAckRecord]:
+        nonlocal attempts
+        attempts += 1
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(PendingAckLog, "replay", replay)
+    assert await asyncio.gather(first.end(5, COMMIT), second.end(5, COMMIT)) == [pb.UnknownError] * 2
+    assert attempts == 1
+    assert await first.end(5, COMMIT) == pb.UnknownError
+    assert attempts == 2
+    assert "a mistake" in caplog.text
+    monkeypatch.undo()
+    assert await first.end(5, COMMIT) is None
+    assert backlog(broker) == 1
+
+
+@pytest.mark.parametrize("mistake", [ValueError("a mistake"), asyncio.CancelledError()])
+async def test_an_end_that_fails_by_a_mistake_is_answered(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, mistake: BaseException
+) -> None:
+    client = await Client.of(broker)
+    await client.publish(2)
+    ids = await client.receive(2)
+    await client.ack(5, ids[0])
+
+    async def finish(*_: object, **__: object) -> None:
+        raise mistake
+
+    monkeypatch.setattr(PendingAckHandle, "_finish", finish)
+    coordinator = await Client.of(broker, subscribe=False)
+    assert await coordinator.end(5, COMMIT) == pb.UnknownError
+    monkeypatch.undo()
+    assert await coordinator.end(5, COMMIT) is None
+    assert backlog(broker) == 1

@@ -1,8 +1,8 @@
 """Connections that were accepted and do not stand yet, as their TLS handshake is under way: how many there may be.
 
-When there are too many, some have to go: those that have taken longest. A half handshake gets old, an honest one takes a
-few round trips. A network that has many goes before all others, so that it takes no place of theirs; by age it would,
-for honest clients that are far away. Who has several is no worse than others: a proxy has, and whoever floods may have
+When there are too many, some have to go: those that have taken longest. A half handshake gets old, an honest one takes
+a few round trips. A network that has many goes before all others, so that it takes no place of theirs; by age it would,
+of honest clients that are far away. Who has several is no worse than others: a proxy has, and whoever floods may have
 any number of addresses.
 
 How long each may take goes by what became of others. When all clients come back at once, each handshake waits for many
@@ -34,8 +34,8 @@ of 0.3 s: as far as a client can be, with the TLS that takes two. A kernel's que
 client waits then, is over in 3 s."""
 
 SHARE_OF_NETWORK: Final = 4
-"""A network has more than its share when it has more than one place of so many. Whoever floods from fewer networks takes
-nothing of others; a proxy through which a herd comes, beside a flood from many, has so much in any case."""
+"""A network has more than its share when it has more than one place of so many. Whoever floods from fewer networks
+takes nothing of others; a proxy through which a herd comes, beside a flood from many, has so much in any case."""
 
 PATIENCE_OF_FINISHED: Final = 1.002
 """Each handshake that is finished makes patience so much longer."""

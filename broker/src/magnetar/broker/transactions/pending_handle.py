@@ -164,6 +164,10 @@ class PendingAckHandle:
     async def _start(self) -> None:
         try:
             await self._recover()
+            if self.state is not PendingAckState.REPLAYING:
+                raise PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements have been closed")
+            self._subscription.hide(self.held.entries)
+            self._become(PendingAckState.READY)
         except MagnetarError as error:
             if self.state is PendingAckState.CLOSED:
                 raise
@@ -173,12 +177,11 @@ class PendingAckHandle:
                 self._subscription.name,
                 error,
             )
-            self._become(PendingAckState.FAILED)
             raise PulsarError(server_error_of(error), f"Pending acknowledgements are not there: {error}") from error
-        if self.state is not PendingAckState.REPLAYING:
-            raise PulsarError(ServerError.SERVICE_NOT_READY, "The pending acknowledgements have been closed")
-        self._become(PendingAckState.READY)
-        self._subscription.hide(self.held.entries)
+        finally:
+            # Also after a mistake of ours, or when this is cancelled: whoever asks next has it tried again.
+            if self.state is PendingAckState.REPLAYING:
+                self._become(PendingAckState.FAILED)
 
     async def _recover(self) -> None:
         former, self.log = self.log, None
@@ -443,8 +446,10 @@ async def _told(work: Coroutine[Any, Any, None], outcome: asyncio.Future[None]) 
         await work
     except MagnetarError as error:
         outcome.set_exception(error)
-    except BaseException:
-        outcome.cancel()
+    except BaseException as error:
+        # Whoever waits would take a cancellation for one of its own, and answer nobody.
+        text = "was cut off" if isinstance(error, asyncio.CancelledError) else "failed: the broker's log says why"
+        outcome.set_exception(PulsarError(ServerError.UNKNOWN_ERROR, f"What is done for a transaction {text}"))
         raise
     else:
         outcome.set_result(None)
