@@ -11,10 +11,12 @@ from magnetar.broker.service_ports import open_service_ports
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.net.connection import Connection
+from magnetar.net.descriptors import HANDSHAKES_MIN
 from magnetar.net.handlers import Handler
 from magnetar.net.refused_connections import LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority, until
 from magnetar.net.tls import TlsSettings
+from magnetar.wire.haproxy import ProxiedConnection, encode_v2
 
 
 class Silent:
@@ -75,6 +77,35 @@ async def test_the_limit_of_an_address_counts_tls_handshakes(tmp_path: Path, *, 
     for _, writer in halves:
         writer.close()
     await until(lambda: not ports.arriving)
+    await ports.close()
+
+
+async def test_headers_that_do_not_end_take_nobodys_connection() -> None:
+    """They hold next to nothing, and the oldest go when the broker has as many connections as it may have."""
+    seen: list[str] = []
+
+    def make_handler(connection: Connection) -> Handler:
+        seen.append(connection.peer_address)
+        return Silent()
+
+    header = bytearray(encode_v2(ProxiedConnection("10.0.0.1", 7, "10.0.0.2", 8)))
+    header[14:16] = b"\xff\xff"
+    limits = ConnectionLimits(1, 0, asyncio.get_running_loop().call_later)
+    settings = BrokerSettings(broker_service_port=0, proxy_protocol=True)
+    ports, settings = await open_service_ports(settings, make_handler, limits.left_of, limits.left)
+    await ports.serve(limits.refused)
+    halves = []
+    for _ in range(HANDSHAKES_MIN + 5):
+        halves.append(await asyncio.open_connection("127.0.0.1", settings.broker_service_port))
+        halves[-1][1].write(bytes(header) + bytes(60_000))
+        await until(lambda: len(halves) == len(ports.connections) + limits.refused.counts[LimitKind.PREAMBLES])
+    assert len(ports.connections) == HANDSHAKES_MIN
+    _, writer = halves[-1]
+    writer.write(bytes(0xFFFF - 60_000 - 12))
+    await until(lambda: seen == ["/10.0.0.1:7"])
+    for _, writer in halves:
+        writer.close()
+    await until(lambda: not ports.connections)
     await ports.close()
 
 

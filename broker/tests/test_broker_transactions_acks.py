@@ -453,7 +453,7 @@ async def test_a_replay_that_fails_by_a_mistake_is_tried_again(
         raise ValueError("a mistake")
 
     monkeypatch.setattr(PendingAckLog, "replay", replay)
-    assert await asyncio.gather(first.end(5, COMMIT), second.end(5, COMMIT)) == [pb.UnknownError] * 2
+    assert set(await asyncio.gather(first.end(5, COMMIT), second.end(5, COMMIT))) == {pb.UnknownError}
     assert attempts == 1
     assert await first.end(5, COMMIT) == pb.UnknownError
     assert attempts == 2

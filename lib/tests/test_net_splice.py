@@ -9,7 +9,7 @@ import pytest
 from magnetar.core.errors import Misuse
 from magnetar.net.connection import Connection
 from magnetar.net.endpoints import Listener, connect, listen
-from magnetar.net.preamble import after_preamble
+from magnetar.net.preamble import PendingPreambles, after_preamble
 from magnetar.net.splice import UNSENT_HIGH_WATER_BYTES, Splice
 from magnetar.wire.haproxy import ProxiedConnection, ProxyHeaderDecoder, encode_v2
 
@@ -205,7 +205,7 @@ async def test_a_preamble_is_taken_off() -> None:
         made.append((Quiet(connection), header))
         return made[-1][0]
 
-    listener = await listen("127.0.0.1", 0, after_preamble(ProxyHeaderDecoder, make))
+    listener = await listen("127.0.0.1", 0, after_preamble(ProxyHeaderDecoder, make, PendingPreambles()))
     proxied = ProxiedConnection("10.0.0.1", 7, "10.0.0.2", 8)
     for preamble in (encode_v2(proxied), b""):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

@@ -83,6 +83,29 @@ def test_tlvs_are_passed_over() -> None:
     assert (decoder.proxied, rest) == (proxied, b"x")
 
 
+@given(st.lists(st.integers(0, 70_000), max_size=6), st.booleans())
+def test_the_longest_header_is_passed_over_and_not_kept(cuts: list[int], local: bool) -> None:
+    proxied = ProxiedConnection("10.0.0.1", 1, "10.0.0.2", 2)
+    header = bytearray(encode_v2(proxied))
+    header[12] = 0x20 if local else 0x21
+    header[14:16] = b"\xff\xff"
+    stream = bytes(header) + bytes(0xFFFF - 12)
+    decoder, rest = fed(stream[:-1], cuts)
+    assert (decoder.done, rest) == (False, b"")
+    assert not decoder._buffer
+    assert decoder.feed(b"\0x") == b"x"
+    assert (decoder.done, decoder.proxied) == (True, None if local else proxied)
+
+
+def test_no_more_than_a_line_is_copied_of_what_comes_byte_by_byte() -> None:
+    decoder = ProxyHeaderDecoder()
+    lengths = set()
+    for byte in encode_v2(ProxiedConnection("::1", 1, "::2", 2))[:-1]:
+        assert decoder.feed(bytes((byte,))) == b""
+        lengths.add(len(decoder._buffer))
+    assert max(lengths) == 16 + 36 - 1
+
+
 def test_families_that_differ() -> None:
     mixed = ProxiedConnection("10.0.0.1", 1, "::1", 2)
     assert encode_v1(mixed) == b"PROXY UNKNOWN\r\n"

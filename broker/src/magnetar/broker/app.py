@@ -138,10 +138,13 @@ async def start_broker(settings: BrokerSettings, parts: BrokerParts) -> RunningB
     def left_of(host: str) -> int:
         return contexts[0].service.limits.connections.left_of(host)
 
+    def left() -> int:
+        return contexts[0].service.limits.connections.left()
+
     async with AsyncExitStack() as started:
         # The port that clients are told is known only once it is taken.
         ports, settings = await open_service_ports(
-            settings, lambda connection: ServerSession(connection, contexts[0]), left_of
+            settings, lambda connection: ServerSession(connection, contexts[0]), left_of, left
         )
         started.push_async_callback(ports.close)
         admin = parts.environment.admin_port(settings)

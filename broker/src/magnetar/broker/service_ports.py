@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from magnetar.broker.settings.broker import BrokerSettings
@@ -12,7 +12,7 @@ from magnetar.net.endpoints import LeftOf, Listener, listen
 from magnetar.net.handlers import Handler
 from magnetar.net.held_bytes import HeldBytes
 from magnetar.net.outboxes import Outboxes
-from magnetar.net.preamble import after_preamble
+from magnetar.net.preamble import PendingPreambles, after_preamble
 from magnetar.net.refused_connections import RefusedConnections
 from magnetar.net.tls import ServerTls
 from magnetar.wire.haproxy import ProxyHeaderDecoder
@@ -21,8 +21,11 @@ from magnetar.wire.haproxy import ProxyHeaderDecoder
 class ServicePorts:
     """Has the ports until closed, and listens once it is told to."""
 
-    def __init__(self, listeners: Sequence[Listener], held: HeldBytes, outboxes: Outboxes) -> None:
+    def __init__(
+        self, listeners: Sequence[Listener], held: HeldBytes, outboxes: Outboxes, preambles: PendingPreambles
+    ) -> None:
         self._listeners = listeners
+        self._preambles = preambles
         self.held = held
         """What the connections of all ports hold in memory."""
         self.outboxes = outboxes
@@ -40,6 +43,7 @@ class ServicePorts:
 
     async def serve(self, refused: RefusedConnections) -> None:
         """Accept connections from now on; those that there are no files for are counted in `refused`."""
+        self._preambles.refused_connections = refused
         for listener in self._listeners:
             listener.count_refused_in(refused)
             await listener.start_accepting()
@@ -51,14 +55,19 @@ class ServicePorts:
 
 
 async def open_service_ports(
-    settings: BrokerSettings, make_handler: HandlerFactory, left_of: LeftOf | None = None
+    settings: BrokerSettings,
+    make_handler: HandlerFactory,
+    left_of: LeftOf | None = None,
+    left: Callable[[], int] | None = None,
 ) -> tuple[ServicePorts, BrokerSettings]:
     """Take the ports; the settings returned tell what those that were 0 became. Connections are refused until `serve`,
     as who would serve them may not stand yet. OSError for ports that cannot be had, `SettingError` for certificates
-    that cannot be read. `left_of` says how many more connections an address may have."""
+    that cannot be read. `left_of` says how many more connections an address may have, `left` how many
+    more there may be."""
+    preambles = PendingPreambles(left)
     if settings.proxy_protocol:
         # The address that connections come from is a load balancer's, which names its clients later.
-        make_handler, left_of = _behind_proxy_header(make_handler), None
+        make_handler, left_of = _behind_proxy_header(make_handler, preambles), None
     tls = ServerTls(settings.tls) if settings.broker_service_port_tls is not None else None
     held = HeldBytes(asyncio.get_running_loop())
     outboxes = Outboxes()
@@ -90,7 +99,7 @@ async def open_service_ports(
         for listener in listeners:
             await asyncio.shield(listener.close())
         raise
-    return ServicePorts(listeners, held, outboxes), settings
+    return ServicePorts(listeners, held, outboxes, preambles), settings
 
 
 def _shared(settings: BrokerSettings, tls: ServerTls | None) -> list[tuple[int, ServerTls | None]]:
@@ -104,7 +113,7 @@ def _shared(settings: BrokerSettings, tls: ServerTls | None) -> list[tuple[int, 
     return found
 
 
-def _behind_proxy_header(make_handler: HandlerFactory) -> HandlerFactory:
+def _behind_proxy_header(make_handler: HandlerFactory, preambles: PendingPreambles) -> HandlerFactory:
     """Whoever the header names is who the session sees; a connection may come without one."""
 
     def make(connection: Connection, header: ProxyHeaderDecoder) -> Handler:
@@ -112,4 +121,4 @@ def _behind_proxy_header(make_handler: HandlerFactory) -> HandlerFactory:
             connection.peer_address = f"/{header.proxied.source_host}:{header.proxied.source_port}"
         return make_handler(connection)
 
-    return after_preamble(ProxyHeaderDecoder, make)
+    return after_preamble(ProxyHeaderDecoder, make, preambles)

@@ -15,7 +15,8 @@ logger: Final = logging.getLogger(__name__)
 FILES_SETTING: Final = "limit of open files (ulimit -Hn, LimitNOFILE=)"
 
 METRIC_TEXT: Final = (
-    "Connections refused by a limit: of all, of one address, of open files, of HTTP, of TLS handshakes; or cut: memory."
+    "Connections refused by a limit: of all, of one address, of open files, of HTTP, of TLS handshakes, of PROXY "
+    "preambles; or cut: memory."
 )
 
 
@@ -30,13 +31,16 @@ class LimitKind(StrEnum):
     """TLS handshakes that are not finished, at one port."""
     HANDSHAKES_OF_ADDRESS = "handshakes_of_address"
     """Unfinished TLS handshakes of one address."""
+    PREAMBLES = "preambles"
+    """PROXY headers that are not finished, at all ports of a server (`preamble.py`)."""
     MEMORY = "memory"
     """What all connections of a server hold for their peers: those that move least are cut (`held_bytes.py`)."""
 
 
-_OF_HANDSHAKES: Final = {
+_UNFINISHED: Final = {
     LimitKind.HANDSHAKES: "too many TLS handshakes are not finished",
     LimitKind.HANDSHAKES_OF_ADDRESS: "with its TLS handshakes, its address has as many connections as it may have",
+    LimitKind.PREAMBLES: "too many connections have sent neither a whole PROXY header nor anything else",
 }
 
 
@@ -50,8 +54,8 @@ class ConnectionLimit:
     """The setting that an operator raises for more connections; empty: there is none."""
 
     def __str__(self) -> str:
-        if self.kind in _OF_HANDSHAKES:
-            return _OF_HANDSHAKES[self.kind]
+        if self.kind in _UNFINISHED:
+            return _UNFINISHED[self.kind]
         what = {LimitKind.ADDRESS: "of its address ", LimitKind.HTTP: "of HTTP "}.get(self.kind, "")
         more = f"a higher {self.setting} allows more" if self.setting else "which no setting changes"
         return f"{connections(self.connections_max)} {what}may be open, {more}"
@@ -80,7 +84,7 @@ def network_of(peer_address: str) -> str:
 
 
 def network_of_host(host: str) -> str:
-    """The same of a host alone, with or without the slash."""
+    """The network of a host, as `network_of` gives it, with or without the slash."""
     try:
         address = ipaddress.IPv6Address(host.removeprefix("/"))
     except ValueError:

@@ -17,6 +17,9 @@ _V1_END: Final = b"\r\n"
 _V1_BYTES_MAX: Final = 107
 """The longest line of version 1, its end included."""
 
+_HEAD_BYTES_MAX: Final = _V1_BYTES_MAX
+"""Of a header of either version all that is read is in so many bytes."""
+
 _V2_SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _V2_HEAD: Final = Struct(">12sBBH")
 _V2_TCP4: Final = Struct(">4s4sHH")
@@ -43,10 +46,13 @@ class ProxiedConnection(NamedTuple):
 class ProxyHeaderDecoder:
     """Takes the header off the front of one connection.
 
-    It holds at most the header: 107 bytes of version 1, 64 KiB (the length is a u16) of version 2."""
+    It holds 107 bytes at most. What follows the addresses of version 2 (TLVs: certificates, names of cloud endpoints)
+    may be 64 KiB, of which nothing is needed: it is passed over as it comes."""
 
     def __init__(self) -> None:
         self._buffer: bytes = b""
+        self._unneeded_bytes = 0
+        """Of the header, still to come."""
         self.done: bool = False
         """Whether everything is known: `proxied` is final, and what `feed` returns belongs to the next protocol."""
         self.proxied: ProxiedConnection | None = None
@@ -56,37 +62,60 @@ class ProxyHeaderDecoder:
         """Take the next bytes; returns those after the header, nothing until `done`. `BadProxyHeader`."""
         if self.done:
             return data
-        buffer = self._buffer = self._buffer + data
-        if buffer.startswith(_V1_START):
-            return self._feed_v1(buffer)
-        if buffer.startswith(_V2_SIGNATURE):
-            return self._feed_v2(buffer)
-        if _V1_START.startswith(buffer) or _V2_SIGNATURE.startswith(buffer):
+        if self._unneeded_bytes:
+            return self._pass_over(data)
+        before = self._buffer
+        head = self._buffer = before + data[: _HEAD_BYTES_MAX - len(before)]
+        if head.startswith(_V1_START):
+            end = self._read_v1(head)
+        elif head.startswith(_V2_SIGNATURE):
+            end = self._read_v2(head)
+        elif _V1_START.startswith(head) or _V2_SIGNATURE.startswith(head):
             return b""
-        return self._finish(None, buffer)
-
-    def _finish(self, proxied: ProxiedConnection | None, rest: bytes) -> bytes:
-        self.done = True
-        self.proxied = proxied
+        else:
+            self.done, self._buffer = True, b""
+            return before + data if before else data
+        if not end:
+            return b""
         self._buffer = b""
+        return self._pass_over(data[end - len(before) :])
+
+    def _pass_over(self, data: bytes) -> bytes:
+        rest = data[self._unneeded_bytes :]
+        self._unneeded_bytes = max(0, self._unneeded_bytes - len(data))
+        self.done = not self._unneeded_bytes
         return rest
 
-    def _feed_v1(self, buffer: bytes) -> bytes:
-        end = buffer.find(_V1_END, 0, _V1_BYTES_MAX)
+    def _read_v1(self, head: bytes) -> int:
+        """Where the line ends; 0: not yet."""
+        end = head.find(_V1_END)
         if end < 0:
-            if len(buffer) >= _V1_BYTES_MAX:
+            if len(head) >= _V1_BYTES_MAX:
                 raise BadProxyHeader(f"a PROXY line of more than {_V1_BYTES_MAX} bytes")
-            return b""
-        return self._finish(_parse_v1(buffer[:end]), buffer[end + len(_V1_END) :])
+            return 0
+        self.proxied = _parse_v1(head[:end])
+        return end + len(_V1_END)
 
-    def _feed_v2(self, buffer: bytes) -> bytes:
-        if len(buffer) < _V2_HEAD.size:
-            return b""
-        _, command, family, length = _V2_HEAD.unpack_from(buffer)
-        end = _V2_HEAD.size + length
-        if len(buffer) < end:
-            return b""
-        return self._finish(_parse_v2(command, family, buffer[_V2_HEAD.size : end]), buffer[end:])
+    def _read_v2(self, head: bytes) -> int:
+        """Where the addresses end; 0: not yet."""
+        if len(head) < _V2_HEAD.size:
+            return 0
+        _, command, family, length = _V2_HEAD.unpack_from(head)
+        layout = _layout_v2(command, family)
+        if layout is None:
+            end = _V2_HEAD.size
+        elif length < layout.size:
+            raise BadProxyHeader(f"a PROXY header with {length} bytes of addresses; they take {layout.size}")
+        else:
+            end = _V2_HEAD.size + layout.size
+            if len(head) < end:
+                return 0
+            source, destination, source_port, destination_port = layout.unpack_from(head, _V2_HEAD.size)
+            self.proxied = ProxiedConnection(
+                str(ipaddress.ip_address(source)), source_port, str(ipaddress.ip_address(destination)), destination_port
+            )
+        self._unneeded_bytes = _V2_HEAD.size + length - end
+        return end
 
 
 def _parse_v1(line: bytes) -> ProxiedConnection | None:
@@ -122,21 +151,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _parse_v2(command: int, family: int, body: bytes) -> ProxiedConnection | None:
+def _layout_v2(command: int, family: int) -> Struct | None:
+    """How the addresses stand there; None: there are none that we know."""
     if command == _COMMAND_LOCAL:
         return None
     if command != _COMMAND_PROXY:
         raise BadProxyHeader(f"a PROXY header of version and command {command:#04x}")
-    if family not in (_FAMILY_TCP4, _FAMILY_TCP6):
-        return None
-    layout = _V2_TCP4 if family == _FAMILY_TCP4 else _V2_TCP6
-    if len(body) < layout.size:
-        raise BadProxyHeader(f"a PROXY header with {len(body)} bytes of addresses; they take {layout.size}")
-    # What follows the addresses (TLVs: certificates, names of cloud endpoints) is not needed.
-    source, destination, source_port, destination_port = layout.unpack_from(body)
-    return ProxiedConnection(
-        str(ipaddress.ip_address(source)), source_port, str(ipaddress.ip_address(destination)), destination_port
-    )
+    return {_FAMILY_TCP4: _V2_TCP4, _FAMILY_TCP6: _V2_TCP6}.get(family)
 
 
 def encode_v1(proxied: ProxiedConnection) -> bytes:

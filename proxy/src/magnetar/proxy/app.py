@@ -18,7 +18,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.net.connection import Connection, HandlerFactory
 from magnetar.net.endpoints import Listener, listen
 from magnetar.net.held_bytes import HeldBytes
-from magnetar.net.preamble import after_preamble
+from magnetar.net.preamble import PendingPreambles, after_preamble
 from magnetar.net.tls import ClientTls, ServerTls
 from magnetar.proxy.access import ProxyAccess
 from magnetar.proxy.credentials import client_tls_settings, own_credentials
@@ -140,7 +140,9 @@ class RunningProxy:
         def behind_header(connection: Connection, header: ProxyHeaderDecoder) -> ProxySession:
             return ProxySession(connection, service, header.proxied)
 
-        return after_preamble(ProxyHeaderDecoder, behind_header)
+        preambles = PendingPreambles(service.places_left)
+        preambles.refused_connections = service.refused
+        return after_preamble(ProxyHeaderDecoder, behind_header, preambles)
 
     def start_drain(self, limit_seconds: float | None = None) -> asyncio.Task[None]:
         """Take no connections any more, let those that stand go on for so long (None: as configured), then close them.

@@ -135,6 +135,10 @@ class ProxyService:
         self._empty.clear()
         return None
 
+    def places_left(self) -> int:
+        """How many more connections there may be."""
+        return self._limit.connections_max - self.active_connections
+
     def left_of(self, host: str) -> int:
         """How many more connections an address may have."""
         per_address_max = self._per_address_limit.connections_max

@@ -61,9 +61,13 @@ class ConnectionLimits:
         if of_address is not None:
             self._per_address[address] = here + 1
 
+    def left(self) -> int:
+        """How many more connections may be opened."""
+        return self._limit.connections_max - self.total
+
     def left_of(self, host: str) -> int:
         """How many more connections may be opened from a host."""
-        left = self._limit.connections_max - self.total
+        left = self.left()
         of_address = self._per_address_limit
         if of_address is not None:
             left = min(left, of_address.connections_max - self._per_address.get(f"/{host}", 0))
