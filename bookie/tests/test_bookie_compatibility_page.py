@@ -9,7 +9,7 @@ from magnetar.bookie.admin.application import make_application
 from magnetar.bookie.admin.metrics import BookieMetrics
 from magnetar.bookie.admin.testing import FakeOperations
 from magnetar.bookie.setting_names import SETTINGS
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.codes import BookieCode
 from magnetar.wire.bookkeeper.v3 import Operation

@@ -14,7 +14,7 @@ from magnetar.broker.auth.rules import Right
 from magnetar.broker.testing.auth import ADMIN, PROXY, TENANT_ADMIN, broker_settings, grants, make_namespace
 from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.topic_name import TopicName
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 from yarl import URL
 
 NAMESPACE = "/admin/v2/namespaces/acme/shop"

@@ -25,7 +25,7 @@ from magnetar.ledger.append_pipeline import BookieAnswers
 from magnetar.managed.cursors.cursor import Cursor
 from magnetar.managed.managed_ledger import ManagedLedger
 from magnetar.net.connection import Connection
-from magnetar.net.http_connections import _Watched
+from magnetar.net.http.watched import Watched
 from magnetar.net.testing import freed
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -36,7 +36,7 @@ OF_A_SUBSCRIPTION = (Pump, EntryReader, RetryTimer, DelayedEntries)
 OF_A_READER = (*OF_A_SUBSCRIPTION, Subscription, Cursor)
 OF_A_TOPIC = (PersistentTopic, NonPersistentTopic, ProducerAdmission, ManagedLedger, Cursor, BookieAnswers)
 OF_A_SESSION = (ServerSession, SessionAccess, Connection)
-OF_A_REQUEST = (RequestHandler, _Watched)
+OF_A_REQUEST = (RequestHandler, Watched)
 
 
 @pytest.fixture

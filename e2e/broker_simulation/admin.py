@@ -13,7 +13,7 @@ from magnetar.admin_client.errors import AdminUnreachable
 from magnetar.broker.admin.application import http_limits, make_runner
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 
 ADMIN_PORT: Final = 8080
 CALL_SECONDS: Final = 5.0

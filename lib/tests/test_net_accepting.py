@@ -279,7 +279,7 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 from magnetar.net.endpoints import listen
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 from magnetar.net.tls import ServerTls, TlsSettings
 
 class Hello:

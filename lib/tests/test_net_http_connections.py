@@ -17,10 +17,10 @@ from typing import Final
 import aiohttp
 import pytest
 from aiohttp import web
-from magnetar.net import http_connections
-from magnetar.net.http_connections import HttpConnections, limit_of
-from magnetar.net.http_head import HeadBounds
-from magnetar.net.http_pace import HttpLimits
+from magnetar.net.http import connections as http_connections
+from magnetar.net.http.connections import HttpConnections, limit_of
+from magnetar.net.http.head import HeadBounds
+from magnetar.net.http.pace import HttpLimits
 from magnetar.net.refused_connections import FILES_SETTING, LimitKind, RefusedConnections
 from magnetar.net.testing import TestAuthority
 from magnetar.net.tls import ServerTls, TlsSettings
@@ -172,6 +172,9 @@ class StillClock:
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay, callback)
 
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
+        return self._loop.call_soon(callback)
+
     async def pass_seconds(self, seconds: float) -> None:
         """So much time passes, and all connections are looked at."""
         self.now_seconds += seconds
@@ -294,7 +297,7 @@ async def test_bodies_in_memory_have_a_limit_together() -> None:
         for client in clients:
             client.writer.close()
         await until_gone(connections)
-        assert connections._held_bytes == 0
+        assert connections._bodies.held_bytes == 0
 
 
 async def test_answers_that_nobody_takes_have_a_limit_together() -> None:
@@ -430,12 +433,12 @@ def test_a_line_of_a_head_may_be_so_long(piece_bytes: int, lines_before: int) ->
             head = b"GET / HTTP/1.1\r\n" * lines_before + b"x" * length + b"\r\nHost: x\r\n\r\n"
             problems = []
             for first in range(0, len(head), piece_bytes):
-                goes_on, problem = bounds.received(head[first : first + piece_bytes])
+                size_bytes, problem = bounds.received(head[first : first + piece_bytes])
                 problems.append(problem)
                 if problem:
                     break
             assert any(problems) is not fits
-            assert goes_on is not fits
+            assert (size_bytes is not None) is fits
             if not fits:
                 told = "a header, or the first line, has more than 100 bytes, which httpMaxRequestHeaderSize sets"
                 assert problems[-1] == told

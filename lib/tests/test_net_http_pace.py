@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from magnetar.net.http_pace import HttpLimits, Pace, Traffic
+from magnetar.net.http.pace import HttpLimits, Pace, Traffic
 
 LIMITS = HttpLimits(head_seconds_max=30, idle_seconds_max=75, window_seconds=30, pace_bytes_min=1_000)
 QUIET = Traffic(received_bytes=0, sent_bytes=0, unsent_bytes=0, receiving=True, body_complete=True)

@@ -10,7 +10,7 @@ from aiohttp.web_protocol import RequestHandler
 from magnetar.auth.settings import TOKEN_PROVIDER, AuthenticationSettings, TokenSettings
 from magnetar.auth.testing import SECRET, token_of
 from magnetar.net.connection import Connection
-from magnetar.net.http_connections import _Watched
+from magnetar.net.http.watched import Watched
 from magnetar.net.testing import freed
 from magnetar.proxy.app import RunningProxy
 from magnetar.proxy.client_access import ClientAccess
@@ -28,7 +28,7 @@ CHECKED = ProxyAccessSettings(
 )
 pytestmark = pytest.mark.usefixtures("no_collector")
 
-KINDS = (ProxySession, ClientAccess, Connection, RequestHandler, _Watched)
+KINDS = (ProxySession, ClientAccess, Connection, RequestHandler, Watched)
 
 
 async def test_who_asks_for_a_broker_that_is_not_there_leaves_nothing(start: StartProxy) -> None:

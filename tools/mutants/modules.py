@@ -456,7 +456,7 @@ PARTS: Final = (
             "lib/tests",
             *("net_http_pace", "net_held_bytes", "net_connection", "net_http_connections", "net_places"),
             *("net_start_tls_early", "net_key_stores", "net_held_bytes_newcomers", "net_paced_queue"),
-            *("net_held_bytes_answers", "net_held_bytes_edges", "net_refused_connections"),
+            *("net_held_bytes_answers", "net_held_bytes_edges", "net_refused_connections", "net_http_held"),
         ),
     ),
     Part(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from aiohttp import web
-from magnetar.net.http_connections import SERVER_LOG, HttpConnections
-from magnetar.net.http_pace import HttpLimits, head_bytes_max
+from magnetar.net.http.connections import SERVER_LOG, HttpConnections
+from magnetar.net.http.pace import HttpLimits, head_bytes_max
 from magnetar.net.tls import ServerTls
 from magnetar.proxy import metrics
 from magnetar.proxy.gate import IDENTITY, UNAUTHORIZED, HttpGate, NotAllowed

@@ -27,7 +27,7 @@ from magnetar.bookie.admin.calls import (
 )
 from magnetar.bookie.operations import BookieOperations, OperationRefused
 from magnetar.core.errors import MagnetarError
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 
 logger: Final = logging.getLogger(__name__)
 

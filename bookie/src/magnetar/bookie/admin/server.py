@@ -8,8 +8,8 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.operations import BookieOperations
-from magnetar.net.http_connections import SERVER_LOG, HttpConnections
-from magnetar.net.http_pace import LINE_BYTES_MAX, HttpLimits
+from magnetar.net.http.connections import SERVER_LOG, HttpConnections
+from magnetar.net.http.pace import LINE_BYTES_MAX, HttpLimits
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -59,8 +59,8 @@ from magnetar.broker.server_errors import server_error_of
 from magnetar.core.errors import MagnetarError, Unavailable, forget_frames
 from magnetar.core.limits import MIB
 from magnetar.metadata.store import NodeNotFound, NodeTooLarge, VersionConflict
-from magnetar.net.http_connections import SERVER_LOG, HttpConnections
-from magnetar.net.http_pace import HttpLimits, head_bytes_max
+from magnetar.net.http.connections import SERVER_LOG, HttpConnections
+from magnetar.net.http.pace import HttpLimits, head_bytes_max
 from magnetar.wire.pulsar.errors import PulsarError
 
 logger: Final = logging.getLogger(__name__)

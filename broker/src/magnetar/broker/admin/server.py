@@ -12,7 +12,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.settings.shared_ports import SharedPortSettings
 from magnetar.net.accepting import known_host
-from magnetar.net.http_connections import HttpConnections
+from magnetar.net.http.connections import HttpConnections
 from magnetar.net.tls import ServerTls
 
 if TYPE_CHECKING:

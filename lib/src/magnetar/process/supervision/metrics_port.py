@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 from magnetar.core.limits import MIB
-from magnetar.net.http_connections import SERVER_LOG, HttpConnections
-from magnetar.net.http_pace import LINE_BYTES_MAX, HttpLimits
+from magnetar.net.http.connections import SERVER_LOG, HttpConnections
+from magnetar.net.http.pace import LINE_BYTES_MAX, HttpLimits
 from magnetar.process.supervision.child import Child, ChildState
 from magnetar.process.supervision.joined_metrics import LABEL, joined
 

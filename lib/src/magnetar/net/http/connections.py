@@ -1,8 +1,8 @@
 """The connections of an HTTP server, which is somebody else's: how many there are, and that none takes for ever.
 
-Stands between the event loop and the server's own protocol, and among its middlewares, so that it sees bytes come and
-go and requests begin and end. Slow clients are cut off; where there are too many connections, the one goes that has
-been waiting for the longest without asking for anything.
+Stands between the event loop and the server's own protocol (`magnetar.net.http.watched`), and among its middlewares,
+so that it sees bytes come and go and requests begin and end. Slow clients are cut off; where there are too many
+connections, the one goes that has been waiting for the longest without asking for anything.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from socket import socket
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from magnetar.core.errors import forget_frames
 from magnetar.net.accepting import ENOUGH, Acceptor, MakeProtocol, bound
 from magnetar.net.descriptors import open_files_max
-from magnetar.net.http_head import HeadBounds
-from magnetar.net.http_pace import DEFAULT, HttpLimits, Pace, Traffic
+from magnetar.net.http.held_bodies import HeldBodies
+from magnetar.net.http.intake import Intake
+from magnetar.net.http.pace import DEFAULT, HttpLimits, Pace
+from magnetar.net.http.watched import HttpRequest, Watched
+from magnetar.net.http.work_turns import WorkTurns
 from magnetar.net.one_per_turn import OnePerTurn
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections
 
@@ -35,53 +38,11 @@ SHARE_OF_FILES: Final = 4
 SHARE_OF_ARRIVALS: Final = 4
 """When all connections stand that may, this part of their number may be at the TLS handshake beside them."""
 
-HEAD_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b"
-)
-REASON: Final = b'{"reason":"%b"}'
+CHUNKS_IN_TURN: Final = 500
+"""Of bodies, in one turn of the loop, and those of one piece more: with a microsecond or two each, a few
+milliseconds."""
 
 Answer = TypeVar("Answer")
-
-
-class _Content(Protocol):
-    def is_eof(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-
-class _AnswerWriter(Protocol):
-    @property
-    def output_size(self) -> int: ...
-
-
-class _Match(Protocol):
-    @property
-    def http_exception(self) -> BaseException | None: ...
-
-
-class HttpRequest(Protocol):
-    """What is used of aiohttp's."""
-
-    @property
-    def match_info(self) -> _Match:
-        """Its route, or why it has none."""
-        ...
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The transport of its connection; None when that is gone."""
-        ...
-
-    @property
-    def content(self) -> _Content:
-        """The body, as a stream."""
-        ...
-
-    @property
-    def writer(self) -> _AnswerWriter:
-        """Where its answer is written."""
-        ...
 
 
 AnyRequest = TypeVar("AnyRequest", bound=HttpRequest)
@@ -95,19 +56,20 @@ class HttpConnections:
         self._limits = limits
         self._refused = refused if refused is not None else RefusedConnections((LimitKind.HTTP,))
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[asyncio.Transport, _Watched] = {}
-        self._waiting: dict[_Watched, float] = {}
+        self._connections: dict[asyncio.Transport, Watched] = {}
+        self._waiting: dict[Watched, float] = {}
         """Who goes when there is no place, the last one first, and since when each waits. Sorted anew when all of them
         have gone: to look through two thousand for each newcomer takes a second where a thousand come together."""
         self._acceptors: list[Acceptor] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._limit = limit_of(limits)
-        self._held_bytes = 0
-        """Bytes of bodies under way."""
-        self._behind: dict[_Watched, int] = {}
+        self._bodies: HeldBodies[Watched] = HeldBodies(limits.bodies_bytes_max, self._limit.connections_max)
+        self._behind: dict[Watched, int] = {}
         """Clients that do not take their answers at once, with the bytes that waited when that was looked at."""
         self._behind_bytes = 0
         """Their sum. They may wait for less by now."""
+        self.chunks = WorkTurns(self._loop, CHUNKS_IN_TURN)
+        """When bodies in chunks are parsed."""
         self._turns = OnePerTurn(self._loop)
         """A list of topics takes milliseconds, and a client asks for it with a hundred bytes."""
 
@@ -125,7 +87,7 @@ class HttpConnections:
         self, make_protocol: MakeProtocol, listening: socket, tls: ssl.SSLContext | None = None
     ) -> None:
         """Answer at a socket that is bound, or listens already; it is closed with the others."""
-        acceptor = Acceptor([listening], lambda: _Watched(make_protocol, self), self, backlog=LISTEN_BACKLOG, tls=tls)
+        acceptor = Acceptor([listening], lambda: Watched(make_protocol, self), self, backlog=LISTEN_BACKLOG, tls=tls)
         self._acceptors.append(acceptor)
         await acceptor.start_serving()
 
@@ -138,12 +100,10 @@ class HttpConnections:
         watched.began(request)
         try:
             await self._turns.begin()
+            watched.has_its_turn()
             return await handler(request)
         finally:
-            watched.let_go()
-            watched.answering = True
-            forget_frames(request.match_info.http_exception)
-            forget_frames(request.content.exception())
+            watched.answered(request)
 
     def stop_listening(self) -> None:
         """Connections go on. Twice is no error."""
@@ -194,7 +154,7 @@ class HttpConnections:
 
     # --- for the connections
 
-    def enter(self, watched: _Watched, transport: asyncio.Transport) -> bool:
+    def enter(self, watched: Watched, transport: asyncio.Transport) -> bool:
         """Give a new connection a place; False when there is none."""
         if len(self._connections) >= self._limit.connections_max and not self._make_room():
             self._refused.refused(watched.peer, self._limit)
@@ -204,20 +164,16 @@ class HttpConnections:
             self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         return True
 
-    def hold(self, size_bytes: int) -> None:
-        """So much more is in memory (less, if negative). When that is too much, the oldest body that is still coming
-        is given up."""
-        self._held_bytes += size_bytes
-        while size_bytes > 0 and self._held_bytes > self._limits.bodies_bytes_max:
-            coming = [watched for watched in self._connections.values() if watched.held_bytes and watched.body_coming]
-            if not coming:
-                return
-            oldest = min(coming, key=lambda watched: watched.began_seconds)
+    def hold(self, watched: Watched, size_bytes: int, *, gives_way: bool) -> None:
+        """It has so much of requests in memory from now on. When all have too much, the oldest that may be given up
+        goes."""
+        self._bodies.hold(watched, size_bytes, gives_way=gives_way)
+        while (oldest := self._bodies.next_to_go()) is not None:
             logger.warning("giving up the request of %s: bodies take too much memory", oldest.peer)
-            oldest.cut()
-            oldest.let_go()
+            self._bodies.hold(oldest, 0, gives_way=False)
+            oldest.give_up()
 
-    def fell_behind(self, watched: _Watched) -> None:
+    def fell_behind(self, watched: Watched) -> None:
         """A client does not take its answer at once. Where all of them have too much, the largest are cut."""
         self.caught_up(watched)
         size_bytes = self._behind[watched] = watched.unsent_bytes
@@ -226,13 +182,13 @@ class HttpConnections:
             # Behind the write that brought this about.
             self._loop.call_soon(self._cut_the_largest, list(self._behind))
 
-    def caught_up(self, watched: _Watched) -> None:
+    def caught_up(self, watched: Watched) -> None:
         """It has taken its answer, or is gone."""
         self._behind_bytes -= self._behind.pop(watched, 0)
 
-    def new_head(self) -> HeadBounds:
+    def new_intake(self) -> Intake:
         """For a connection that begins now."""
-        return HeadBounds(self._limits)
+        return Intake(self._limits)
 
     @property
     def body_bytes_max(self) -> int:
@@ -253,7 +209,11 @@ class HttpConnections:
         """The loop's time."""
         return self._loop.time()
 
-    def _cut_the_largest(self, among: Iterable[_Watched]) -> None:
+    def soon(self, callback: Callable[[], None]) -> None:
+        """In the loop's next turn."""
+        self._loop.call_soon(callback)
+
+    def _cut_the_largest(self, among: Iterable[Watched]) -> None:
         """Where answers that are not taken have too much memory. A client asks for megabytes with a hundred bytes."""
         self._behind = {watched: size_bytes for watched in among if (size_bytes := watched.unsent_bytes)}
         self._behind_bytes = sum(self._behind.values())
@@ -276,7 +236,7 @@ class HttpConnections:
         longest.cut()
         return True
 
-    def _next_to_go(self) -> _Watched | None:
+    def _next_to_go(self) -> Watched | None:
         """The connection that has waited longest. None: the list was used up and is sorted anew, so ask again."""
         while self._waiting:
             watched, since_seconds = self._waiting.popitem()
@@ -295,171 +255,6 @@ class HttpConnections:
         self._cut_the_largest(self._connections.values())
         if self._connections:
             self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-
-
-class _Watched(asyncio.Protocol):
-    """One connection: everything goes on to the server's protocol."""
-
-    def __init__(self, make_protocol: MakeProtocol, owner: HttpConnections) -> None:
-        self._make_protocol = make_protocol
-        self._inner: asyncio.Protocol | None = None
-        """None: there was no place for it."""
-        self._owner = owner
-        self._transport: asyncio.Transport | None = None
-        self._request: HttpRequest | None = None
-        self._received_bytes = 0
-        self._head = owner.new_head()
-        self._in_head = True
-        """Whether a request's head is to come, or to go on."""
-        self._refused = False
-        self.pace = owner.new_pace()
-        self.held_bytes = 0
-        """Bytes of its request's body in memory."""
-        self._passes = False
-        """The body is longer than those that are held: it is passed on as it comes, or refused."""
-        self.began_seconds = 0.0
-        """When the request under way began, in seconds of the loop's clock."""
-        self.answering = False
-        """The request's handler is done; its answer may still be on its way."""
-
-    @property
-    def peer(self) -> str:
-        """The peer's address, for logs."""
-        address = None if self._transport is None else self._transport.get_extra_info("peername")
-        return "somebody" if not address else f"{address[0]}:{address[1]}"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if not self._owner.enter(self, self._transport):
-            self._transport.abort()
-            return
-        self._inner = self._make_protocol()
-        self._inner.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._inner is None or self._refused:
-            return
-        self._received_bytes += len(data)
-        if self.answering:
-            self._settle()
-        self.pace.received(self._owner.now_seconds())
-        if self._in_head and not self._takes_head(data):
-            return
-        self._inner.data_received(data)
-        if self.body_coming and not self._passes:
-            self._hold(len(data))
-
-    def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
-            self._owner.fell_behind(self)
-
-    def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
-            self._owner.caught_up(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._inner is None:
-            return
-        self._owner.leave(self._transport)
-        self._owner.caught_up(self)
-        self.let_go()
-        self._request = None
-        self._inner.connection_lost(error)
-
-    # --- for the owner
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """None before it stands."""
-        return self._transport
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What waits for the client to read."""
-        transport = self._transport
-        return 0 if transport is None or transport.is_closing() else transport.get_write_buffer_size()
-
-    def began(self, request: HttpRequest) -> None:
-        """A request's head is complete."""
-        self.let_go()
-        self._request = request
-        self._passes = False
-        self.began_seconds = self._owner.now_seconds()
-        self.answering = False
-        self.pace.began()
-
-    @property
-    def body_coming(self) -> bool:
-        """Whether some of its request's body is still to come."""
-        return self._request is not None and not self._request.content.is_eof()
-
-    def _takes_head(self, data: bytes) -> bool:
-        """Whether the head that is coming is no longer than it may be. False: the client has been told."""
-        assert self._transport is not None
-        self._in_head, problem = self._head.received(data)
-        if not problem:
-            return True
-        self._refused = True
-        logger.info("closing the HTTP connection of %s: %s", self.peer, problem)
-        body = REASON % problem.encode()
-        self._transport.write(HEAD_TOO_LARGE % (len(body), body))
-        self._transport.close()
-        return False
-
-    def _hold(self, size_bytes: int) -> None:
-        if self.held_bytes + size_bytes > self._owner.body_bytes_max:
-            self._passes = True
-            self.let_go()
-            return
-        self.held_bytes += size_bytes
-        self._owner.hold(size_bytes)
-
-    def let_go(self) -> None:
-        """The body is in memory no more."""
-        self._owner.hold(-self.held_bytes)
-        self.held_bytes = 0
-
-    def cut(self) -> None:
-        """At once: who is too slow would be too slow to be told."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def sweep(self, now_seconds: float) -> None:
-        """Look at it."""
-        transport = self._transport
-        if transport is None:
-            return
-        if self.answering:
-            self._settle()
-        unsent_bytes = transport.get_write_buffer_size()
-        written_bytes = 0 if self._request is None else self._request.writer.output_size
-        traffic = Traffic(
-            received_bytes=self._received_bytes,
-            sent_bytes=written_bytes - unsent_bytes,
-            unsent_bytes=unsent_bytes,
-            # A transport that is closing has stopped to read, and is not waited for longer for it.
-            receiving=transport.is_closing() or transport.is_reading(),
-            body_complete=not self.body_coming,
-        )
-        problem = self.pace.too_slow(now_seconds, traffic)
-        if problem is not None:
-            logger.info("cutting the HTTP connection of %s: %s", self.peer, problem)
-            self.cut()
-
-    def _settle(self) -> None:
-        """The handler is done: whether the answer has been written, too, and the body read to its end."""
-        request = self._request
-        if request is None or request.content.is_eof():
-            self.let_go()
-            self.answering = False
-            self._request = None
-            self._in_head = True
-            self.pace.ended(self._owner.now_seconds())
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):
