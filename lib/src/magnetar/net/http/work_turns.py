@@ -41,8 +41,11 @@ class WorkTurns:
     def _turn_over(self) -> None:
         self._done = 0
         self._counting = False
-        while self._waiting and self.left:
-            self._waiting.popleft()()
-        if self._waiting and not self._counting:
-            self._counting = True
-            self._loop.call_soon(self._turn_over)
+        try:
+            while self._waiting and self.left:
+                self._waiting.popleft()()
+        finally:
+            # Also where one of them failed.
+            if self._waiting and not self._counting:
+                self._counting = True
+                self._loop.call_soon(self._turn_over)
