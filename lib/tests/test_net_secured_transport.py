@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import operator
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final, cast
@@ -242,3 +244,61 @@ def test_whoever_speaks_no_tls_is_cut(
 ) -> None:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(strange(server_tls(tmp_path), said))
+
+
+READ: Final = 200_000
+"""Bytes that each connection says at once."""
+
+STAYS_BYTES_MAX: Final = 24 * 1024
+"""What may stay of a connection's two sides: a small part of what one read was."""
+
+
+def speak_once(port: int) -> ssl.SSLSocket:
+    raw = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+    secured = trusting().wrap_socket(raw)
+    secured.sendall(bytes(READ))
+    return secured
+
+
+async def spoken(tls: ServerTls) -> int:
+    """What stays in memory of a connection, in bytes, after it has said a lot."""
+    count, received_bytes = 10, 0
+
+    class Counts(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            nonlocal received_bytes
+            received_bytes += len(data)
+
+    async def all_have_spoken(connections: int) -> list[ssl.SSLSocket]:
+        expected_bytes = received_bytes + connections * READ
+        spoken = [await asyncio.to_thread(speak_once, port) for _ in range(connections)]
+        while received_bytes < expected_bytes:
+            await asyncio.sleep(0.001)
+        return spoken
+
+    listening = await bound("127.0.0.1", 0)
+    port = listening[0].getsockname()[1]
+    acceptor = Acceptor(listening, Counts, Places(), backlog=10, tls=tls.context)
+    await acceptor.start_serving()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        connections = await all_have_spoken(1)  # What is made once is there.
+        tracemalloc.start()
+        try:
+            connections += await all_have_spoken(count)
+            gc.collect()
+            stays_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    for one in connections:
+        one.close()
+    acceptor.close()
+    await acceptor.wait_closed()
+    return stays_bytes // count
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_no_memory_for_a_large_read_stays_with_a_connection(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(spoken(server_tls(tmp_path))) < STAYS_BYTES_MAX

@@ -8,31 +8,13 @@ from typing import Any, cast
 import pytest
 from magnetar.net.connection import Connection
 from magnetar.net.start_tls import start_tls
+from magnetar.sim.virtual_time import VirtualTimeLoop
 
+from lib.tests.tls_peers import Bare, client, sealed, server_context
 
-class Bare(asyncio.Transport):
-    """The transport below TLS."""
+new_event_loop = VirtualTimeLoop
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.aborted = False
-
-    def is_closing(self) -> bool:
-        return self.aborted
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class Secured(asyncio.Transport):
-    """The transport with TLS."""
-
-    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
-        super().__init__()
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
+ENDED = "the other side closed the connection during its TLS handshake"
 
 
 class Upgraded:
@@ -43,14 +25,15 @@ class Upgraded:
         self.lost: list[Exception | None] = []
         self.bare = Bare()
         self.heard: list[bytes] = []
-        self.protocol = protocol
+        self._protocol = protocol
         self._until = until
 
     def begin_upgrade(self) -> asyncio.Transport:
         return self.bare
 
-    def upgraded(self, transport: asyncio.BaseTransport, make_handler: object) -> None:
-        del transport, make_handler
+    def upgraded(self, transport: asyncio.Transport, make_handler: object) -> None:
+        assert make_handler is None
+        transport.set_protocol(self._protocol)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.append(error)
@@ -89,65 +72,89 @@ class Small(asyncio.BufferedProtocol):
         self.connection.hear(bytes(self._room[:nbytes]))
 
 
-async def upgraded(
-    protocol: Plain | Small, monkeypatch: pytest.MonkeyPatch, *pieces: bytes, until: bytes = b""
-) -> Upgraded:
-    """A connection whose peer says these before the end of its handshake is told."""
+def begun(protocol: Plain | Small, until: bytes = b"") -> tuple[Upgraded, asyncio.Task[None]]:
     connection = protocol.connection = Upgraded(protocol, until)
-    seconds: list[float] = []
+    upgrade = start_tls(cast(Connection, connection), server_context(), server_side=True, timeout_seconds=7.0)
+    return connection, asyncio.create_task(upgrade)
 
-    async def handshake(bare: asyncio.Transport, early: asyncio.Protocol, *_: object, **options: Any) -> Secured:
-        seconds.append(options["ssl_handshake_timeout"])
-        for piece in pieces:
-            early.data_received(piece)
-        return Secured(protocol)
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", handshake)
-    await start_tls(cast(Connection, connection), cast(Any, None), server_side=True, timeout_seconds=7.0)
-    assert seconds == [7.0]
+async def upgraded(protocol: Plain | Small, *pieces: bytes, until: bytes = b"", ends: bool = False) -> Upgraded:
+    """A connection whose peer says these in one turn with the end of its handshake, and then `ends`."""
+    connection, upgrade = begun(protocol, until)
+    await asyncio.sleep(0)
+    bare, there = connection.bare, client()
+    there.receive(b"")
+    bare.comes(there.take())
+    there.receive(bare.take())
+    assert there.stands
+    bare.comes(there.take())
+    for piece in pieces:
+        bare.comes(sealed(there, piece))
+    if ends:
+        there.end()
+        bare.comes(there.take())
+    assert connection.heard == []
+    await upgrade
     return connection
 
 
-async def test_all_pieces_are_heard_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = await upgraded(Plain(), monkeypatch, b"one", b"two", b"three")
+async def test_all_pieces_are_heard_in_order() -> None:
+    connection = await upgraded(Plain(), b"one", b"two", b"three")
     assert connection.heard == [b"one", b"two", b"three"]
 
 
-async def test_who_has_little_memory_hears_all_of_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = await upgraded(Small(), monkeypatch, b"abc", b"d")
+async def test_who_has_little_memory_hears_all_of_them_too() -> None:
+    connection = await upgraded(Small(), b"abc", b"d")
     assert connection.heard == [b"ab", b"c", b"d"]
 
 
-async def test_who_closes_the_connection_hears_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = await upgraded(Plain(), monkeypatch, b"one", b"bye", b"three", until=b"bye")
+async def test_the_last_words_of_a_peer_that_ends_at_once_are_heard() -> None:
+    connection = await upgraded(Plain(), b"one", b"bye", ends=True)
+    assert connection.heard == [b"one", b"bye"]
+    assert connection.bare.closing
+    assert not connection.bare.aborted
+
+
+async def test_who_closes_the_connection_hears_no_more() -> None:
+    connection = await upgraded(Plain(), b"one", b"bye", b"three", until=b"bye")
     assert connection.heard == [b"one", b"bye"]
 
 
-async def test_a_handler_that_fails_at_early_words_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_fails_at_early_words_ends_the_connection() -> None:
     protocol = Plain()
     with pytest.raises(ValueError, match="a handler's own"):
-        await upgraded(protocol, monkeypatch, b"one", b"mistake", b"three")
+        await upgraded(protocol, b"one", b"mistake", b"three")
     assert protocol.connection.heard == [b"one", b"mistake"]
     assert protocol.connection.bare.aborted
 
 
-@pytest.mark.parametrize("how", ["error", "silence", "nothing"])
-async def test_a_handshake_that_does_not_stand_ends_the_connection(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """The transport below is cut, and its handler hears why: loops say nothing of a peer that hangs up."""
-    protocol = Plain()
-    connection = protocol.connection = Upgraded(protocol)
+@pytest.mark.parametrize("how", ["end", "silence", "cut before it is told"])
+async def test_a_handshake_that_does_not_stand_ends_the_connection(how: str) -> None:
+    """The transport below is cut, and its handler hears why: nothing is said of a peer that hangs up."""
+    connection, upgrade = begun(Plain())
+    await asyncio.sleep(0)
+    bare, there = connection.bare, client()
+    if how == "end":
+        protocol = bare.protocol
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        protocol.eof_received()
+    elif how == "silence":
+        bare.close()
+    else:
+        there.receive(b"")
+        bare.comes(there.take())
+        there.receive(bare.take())
+        bare.comes(there.take())
+        bare.abort()
+    with pytest.raises(ConnectionResetError, match=ENDED):
+        await upgrade
+    assert bare.aborted
+    assert [str(error) for error in connection.lost] == [ENDED]
 
-    async def handshake(bare: asyncio.Transport, early: asyncio.Protocol, *_: object, **__: object) -> Secured | None:
-        if how == "error":
-            raise ConnectionResetError
-        if how == "silence":
-            early.connection_lost(None)
-        return None if how == "nothing" else Secured(protocol)
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", handshake)
-    with pytest.raises(ConnectionResetError, match="during its TLS handshake"):
-        await start_tls(cast(Connection, connection), cast(Any, None), server_side=True)
+async def test_a_handshake_has_the_time_that_it_is_given() -> None:
+    connection, upgrade = begun(Plain())
+    with pytest.raises(ConnectionAbortedError, match=r"taking longer than 7\.0 seconds"):
+        await upgrade
+    assert asyncio.get_running_loop().time() == 7.0
     assert connection.bare.aborted
-    assert [str(error) for error in connection.lost] == [
-        "the other side closed the connection during its TLS handshake"
-    ]

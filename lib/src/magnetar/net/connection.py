@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
             if self.closing:
                 return  # A handler that heard there that its peer falls behind has closed it.
             self._become(ConnectionState.CLOSING)
-            # Also with nothing unsent: over TLS asyncio waits for ever for a peer that hung up while it was not read.
+            # Also with nothing unsent: over TLS the peer has to say that it has ended, too.
             self._close_timer = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
             self._transport.close()
         elif self._bare is not None:
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._outboxes.forget(self)
         parts, transport = self._outbox, self._transport
         if self._state is ConnectionState.CLOSING:
-            parts.clear()  # TLS takes nothing after its end, and logs each attempt.
+            parts.clear()  # Nothing is taken after the end, and loops log attempts.
         if not parts or transport is None:
             return
         self._outbox = []

@@ -34,7 +34,7 @@ HANDSHAKES_MIN: Final = 32
 """At one port, also where its connections have taken all other files."""
 
 HANDSHAKES_MAX: Final = 1_024
-"""Unfinished TLS handshakes at one port, at most: each holds some 140 KB."""
+"""Unfinished TLS handshakes at one port, at most: each holds some 40 KB."""
 
 
 def raise_limit() -> int:

@@ -1,8 +1,9 @@
-"""TLS over a connection that stands, and a transport over it that tells how much the peer has not taken yet.
+"""TLS over a connection that stands.
 
-Event loops encrypt what is written and give it to the transport below, whose buffer they do not count: forty megabytes
-of one answer that nobody reads look like none. So a connection that begins with TLS is made without it first, as one
-is that begins TLS later: then both transports are known.
+Not the event loops' own. They encrypt what is written and give it to the transport below, whose buffer they do not
+count: forty megabytes of one answer that nobody reads look like none. And they have a buffer of 256 KiB for each
+connection, which stays after one large read. So a connection that begins with TLS is made without it first, as one is
+that begins TLS later, and the layer in between is ours.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from magnetar.core.limits import KIB
 from magnetar.net.tls import HANDSHAKE_SECONDS_MAX
+from magnetar.net.tls_layer.engine import TlsEngine
+from magnetar.net.tls_layer.transport import SecuredTransport
 
 ENDED: Final = "the other side closed the connection during its TLS handshake"
 
@@ -23,80 +26,6 @@ UNREAD_BYTES: Final = 64 * KIB
 handshake has some hundred, at most 16 KiB. Whoever sends more before the answer has no handshake."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
-
-
-class SecuredTransport(asyncio.Transport):
-    """The transport over TLS, which also counts what waits in the one below."""
-
-    def __init__(self, over_tls: asyncio.Transport, bare: asyncio.Transport) -> None:
-        super().__init__()
-        self._over_tls = over_tls
-        self._bare = bare
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that wait; those that are encrypted already with what TLS adds."""
-        return self._over_tls.get_write_buffer_size() + self._bare.get_write_buffer_size()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it."""
-        self._over_tls.write(data)
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send them."""
-        self._over_tls.writelines(list_of_data)
-
-    def write_eof(self) -> None:
-        """TLS cannot."""
-        self._over_tls.write_eof()
-
-    def can_write_eof(self) -> bool:
-        """Whether one direction alone may end: not over TLS."""
-        return self._over_tls.can_write_eof()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._over_tls.abort()
-
-    def close(self) -> None:
-        """Send what waits, then close."""
-        self._over_tls.close()
-
-    def is_closing(self) -> bool:
-        """Whether it is closing, or closed."""
-        return self._over_tls.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the loop knows of the connection."""
-        return self._over_tls.get_extra_info(name, default)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whoever is told of what comes."""
-        return self._over_tls.get_protocol()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Tell this one from now on."""
-        self._over_tls.set_protocol(protocol)
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Low and high, in bytes."""
-        return self._over_tls.get_write_buffer_limits()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told that its peer is behind, and has caught up. Loops look at what waits above the
-        transport below: what that one was given, up to as much again or one write, waits beside it."""
-        self._over_tls.set_write_buffer_limits(high, low)
-
-    def is_reading(self) -> bool:
-        """Whether the protocol is given what comes."""
-        return self._over_tls.is_reading()
-
-    def pause_reading(self) -> None:
-        """Give the protocol nothing."""
-        self._over_tls.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Go on."""
-        self._over_tls.resume_reading()
 
 
 class Unread(asyncio.Protocol):
@@ -117,14 +46,9 @@ class Early(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
-        self.lost = False
 
     def data_received(self, data: bytes) -> None:
         self.data.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self.lost = True
 
 
 async def secure(
@@ -141,24 +65,19 @@ async def secure(
     if bare.is_closing():
         raise ConnectionResetError(ENDED)  # Its end may have been told already: a handshake would wait in vain.
     try:
-        secured = await asyncio.get_running_loop().start_tls(
-            bare,
-            early,
-            context,
-            server_side=server_side,
-            server_hostname=server_name,
-            ssl_handshake_timeout=timeout_seconds,
-        )
+        engine = TlsEngine(context, server_side=server_side, server_name=server_name)
+    except ValueError as error:
+        raise OSError(f"no server can be called {server_name!r}: {error}") from error
+    secured = SecuredTransport(bare, early, engine)
+    try:
+        await secured.begin_handshake(timeout_seconds)
     except OSError as error:
         if str(error):
             raise
-        raise ConnectionResetError(ENDED) from None  # The loops say nothing of a peer that hangs up.
-    except ValueError as error:
-        raise OSError(f"no server can be called {server_name!r}: {error}") from error
-    # uvloop calls a handshake finished whose connection was aborted on this side, and tells nobody of the end.
-    if secured is None or early.lost or bare.is_closing():
-        raise ConnectionResetError(ENDED)
-    return SecuredTransport(secured, bare)
+        raise ConnectionResetError(ENDED) from None  # Nothing is said of a peer that hangs up.
+    if not secured.stands:
+        raise ConnectionResetError(ENDED)  # Since then.
+    return secured
 
 
 async def secured_from_the_start(

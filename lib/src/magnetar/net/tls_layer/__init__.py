@@ -1,0 +1,1 @@
+"""TLS over a transport, without memory of its own for what passes."""
