@@ -133,3 +133,16 @@ def test_the_shared_buffer_is_as_large_as_one_piece_whatever_is_written() -> Non
         assert here.to_send == b""
         rest = rest[taken:]
     assert said == bytes(MIB)
+
+
+def test_a_call_within_another_ones_is_refused_and_leaves_that_ones_bytes() -> None:
+    """The collector of cycles may end a coroutine that closes its connection, whatever is under way."""
+    here, there = pair()
+    other, _ = pair()
+    wire = sealed(there, b"words")
+    BUFFERS.incoming.write(wire)
+    for call in (lambda: other.receive(b""), lambda: other.seal(b"x"), other.end):
+        with pytest.raises(ssl.SSLError, match="another connection of this thread is at work"):
+            call()
+    assert BUFFERS.incoming.read() == wire
+    assert here.receive(wire) == b"words"

@@ -2,8 +2,9 @@
 
 OpenSSL reads from one buffer and writes into another. Each keeps the memory of the most that was ever in it, so buffers
 of each connection's own would hold hundreds of kilobytes for ever after one large read. Here all connections of a
-thread share two: both are empty before and after each call of an engine, whatever happens in it, and no call runs
-anything of anybody else's in between. Nothing decrypted is ever in them. OpenSSL itself holds what there is of a record
+thread share two: both are empty before and after each call of an engine, whatever happens in it. Nothing of anybody
+else's runs in between, with one exception: the collector of cycles may end a coroutine that closes its connection. Such
+a call is refused. Nothing decrypted is ever in the buffers. OpenSSL itself holds what there is of a record
 that is not complete, 17 KB at most, and lets go of it once it is.
 """
 
@@ -24,6 +25,9 @@ SEALED_AT_ONCE_BYTES: Final = 256 * KIB
 
 READ_BYTES_MAX: Final = 128 * KIB
 """Bytes of one read from a socket, which are decrypted before anybody else's turn."""
+
+
+BUSY: Final = "another connection of this thread is at work"
 
 
 class SharedBuffers(threading.local):
@@ -68,6 +72,7 @@ class TlsEngine:
     def receive(self, data: bytes | memoryview) -> bytes:
         """Take what came, and return what it says. A handshake begins and goes on here, too: first with nothing.
         `ssl.SSLError` when the peer, or what came, is not to be trusted; nothing is to be done after that."""
+        self._begin()
         tls, incoming = self.tls, self._incoming
         said: list[bytes] = []
         try:
@@ -95,6 +100,7 @@ class TlsEngine:
     def seal(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypt the beginning, to be sent, and return how much that is. 0: TLS has to receive something first, so all
         of it has to wait. `ssl.SSLError` as above."""
+        self._begin()
         write = self.tls.write
         rest = data if len(data) <= SEALED_AT_ONCE_BYTES else memoryview(data)[:SEALED_AT_ONCE_BYTES]
         size_bytes = left_bytes = len(rest)
@@ -111,13 +117,18 @@ class TlsEngine:
         return size_bytes
 
     def end(self) -> None:
-        """Have the peer told that nothing more comes."""
+        """Have the peer told that nothing more comes. `ssl.SSLError` as above."""
+        self._begin()
         try:
             self.tls.unwrap()
         except ssl.SSLWantReadError:
             return  # The peer has not said the same yet.
         finally:
             self._leave_nothing()
+
+    def _begin(self) -> None:
+        if self._incoming.pending or self._outgoing.pending:
+            raise ssl.SSLError(BUSY)
 
     def _leave_nothing(self) -> None:
         outgoing, incoming = self._outgoing, self._incoming
