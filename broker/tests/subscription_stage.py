@@ -344,8 +344,9 @@ class Stage:
         return consumer
 
     def leave(self, name: str) -> None:
-        """A consumer closes."""
+        """A consumer closes, and the turn of the loop is over: when others came in it, it is sent on only then."""
         self.subscription.remove_consumer(self.consumers[name])
+        self.timers.advance(0)
 
     def publish(self, count: int = 1, **fields: Any) -> None:
         """Entries with these fields of MessageMetadata are confirmed."""

@@ -14,7 +14,6 @@ from magnetar.broker.dispatch.hash_ring import (
     POSITIVE_MASK,
     ConsistentHashSelector,
     consistent_slot,
-    failover_index,
     sticky_slot,
 )
 from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
@@ -28,6 +27,7 @@ from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
+from broker.tests.straightforward_dispatch import failover_index
 from broker.tests.subscription_stage import LEDGER, Stage, StagedConnection
 
 
@@ -159,13 +159,12 @@ def test_ranges_in_halves_are_all_slots_whoever_comes_and_goes(moves: list[int])
         assert all(selector.owner(max(1, selector.ranges(one)[0][0])) is one for one in joined)
 
 
-def test_a_range_of_one_slot_is_not_halved() -> None:
+def test_a_range_of_one_slot_is_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_ranges, "STICKY_HASH_RANGE", 256)
     selector = SplitRangeSelector()
-    # As if so many had joined one after the other, which takes long: each of them looks for the widest range.
-    selector._ends = list(range(1, 65_537))
-    with pytest.raises(
-        PulsarError, match="No more range can assigned to new consumer, assigned consumers 65536"
-    ) as hit:
+    for number in range(256):
+        selector.add(consumer(str(number)))
+    with pytest.raises(PulsarError, match="No more range can assigned to new consumer, assigned consumers 256") as hit:
         selector.add(consumer("one too many"))
     assert hit.value.code is ServerError.CONSUMER_ASSIGN_ERROR
 

@@ -104,7 +104,7 @@ async def test_look_ahead_of_key_shared_subscriptions_that_are_there() -> None:
         (subscription,) = broker.service.topics[TOPIC].subscriptions.values()
         dispatcher = subscription.key_shared
         assert dispatcher is not None
-        dispatcher.consumers[0].allow(10)
+        next(iter(dispatcher.consumers)).allow(10)
         assert dispatcher.room() == 10
         dispatcher.redeliver([((1, number), 1) for number in range(5)])
         assert dispatcher.room() == 0

@@ -117,7 +117,7 @@ def test_a_fencing_producer_whose_epoch_is_over_throws_nobody_out() -> None:
     producers.admit(waiting)
     late = producer("late", ProducerAccessMode.ExclusiveWithFencing, topic_epoch=4)
     assert refused(producers, late) == ServerError.PRODUCER_FENCED
-    assert (producers.by_name, producers.waiting, producers.topic_epoch) == ({"present": present}, [waiting], 5)
+    assert (producers.by_name, producers.waiting, producers.topic_epoch) == ({"present": present}, {waiting: None}, 5)
     fencing = producer("fencing", ProducerAccessMode.ExclusiveWithFencing, topic_epoch=6)
     assert producers.admit(fencing).fenced_out == [present, waiting]
     assert producers.topic_epoch == 6
@@ -246,5 +246,5 @@ def test_an_idle_topic_stays_as_long_as_its_retention(minutes: int, *, deleted: 
     assert is_idle(topic, 15 * 60.0) is deleted
     topic.number_of_entries = 0
     assert is_idle(topic, 15 * 60.0)
-    topic.producers.waiting.append(producer("waits"))
+    topic.producers.waiting[producer("waits")] = None
     assert not is_idle(topic, 15 * 60.0)

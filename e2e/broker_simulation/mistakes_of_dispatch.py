@@ -26,7 +26,7 @@ def exclusive_lets_a_second_one_in() -> list[Patch]:
     """A second Exclusive consumer takes the first one's place, which stays connected."""
 
     def add(self: ExclusiveDispatcher, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        self.consumers[consumer] = 0
         self._active = consumer
 
     return [(ExclusiveDispatcher, "add", add)]
@@ -50,7 +50,8 @@ def standby_gets_its_share() -> list[Patch]:
         assignments, left = right(self, batch, replayed=replayed)
         if assignments:
             position = batch.entries[0].entry_id
-            assignments = [(self.consumers[position % len(self.consumers)], share) for _, share in assignments]
+            consumers = list(self.consumers)
+            assignments = [(consumers[position % len(consumers)], share) for _, share in assignments]
         return assignments, left
 
     return [(SingleActive, "assign", assign)]

@@ -397,6 +397,7 @@ class Connection(asyncio.Protocol):
         """No further bytes, either way. What refers to each other here would else wait for the collector of cycles."""
         stood = self._state is not ConnectionState.UNWANTED
         self._become(_CLOSED)
+        self.writable = False  # Who let go of it has others to write to.
         self._outbox.clear()
         if self._close_timer is not None:
             self._close_timer.cancel()

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -113,6 +114,17 @@ class ServerRequests:
             self.in_turn(work)
         else:
             work()
+
+    def in_turns(self, steps: Iterator[object]) -> None:
+        """Go through the steps, now or in turn: in each turn as many as its share lasts for, and one at least."""
+        self.now_or_in_turn(partial(self._go_through, steps))
+
+    def _go_through(self, steps: Iterator[object]) -> None:
+        ends_seconds = self._now_seconds() + TURN_SECONDS_MAX
+        for _ in steps:
+            if self._now_seconds() >= ends_seconds:
+                self.in_turn(partial(self._go_through, steps))
+                break
 
     def _serve(self) -> None:
         ends_seconds = self._now_seconds() + TURN_SECONDS_MAX

@@ -57,7 +57,8 @@ class Dispatcher(Protocol):
     """A chooser: who is connected, what waits for another try, and who gets what."""
 
     type: SubscriptionType
-    consumers: list[Consumer]
+    consumers: dict[Consumer, int]
+    """Each with its number in the order in which they came: thousands are found and taken out one by one."""
 
     @property
     def active(self) -> Consumer | None:

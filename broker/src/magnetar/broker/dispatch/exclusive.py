@@ -26,10 +26,10 @@ class ExclusiveDispatcher(SingleActive):
         """Let the first one in; raises PulsarError(CONSUMER_BUSY) for a second."""
         if self.consumers:
             raise PulsarError(ServerError.CONSUMER_BUSY, "Exclusive consumer is already connected")
-        self.consumers.append(consumer)
+        self.consumers[consumer] = 0
         self._active = consumer
 
     def remove(self, consumer: Consumer) -> None:
         """Nobody is connected afterwards."""
-        self.consumers.remove(consumer)
+        del self.consumers[consumer]
         self._active = None

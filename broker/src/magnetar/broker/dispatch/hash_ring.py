@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.hashing import murmur3_32
@@ -24,18 +26,15 @@ STICKY_HASH_RANGE: Final = 65_536
 """Slots of the sticky selector: 0..65535, the range that clients give their hash ranges in."""
 
 
-def failover_index(topic_name: str, consumer_names: list[str]) -> int:
-    """Which of the consumers is active on a topic without partitions (AbstractDispatcherSingleActiveConsumer).
+def failover_distance(topic_name: str, consumer_name: str) -> int:
+    """How far it is on the ring, upwards, from a topic to the nearest point of a consumer.
 
-    Points of equal hash belong to the later consumer; the ring is walked upwards from the topic's hash.
+    On a topic without partitions the nearest consumer is active (AbstractDispatcherSingleActiveConsumer). Nobody has to
+    look at the points of the others for that.
     """
-    ring: dict[int, int] = {}
-    for index, name in enumerate(consumer_names):
-        for point in range(POINTS_PER_CONSUMER):
-            ring[murmur3_32(f"{name}{point}".encode()) & POSITIVE_MASK] = index
-    points = sorted(ring)
-    at = bisect_left(points, murmur3_32(topic_name.encode()) & POSITIVE_MASK)
-    return ring[points[at if at < len(points) else 0]]
+    topic = murmur3_32(topic_name.encode())
+    points = range(POINTS_PER_CONSUMER)
+    return min([(murmur3_32(f"{consumer_name}{point}".encode()) - topic) & POSITIVE_MASK for point in points])
 
 
 def consistent_slot_of_hash(key_hash: int) -> int:
@@ -68,8 +67,13 @@ class ConsistentHashSelector:
     def __init__(self, points_per_consumer: int = POINTS_PER_CONSUMER) -> None:
         self._points_per_consumer = points_per_consumer
         self._owners: dict[int, list[Consumer]] = {}
+        """By point, who has it, in the order in which they came. Empty until the points are settled."""
         self._points: list[int] = []
-        self._numbers: dict[Consumer, int] = {}
+        self._unsorted = False
+        self._emptied = False
+        self._numbers = NameNumbers()
+        self._places: dict[Consumer, tuple[int, array[int]]] = {}
+        """Each consumer's number and points: to compute them again takes as long as all else of a removal."""
 
     def slot(self, key: bytes) -> int:
         """The slot that a key falls into."""
@@ -81,32 +85,31 @@ class ConsistentHashSelector:
 
     def add(self, consumer: Consumer) -> None:
         """Put a consumer's points on the ring."""
-        taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
-        number = 0
-        while number in taken:
-            number += 1
-        self._numbers[consumer] = number
-        for point in self._points_of(consumer, number):
-            present = self._owners.setdefault(point, [])
-            if consumer not in present:
+        number = self._numbers.take(consumer.name)
+        points = self._points_of(consumer, number)
+        self._places[consumer] = number, points
+        for point in points:
+            present = self._owners.get(point)
+            if present is None:
+                self._owners[point] = [consumer]
+                self._points.append(point)
+                self._unsorted = True
+            else:
                 present.append(consumer)
-        self._points = sorted(self._owners)
 
     def remove(self, consumer: Consumer) -> None:
         """Take a consumer's points off the ring."""
-        number = self._numbers.pop(consumer)
-        for point in self._points_of(consumer, number):
-            present = self._owners.get(point)
-            if present is None or consumer not in present:
-                continue
+        number, points = self._places.pop(consumer)
+        self._numbers.give_back(consumer.name, number)
+        for point in points:
+            present = self._owners[point]
             present.remove(consumer)
             if not present:
-                del self._owners[point]
-        self._points = sorted(self._owners)
+                self._emptied = True
 
     def owner(self, slot: int) -> Consumer | None:
         """Who gets the keys of a slot; None when nobody is connected."""
-        points = self._points
+        points = self._settled() if self._unsorted or self._emptied else self._points
         if not points:
             return None
         at = bisect_left(points, slot)
@@ -116,17 +119,57 @@ class ConsistentHashSelector:
         """The slots that a consumer owns, as inclusive ranges in order; for statistics."""
         found: list[tuple[int, int]] = []
         start = 1
-        for point in self._points:
+        points = self._settled()
+        for point in points:
             if self._owners[point][0] is consumer:
                 found.append((start, point))
             start = point + 1
-        if self._points and start <= KEY_HASH_RANGE and self._owners[self._points[0]][0] is consumer:
+        if points and start <= KEY_HASH_RANGE and self._owners[points[0]][0] is consumer:
             found.append((start, KEY_HASH_RANGE))
         return _joined(found)
 
-    def _points_of(self, consumer: Consumer, number: int) -> list[int]:
+    def _settled(self) -> list[int]:
+        """The points in order. They are put in order when somebody asks, not at each of a thousand changes."""
+        owners = self._owners
+        if self._emptied:
+            self._emptied = False
+            for point in [point for point in self._points if not owners[point]]:
+                del owners[point]
+            self._points = [point for point in self._points if point in owners]
+        if self._unsorted:
+            self._unsorted = False
+            self._points.sort()
+        return self._points
+
+    def _points_of(self, consumer: Consumer, number: int) -> array[int]:
+        """Each point once, in 16 bits."""
         points = range(self._points_per_consumer)
-        return [consistent_slot(f"{consumer.name}\0{number}\0{point}".encode()) for point in points]
+        return array("H", {consistent_slot(f"{consumer.name}\0{number}\0{point}".encode()) for point in points})
+
+
+class NameNumbers:
+    """Numbers for those who have the same name: always the lowest that is free."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[int, list[int]]] = {}
+        """By name: how many numbers were given out, and a heap of those that came back."""
+
+    def take(self, name: str) -> int:
+        """A number that nobody else of this name has."""
+        given, free = self._names.get(name, (0, []))
+        if free:
+            return heappop(free)
+        self._names[name] = given + 1, free
+        return given
+
+    def give_back(self, name: str, number: int) -> None:
+        """It is free again."""
+        given, free = self._names[name]
+        heappush(free, number)
+        if len(free) == given:
+            del self._names[name]
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

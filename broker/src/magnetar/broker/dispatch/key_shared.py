@@ -63,19 +63,30 @@ class KeySharedDispatcher:
 
     def __init__(self, policy: KeySharedPolicy, selector: Selector) -> None:
         self.type = SubscriptionType.KEY_SHARED
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, int] = {}
         self.sticky = policy.sticky
         self.allow_out_of_order = policy.allow_out_of_order
         self.selector: Selector = selector
         self._look_ahead_per_consumer_max = 0
         self._look_ahead_max = WAITING_ENTRIES_MAX
-        self.draining: dict[int, Consumer] = {}
+        self._came = 0
+        self._draining: dict[int, Consumer] = {}
         self._ready: dict[Consumer, RedeliveryQueue] = {}
         self._unowned = RedeliveryQueue()
         self._behind_draining: dict[int, RedeliveryQueue] = {}
         self._waiting_per_hash: dict[int, int] = {}
         self._waiting = 0
         self._in_flight: list[tuple[Position, int]] = []
+        self._stale = False
+        """Consumers came or went: who owns what is looked at when it is needed next, once for all of them."""
+        self._unplaced: list[tuple[Position, int]] = []
+        """What is to be sent again, and came meanwhile."""
+
+    @property
+    def draining(self) -> dict[int, Consumer]:
+        """The slots that drain, each with the consumer that holds entries of it."""
+        self._settle()
+        return self._draining
 
     @property
     def active(self) -> Consumer | None:
@@ -85,7 +96,7 @@ class KeySharedDispatcher:
     @property
     def waiting(self) -> int:
         """Entries that wait to be sent (again)."""
-        return self._waiting
+        return self._waiting + len(self._unplaced)
 
     def limit(self, look_ahead_per_consumer_max: int, look_ahead_max: int) -> None:
         """How many entries may wait, for each consumer and in all, before reading on stops; 0: not limited so."""
@@ -104,21 +115,22 @@ class KeySharedDispatcher:
                 ServerError.CONSUMER_BUSY, "Subscription is of different type: another Key_Shared mode is in use"
             )
         self.selector.add(consumer)
-        self.consumers.append(consumer)
-        self._membership_changed()
+        self.consumers[consumer] = self._came
+        self._came += 1
+        self._stale = True
 
     def remove(self, consumer: Consumer) -> None:
         """Take a consumer out. The caller hands back what it held, before anything else is sent."""
         self.selector.remove(consumer)
-        self.consumers.remove(consumer)
-        self._membership_changed()
+        del self.consumers[consumer]
+        self._stale = True
 
     def room(self) -> int:
         """What consumers may be sent, unless too much waits already."""
         waiting_max = self._look_ahead_max
         if self._look_ahead_per_consumer_max:
             waiting_max = min(waiting_max, self._look_ahead_per_consumer_max * len(self.consumers))
-        if self._waiting >= waiting_max:
+        if self.waiting >= waiting_max:
             return 0
         total = 0
         for consumer in self.consumers:
@@ -129,9 +141,8 @@ class KeySharedDispatcher:
 
     def assign(self, batch: EntryBatch, *, replayed: bool) -> tuple[list[Assignment], EntryBatch]:
         """Each entry to the owner of its slot, if it has room and nothing of the slot has to go first."""
+        self._settle()
         remaining: dict[Consumer, int] = {}
-        for consumer in self.consumers:
-            remaining[consumer] = consumer.room
         shares: dict[Consumer, EntryBatch] = {}
         left = EntryBatch()
         held_back: set[int] = set()
@@ -139,6 +150,8 @@ class KeySharedDispatcher:
         owner_of = self.selector.owner
         for index, key_hash in enumerate(batch.key_hashes):
             owner = owner_of(key_hash)
+            if owner is not None and owner not in remaining:
+                remaining[owner] = owner.room
             if (
                 owner is None
                 or remaining[owner] <= 0
@@ -158,7 +171,7 @@ class KeySharedDispatcher:
         """Whether something of its key goes before an entry. What is read again has been first in its order, but its
         former consumer may have left meanwhile, and what that one held goes before it."""
         key_hash = batch.key_hashes[index]
-        if key_hash in self.draining:
+        if key_hash in self._draining:
             return True
         if key_hash not in self._waiting_per_hash:
             return False
@@ -178,12 +191,16 @@ class KeySharedDispatcher:
 
     def redeliver(self, items: list[tuple[Position, int]]) -> None:
         """Wait for the owner of the slot."""
+        if self._stale:
+            self._unplaced += items
+            return
         for position, key_hash in items:
             if self._queue_of(key_hash).add(position, key_hash):
                 self._count(key_hash)
 
     def take_replay(self, count_max: int) -> list[Position]:
         """The oldest ones of each consumer that has room."""
+        self._settle()
         taken: list[tuple[Position, int]] = []
         for consumer in self.consumers:
             room = consumer.room
@@ -207,12 +224,16 @@ class KeySharedDispatcher:
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
         """It need not be sent again; a slot whose last entry this was ends its draining."""
         if consumer is None:
-            if self._waiting:
+            if self.waiting:
+                self._settle()
                 self._discard(position, key_hash)
             return False
-        if self.draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
+        if self._stale:
+            self._settle()
+            return True  # Its slot may have been about to drain.
+        if self._draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
             return False
-        del self.draining[key_hash]
+        del self._draining[key_hash]
         waiting = self._behind_draining.pop(key_hash, None)
         if waiting is not None:
             self._move(waiting)
@@ -229,14 +250,24 @@ class KeySharedDispatcher:
         self._waiting_per_hash.clear()
         self._waiting = 0
         self._in_flight = []
+        self._unplaced = []
+
+    def _settle(self) -> None:
+        """See who owns what, after consumers came or went."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._membership_changed()
+        unplaced, self._unplaced = self._unplaced, []
+        self.redeliver(unplaced)
 
     def _membership_changed(self) -> None:
-        self.draining.clear()
+        self._draining.clear()
         if not self.sticky and not self.allow_out_of_order:
             for consumer in self.consumers:
                 for key_hash in consumer.pending.per_hash:
                     if self.selector.owner(key_hash) is not consumer:
-                        self.draining[key_hash] = consumer
+                        self._draining[key_hash] = consumer
         queues = [*self._ready.values(), self._unowned, *self._behind_draining.values()]
         self._ready = {}
         self._unowned = RedeliveryQueue()
@@ -249,7 +280,7 @@ class KeySharedDispatcher:
             self._queue_of(key_hash).add(position, key_hash)
 
     def _queue_of(self, key_hash: int) -> RedeliveryQueue:
-        if key_hash in self.draining:
+        if key_hash in self._draining:
             return self._behind_draining.setdefault(key_hash, RedeliveryQueue())
         owner = self.selector.owner(key_hash)
         if owner is None:

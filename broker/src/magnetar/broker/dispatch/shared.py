@@ -8,6 +8,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
@@ -29,10 +30,22 @@ WAITING_ENTRIES_MAX: Final = 20_000
 class PriorityLevel:
     """The consumers of one priority, and whose turn it is."""
 
-    def __init__(self, priority_level: int) -> None:
-        self.priority_level = priority_level
+    def __init__(self) -> None:
         self.consumers: list[Consumer] = []
+        self._numbers: list[int] = []
+        """Of each, in the order in which they came."""
         self.turn = 0
+
+    def add(self, consumer: Consumer, number: int) -> None:
+        """Let the last one in."""
+        self.consumers.append(consumer)
+        self._numbers.append(number)
+
+    def remove(self, number: int) -> None:
+        """Take one out."""
+        at = bisect_left(self._numbers, number)
+        del self.consumers[at]
+        del self._numbers[at]
 
     def next_ready(self, remaining: dict[Consumer, int]) -> Consumer | None:
         """The next in turn that has room left; the turn moves on behind it."""
@@ -51,14 +64,19 @@ class SharedDispatcher:
 
     def __init__(self, round_robin_messages_max: int) -> None:
         self.type = SubscriptionType.SHARED
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, int] = {}
         self.round_robin_messages_max = round_robin_messages_max
         """Messages to one consumer before the next one's turn."""
+        self._came = 0
+        self._priorities: list[int] = []
         self._levels: list[PriorityLevel] = []
+        """Of each of the priorities."""
         self._queue = RedeliveryQueue()
         self._parked: list[Position] = []
         self._in_flight: list[Position] = []
         self._chunk_consumers: dict[str, Consumer] = {}
+        self._chunked_by: dict[Consumer, dict[str, None]] = {}
+        """Whose each of the former is, the other way round."""
 
     @property
     def active(self) -> Consumer | None:
@@ -72,26 +90,27 @@ class SharedDispatcher:
 
     def add(self, consumer: Consumer) -> None:
         """Let a consumer in."""
-        self.consumers.append(consumer)
-        for level in self._levels:
-            if level.priority_level == consumer.priority_level:
-                level.consumers.append(consumer)
-                break
-        else:
-            level = PriorityLevel(consumer.priority_level)
-            level.consumers.append(consumer)
-            self._levels.append(level)
-            self._levels.sort(key=_priority)
+        number = self._came
+        self._came += 1
+        self.consumers[consumer] = number
+        priority = consumer.priority_level
+        at = bisect_left(self._priorities, priority)
+        if at == len(self._priorities) or self._priorities[at] != priority:
+            self._priorities.insert(at, priority)
+            self._levels.insert(at, PriorityLevel())
+        self._levels[at].add(consumer, number)
         self.wake()
 
     def remove(self, consumer: Consumer) -> None:
         """Take a consumer out; the chunked messages that it began may begin again elsewhere."""
-        self.consumers.remove(consumer)
-        for level in self._levels:
-            if consumer in level.consumers:
-                level.consumers.remove(consumer)
-        self._levels = [level for level in self._levels if level.consumers]
-        self._chunk_consumers = {uuid: owner for uuid, owner in self._chunk_consumers.items() if owner is not consumer}
+        at = bisect_left(self._priorities, consumer.priority_level)
+        level = self._levels[at]
+        level.remove(self.consumers.pop(consumer))
+        if not level.consumers:
+            del self._levels[at]
+            del self._priorities[at]
+        for uuid in self._chunked_by.pop(consumer, {}):
+            del self._chunk_consumers[uuid]
         self.wake()
 
     def room(self) -> int:
@@ -179,6 +198,7 @@ class SharedDispatcher:
         self._parked = []
         self._in_flight = []
         self._chunk_consumers.clear()
+        self._chunked_by.clear()
 
     def _rooms(self) -> dict[Consumer, int]:
         rooms: dict[Consumer, int] = {}
@@ -232,14 +252,23 @@ class SharedDispatcher:
         if owner is None:
             owner = candidate
             if len(self._chunk_consumers) >= CHUNKED_MESSAGES_MAX:
-                del self._chunk_consumers[next(iter(self._chunk_consumers))]
+                self._forget_chunked(next(iter(self._chunk_consumers)))
             self._chunk_consumers[metadata.uuid] = owner
+            self._chunked_by.setdefault(owner, {})[metadata.uuid] = None
         return owner
 
     def _finish_chunk(self, batch: EntryBatch, at: int) -> None:
         metadata = batch.entries[at].metadata()
         if metadata.num_chunks > 1 and metadata.chunk_id == metadata.num_chunks - 1:
-            self._chunk_consumers.pop(metadata.uuid, None)
+            self._forget_chunked(metadata.uuid)
+
+    def _forget_chunked(self, uuid: str) -> None:
+        owner = self._chunk_consumers.pop(uuid, None)
+        if owner is not None:
+            uuids = self._chunked_by[owner]
+            del uuids[uuid]
+            if not uuids:
+                del self._chunked_by[owner]
 
 
 def _share(shares: dict[Consumer, EntryBatch], consumer: Consumer) -> EntryBatch:
@@ -247,7 +276,3 @@ def _share(shares: dict[Consumer, EntryBatch], consumer: Consumer) -> EntryBatch
     if share is None:
         share = shares[consumer] = EntryBatch()
     return share
-
-
-def _priority(level: PriorityLevel) -> int:
-    return level.priority_level

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from magnetar.broker.dispatch.hash_ring import STICKY_HASH_RANGE, sticky_slot, sticky_slot_of_hash
@@ -23,6 +24,9 @@ class SplitRangeSelector:
         self._ends: list[int] = []
         """The last slot of each range, ascending. The last of them is beyond any key's slot."""
         self._owners: list[Consumer] = []
+        self._ends_of: dict[Consumer, int] = {}
+        self._widest: list[tuple[int, int]] = []
+        """A heap of ranges: less than nothing by their width, and their ends. Some are there no more."""
 
     def slot(self, key: bytes) -> int:
         """The slot that a key falls into."""
@@ -38,24 +42,35 @@ class SplitRangeSelector:
         if not self._ends:
             self._ends.append(STICKY_HASH_RANGE)
             self._owners.append(consumer)
+            self._ends_of[consumer] = STICKY_HASH_RANGE
+            self._note(0)
             return
-        starts = [0, *self._ends]
         # Of equally wide ones the first.
-        widest = max(range(len(self._ends)), key=lambda index: self._ends[index] - starts[index])
-        width = self._ends[widest] - starts[widest]
+        widest, width = self._find_widest()
         if width <= 1:
             raise PulsarError(
                 ServerError.CONSUMER_ASSIGN_ERROR,
                 f"No more range can assigned to new consumer, assigned consumers {len(self._ends)}",
             )
-        self._ends.insert(widest, self._ends[widest] - width // 2)
+        end = self._ends[widest] - width // 2
+        self._ends.insert(widest, end)
         self._owners.insert(widest, consumer)
+        self._ends_of[consumer] = end
+        self._note(widest)
+        self._note(widest + 1)
 
     def remove(self, consumer: Consumer) -> None:
         """The range above takes its slots over; there is none above the last one, which the one below takes."""
-        index = self._owners.index(consumer)
+        index = bisect_left(self._ends, self._ends_of.pop(consumer))
         del self._owners[index]
-        del self._ends[min(index, max(0, len(self._ends) - 2))]
+        if index and index == len(self._owners):
+            index -= 1
+            self._ends_of[self._owners[index]] = self._ends[-1]
+        del self._ends[index]
+        if self._ends:
+            self._note(index)
+        else:
+            self._widest.clear()
 
     def owner(self, slot: int) -> Consumer | None:
         """Who gets the keys of a slot; None when nobody is connected."""
@@ -65,5 +80,26 @@ class SplitRangeSelector:
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """The slots that a consumer owns, as one inclusive range; for statistics."""
-        index = self._owners.index(consumer)
+        index = bisect_left(self._ends, self._ends_of[consumer])
         return [(self._ends[index - 1] + 1 if index else 0, self._ends[index])]
+
+    def _width(self, index: int) -> int:
+        return self._ends[index] - (self._ends[index - 1] if index else 0)
+
+    def _note(self, index: int) -> None:
+        """This range is as wide as it was not before."""
+        ends = self._ends
+        heappush(self._widest, (-self._width(index), ends[index]))
+        # Those that are there no more are given up lazily, but not so many that they outweigh the others.
+        if len(self._widest) > 64 + 2 * len(ends):
+            self._widest = [(-self._width(at), end) for at, end in enumerate(ends)]
+            heapify(self._widest)
+
+    def _find_widest(self) -> tuple[int, int]:
+        """Its index and its width."""
+        while True:
+            negative_width, end = self._widest[0]
+            index = bisect_left(self._ends, end)
+            if index < len(self._ends) and self._ends[index] == end and self._width(index) == -negative_width:
+                return index, -negative_width
+            heappop(self._widest)

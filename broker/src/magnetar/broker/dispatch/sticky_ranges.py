@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ class StickyRangeSelector:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, Consumer]] = []
+        self._of_consumers: dict[Consumer, list[tuple[int, int]]] = {}
 
     def slot(self, key: bytes) -> int:
         """The slot that a key falls into."""
@@ -34,27 +35,28 @@ class StickyRangeSelector:
         wanted = sorted(policy.ranges) if policy is not None else []
         if not wanted:
             raise PulsarError(ServerError.CONSUMER_ASSIGN_ERROR, "Ranges for KeyShared policy must not be empty.")
-        merged = sorted(
-            [*self._ranges, *((start, end, consumer) for start, end in wanted)], key=lambda item: (item[0], item[1])
-        )
         for start, end in wanted:
             if not 0 <= start <= end < STICKY_HASH_RANGE:
                 raise PulsarError(
                     ServerError.CONSUMER_ASSIGN_ERROR, f"Range [{start}, {end}] does not lie within the hash slots"
                 )
-        for former, latter in pairwise(merged):
+        for start, end in wanted:
+            self._check_free(consumer, start, end)
+        for former, latter in pairwise(wanted):
             if latter[0] <= former[1]:
-                other = former[2] if former[2] is not consumer else latter[2]
-                raise PulsarError(
-                    ServerError.CONSUMER_ASSIGN_ERROR,
-                    f"Range conflict with consumer {other.name}: [{former[0]}, {former[1]}] and "
-                    f"[{latter[0]}, {latter[1]}]",
-                )
-        self._use(merged)
+                raise _conflict(consumer, former, latter)
+        for start, end in wanted:
+            at = bisect_left(self._starts, start)
+            self._starts.insert(at, start)
+            self._ranges.insert(at, (start, end, consumer))
+        self._of_consumers[consumer] = wanted
 
     def remove(self, consumer: Consumer) -> None:
         """Its slots have no consumer any more."""
-        self._use([item for item in self._ranges if item[2] is not consumer])
+        for start, _ in self._of_consumers.pop(consumer):
+            at = bisect_left(self._starts, start)
+            del self._starts[at]
+            del self._ranges[at]
 
     def owner(self, slot: int) -> Consumer | None:
         """Who gets the keys of a slot; None when nobody asked for it."""
@@ -66,8 +68,19 @@ class StickyRangeSelector:
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """The ranges that a consumer asked for, in order."""
-        return [(start, end) for start, end, owner in self._ranges if owner is consumer]
+        return list(self._of_consumers.get(consumer, ()))
 
-    def _use(self, ranges: list[tuple[int, int, Consumer]]) -> None:
-        self._ranges = ranges
-        self._starts = [item[0] for item in ranges]
+    def _check_free(self, consumer: Consumer, start: int, end: int) -> None:
+        """Only the ranges before and behind can be in the way of one: those that are there do not overlap."""
+        at = bisect_right(self._starts, start)
+        for other_start, other_end, other in self._ranges[max(0, at - 1) : at + 1]:
+            if other_start <= end and start <= other_end:
+                first, second = sorted([(other_start, other_end), (start, end)])
+                raise _conflict(other, first, second)
+
+
+def _conflict(other: Consumer, former: tuple[int, int], latter: tuple[int, int]) -> PulsarError:
+    return PulsarError(
+        ServerError.CONSUMER_ASSIGN_ERROR,
+        f"Range conflict with consumer {other.name}: [{former[0]}, {former[1]}] and [{latter[0]}, {latter[1]}]",
+    )

@@ -81,9 +81,10 @@ class ConsumerCommands:
 
     def writable_again(self) -> None:
         """The peer caught up: go on sending."""
-        for attachment in list(self._consumers.values()):
-            if isinstance(attachment.subscription, Subscription):
-                attachment.subscription.writable_changed()
+        # Each once, however many consumers of it there are: it looks at all of them.
+        for subscription in dict.fromkeys([attachment.subscription for attachment in self._consumers.values()]):
+            if isinstance(subscription, Subscription):
+                subscription.writable_changed()
         self._end_notices.writable_again()
 
     def attached(self) -> list[Attachment]:
@@ -480,11 +481,12 @@ class ConsumerCommands:
             self._end_notices.stop(consumer_id)
         return attachment
 
-    def close_all(self) -> None:
-        """The connection is gone."""
+    def close_all(self) -> Iterator[None]:
+        """The connection is gone: a step for each consumer. Those that its topic drops meanwhile are gone already."""
         self._opening.clear()
         for consumer_id in list(self._consumers):
             self._forget(consumer_id)
+            yield
 
 
 def persistent(topic: Topic) -> PersistentTopic:

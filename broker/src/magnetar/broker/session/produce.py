@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -121,7 +121,8 @@ class ProducerCommands:
 
     async def alive(self) -> bool:
         """Producer: whether the client still answers."""
-        return self.publishes.paused or await self._session.alive()
+        # Of one that has ended the name is free, though it is held until its turn comes.
+        return not self._session.ended and (self.publishes.paused or await self._session.alive())
 
     # --- PRODUCER
 
@@ -308,15 +309,21 @@ class ProducerCommands:
         """The producers that are open, with their topics."""
         return [(producer, self._topics[producer_id]) for producer_id, producer in self._producers.items()]
 
-    def close_all(self) -> None:
-        """The connection is gone."""
-        for opening in self._opening.values():
-            opening.withdraw()
-        self._opening.clear()
+    def close_all(self) -> Iterator[None]:
+        """The connection is gone: a step for each producer. What is dropped or stored meanwhile is gone already."""
+        while self._opening:
+            self._opening.popitem()[1].withdraw()
+            yield
         for producer_id, producer in list(self._producers.items()):
-            self._draining[producer] = self._topics[producer_id]
-            self._closed(producer_id)
-        draining, self._draining = self._draining, {}
-        for producer, topic in draining.items():
-            producer.become(ProducerState.CLOSED)
-            topic.remove_producer(producer)
+            if self._producers.get(producer_id) is producer:
+                topic = self._topics[producer_id]
+                self._closed(producer_id)
+                self._leave(producer, topic)
+                yield
+        while self._draining:
+            self._leave(*self._draining.popitem())
+            yield
+
+    def _leave(self, producer: Producer, topic: Topic) -> None:
+        producer.become(ProducerState.CLOSED)
+        topic.remove_producer(producer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,16 +143,16 @@ class ServerSession:
             self.consumers.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let go of everything this connection held: now, or when it is its turn, where thousands end together."""
+        """Let go of all this connection held: now, or in turns, where that is much or thousands end together."""
         self._become(SessionState.CLOSED)
         if error is not None:
             logger.info("connection of %s broke: %s", self.peer_address, error)
         self._splitter = client_splitter(PROXIED_CONNECT_FRAME_BYTES_MAX)  # At once: it may hold megabytes.
         self._waiting.clear()
         self.requests.close()
-        self._in_all.now_or_in_turn(self._let_go)
+        self._in_all.in_turns(self._let_go())
 
-    def _let_go(self) -> None:
+    def _let_go(self) -> Iterator[None]:
         if self._counted:
             self._counted = False
             self.context.service.limits.connections.closed(self.peer_address)
@@ -160,9 +160,9 @@ class ServerSession:
         if self.access is not None:
             self.access.close()
         # Commands under way end by themselves: one that is cut off between two metadata writes would do harm.
-        self.producers.close_all()
-        self.consumers.close_all()
-        self.topic_lists.close_all()
+        yield from self.producers.close_all()
+        yield from self.consumers.close_all()
+        yield from self.topic_lists.close_all()
         self.memory.close()
         # What refers to each other would else stay until the collector of cycles comes by.
         del self._frames, self.producers, self.consumers, self.lookups, self.topic_lists, self._liveness

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker.client_memory import MemoryReservation, watcher_bytes
@@ -177,12 +178,12 @@ class TopicListCommands:
             self._lists.unwatch(watcher)
             self._reservations.pop(watcher_id).release()
 
-    def close_all(self) -> None:
-        """The connection is gone."""
-        for watcher in self._watchers.values():
-            self._lists.unwatch(watcher)
-        self._watchers.clear()
+    def close_all(self) -> Iterator[None]:
+        """The connection is gone: a step for each watcher."""
         self._wanted.clear()
+        for watcher_id in list(self._watchers):
+            self._end(watcher_id)
+            yield
 
 
 def parse_namespace(text: str) -> NamespaceName:

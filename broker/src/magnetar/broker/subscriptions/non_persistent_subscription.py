@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.rates import CounterRate
+from magnetar.broker.dispatch.single_active import tell_active
 from magnetar.broker.policies.limiter import NO_LIMITERS
 from magnetar.broker.states import ConsumerState
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
@@ -73,7 +74,7 @@ class NonPersistentSubscription:
         self._dispatcher = dispatcher
         self.type = dispatcher.type
         if dispatcher.active is not before:
-            self._tell_active(dispatcher, consumer)
+            self._tell_active(dispatcher, before, consumer)
 
     def consumer_ready(self, consumer: Consumer) -> None:
         """The consumer's client knows that it is subscribed."""
@@ -92,7 +93,7 @@ class NonPersistentSubscription:
         if not dispatcher.consumers:
             self._dispatcher = None
         elif dispatcher.active is not before:
-            self._tell_active(dispatcher, None)
+            self._tell_active(dispatcher, before, None)
 
     def exclusive_holder(self) -> Consumer | None:
         """Who keeps a second Exclusive consumer out."""
@@ -157,7 +158,6 @@ class NonPersistentSubscription:
             statistics["activeConsumerName"] = active.name
         return statistics
 
-    def _tell_active(self, dispatcher: Dispatcher, joining: Consumer | None) -> None:
-        for consumer in dispatcher.consumers:
-            if consumer is not joining and dispatcher.type is SubscriptionType.FAILOVER:
-                consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)
+    def _tell_active(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
+        if dispatcher.type is SubscriptionType.FAILOVER:
+            tell_active(before, dispatcher.active, joining)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.dispatch.choice import new_dispatcher
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.single_active import tell_active
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
@@ -181,8 +182,9 @@ class Subscription:
             return
         if self.type is SubscriptionType.FAILOVER:
             consumer.connection.active_consumer_changed(consumer, active=self.active_consumer is consumer)
-        self._announce_end()
-        self.entries_available()
+        self._announce_end(consumer)
+        if self._pump is not None:
+            self._runtime.turns.changed(self._pump)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """The consumer is gone: others get what it held. Unknown ones are ignored."""
@@ -207,7 +209,7 @@ class Subscription:
         pump.unblock()
         if dispatcher.active is not before:
             self._active_changed(dispatcher, before, None)
-        pump.wake()
+        self._runtime.turns.changed(pump)
 
     def exclusive_holder(self) -> Consumer | None:
         """Who keeps a second Exclusive consumer out."""
@@ -484,17 +486,15 @@ class Subscription:
 
     def _active_changed(self, dispatcher: Dispatcher, before: Consumer | None, joining: Consumer | None) -> None:
         """Another consumer receives. One that is joining hears of it by `consumer_ready`."""
-        for consumer in dispatcher.consumers:
-            if consumer is not joining:
-                consumer.connection.active_consumer_changed(consumer, active=consumer is dispatcher.active)
+        tell_active(before, dispatcher.active, joining)
         # Acks of one that is still connected may be on their way.
         self._made_pump().hand_over(wait=before is not None and not before.closed and before.entries_out > 0)
 
-    def _announce_end(self) -> None:
-        """Tell consumers once that a terminated topic has nothing more for them."""
+    def _announce_end(self, joining: Consumer | None = None) -> None:
+        """Tell consumers once that a terminated topic has nothing more for them; who is joining tells only that one."""
         if not self.terminated or self.cursor.backlog_entries > 0:
             return
-        for consumer in self.consumers:
+        for consumer in self.consumers if joining is None else [joining]:
             if not consumer.end_announced:
                 consumer.end_announced = True
                 consumer.connection.reached_end_of_topic(consumer)

@@ -132,7 +132,7 @@ class NonPersistentTopic(TopicBase):
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             subscription.remove_consumer(consumer)
-            if not subscription.consumers:
+            if subscription.is_idle:
                 del self.subscriptions[name]
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:

@@ -35,7 +35,8 @@ class Producers:
         self.topic_epoch = topic_epoch
         """Signed, as Apache's broker counts it and stores it; the wire has it unsigned."""
         self.exclusive: Producer | None = None
-        self.waiting: list[Producer] = []
+        self.waiting: dict[Producer, None] = {}
+        """In the order in which they came: thousands of one connection are taken out one by one."""
 
     def admit(self, producer: Producer) -> Admission:
         """Let a producer in, queue it, or raise the protocol's error."""
@@ -66,13 +67,13 @@ class Producers:
         self._check_epoch(producer)
         if len(self.waiting) >= WAITING_PRODUCERS_MAX:
             raise PulsarError(ServerError.PRODUCER_BUSY, "Too many producers wait for exclusive access")
-        self.waiting.append(producer)
+        self.waiting[producer] = None
         return Admission(waits=True)
 
     def remove(self, producer: Producer) -> tuple[list[Producer], list[Producer]]:
         """Take a producer out. Returns who may publish now (none or one) and who waited with an epoch that is over."""
         if producer in self.waiting:
-            self.waiting.remove(producer)
+            del self.waiting[producer]
             return [], []
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
@@ -80,7 +81,8 @@ class Producers:
             self.exclusive = None
         outdated: list[Producer] = []
         while self.waiting and not self.by_name:
-            candidate = self.waiting.pop(0)
+            candidate = next(iter(self.waiting))
+            del self.waiting[candidate]
             try:
                 self._make_exclusive(candidate)
             except PulsarError:

@@ -323,7 +323,7 @@ class PersistentTopic(TopicBase):
             return
         subscription.remove_consumer(consumer)
         self.last_active_seconds = self._clock.monotonic_seconds()
-        if not subscription.cursor.durable and not subscription.consumers:
+        if not subscription.cursor.durable and subscription.is_idle:
             del self.subscriptions[name]
             if self.pending_acks is not None:
                 self.pending_acks.forget(name)
