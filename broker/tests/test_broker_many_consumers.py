@@ -21,6 +21,7 @@ from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.session.acknowledge import Attachment
 from magnetar.broker.session.consume import ConsumerCommands
+from magnetar.broker.subscriptions.dispatch_turns import CONSUMER_BYTES, TURN_BYTES
 from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.hashing import murmur3_32
@@ -246,6 +247,27 @@ def test_consumers_that_come_and_go_in_one_turn_have_all_looked_at_once(
     stage.timers.advance(0)
     assert looks() < 5 * 200
     assert len(stage.received("staying")) == 100
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_consumers_that_ask_for_messages_in_one_turn_have_all_looked_at_within_its_share(
+    looks: Callable[[], int], kind: SubscriptionType
+) -> None:
+    """One read may bring a FLOW of each: all were looked at for each, which took seconds."""
+    stage = Stage(kind)
+    for number in range(MANY):
+        stage.join(f"c{number}", permits=0)
+    stage.timers.advance(0)
+    looks()
+    for one in stage.consumers.values():
+        stage.subscription.flow(one, 1)
+    assert MANY < looks() < 4 * MANY + TURN_BYTES // CONSUMER_BYTES
+    stage.timers.advance(0)
+    stage.publish(MANY)
+    stage.timers.advance(0)
+    stage.timers.advance(0)
+    assert sum(len(stage.received(name)) for name in stage.consumers) > 0
+    stage.validate()
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])

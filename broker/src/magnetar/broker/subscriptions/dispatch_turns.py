@@ -39,6 +39,12 @@ DUE_ENTRY_BYTES: Final = 3 * KIB
 LOOK_BYTES: Final = 256
 """What each delayed entry counts for that is put in the order of time, or forgotten: half a microsecond."""
 
+CONSUMER_BYTES: Final = 32
+"""What each consumer counts for that is looked at for room: a twentieth of a microsecond."""
+
+FEW_CONSUMERS: Final = 100
+"""To look at so many counts for nothing beside a pass."""
+
 
 class Dispatching(Protocol):
     """A subscription's dispatch, as its turn sees it."""
@@ -83,6 +89,10 @@ class DispatchTurns:
     def take_due(self, entries: int, looks: int) -> int:
         """So many delayed entries are due, and so many looks were needed. Returns what this counts for, in bytes."""
         return self._take(PASS_BYTES + entries * DUE_ENTRY_BYTES + looks * LOOK_BYTES)
+
+    def look(self, consumers: int) -> int:
+        """All its consumers are looked at, as after each FLOW. Returns what this counts for, in bytes."""
+        return self._take(consumers * CONSUMER_BYTES) if consumers > FEW_CONSUMERS else 0
 
     def wait(self, pump: Dispatching) -> None:
         """Its slice or the turn is used up: `turn` is called, behind those that wait already."""

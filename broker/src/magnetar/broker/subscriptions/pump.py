@@ -257,8 +257,7 @@ class Pump:
 
     def _run(self, dispatcher: Dispatcher) -> bool:
         """Dispatch until something is missing. True when only the slice or the turn is over."""
-        settings = self._settings
-        turns = self._turns
+        settings, turns = self._settings, self._turns
         spent_bytes = 0
         while turns.left_bytes > 0 and (spent_bytes < SLICE_BYTES or not turns.waited_for):
             if self.blocked or self.held or self._handover is not None or self._dispatcher is not dispatcher:
@@ -266,6 +265,7 @@ class Pump:
             if self._due and dispatcher.waiting < DUE_WAITING_MAX:
                 spent_bytes += turns.take_due(self._take_due(dispatcher), self.delayed.looks)
             may_wait = dispatcher.waiting and not self.reader.replay_backoff.pausing
+            spent_bytes += turns.look(len(dispatcher.consumers))
             room = dispatcher.room()
             if not may_wait and room <= 0:
                 return False
