@@ -26,6 +26,7 @@ from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
+from magnetar.net.connection import Connection
 from magnetar.net.requests import TURN_SECONDS_MAX, ServerRequests
 from magnetar.net.testing import until
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -307,9 +308,10 @@ def test_only_those_hear_of_another_receiver_for_whom_it_is_otherwise() -> None:
     assert stage.connections["c99"].events == ["c99 active", "c99 passive", "c99 active"]
 
 
-def test_a_client_that_catches_up_has_its_subscription_looked_at_once(looks: Callable[[], int]) -> None:
+async def test_a_client_that_catches_up_has_its_subscription_looked_at_once(looks: Callable[[], int]) -> None:
     stage = Stage(SubscriptionType.SHARED)
-    session: Any = SimpleNamespace(connection=LookedAt(), context=SimpleNamespace(service=None))
+    connection = Connection(asyncio.get_running_loop(), lambda _: cast(Any, None))
+    session: Any = SimpleNamespace(connection=connection, context=SimpleNamespace(service=None))
     commands = ConsumerCommands(session)
     for number in range(200):
         one = stage.join(f"c{number}")

@@ -22,6 +22,13 @@ from lib.tests.test_net_held_bytes import BYTES_MAX, FakeConnection, a_cut_begin
 new_event_loop = VirtualTimeLoop
 
 
+class QuietPeer(Peer):
+    """Brings nothing more."""
+
+    def resume_reading(self, reason: str) -> None:
+        self._reasons.remove(reason)
+
+
 async def test_the_more_connections_there_are_the_less_is_held_uncounted() -> None:
     held = HeldBytes(asyncio.get_running_loop())
     peers = [Peer(held, str(index)) for index in range(100_000)]
@@ -41,24 +48,17 @@ async def test_the_more_connections_there_are_the_less_is_held_uncounted() -> No
 
 async def test_those_that_held_a_little_before_there_were_many_are_counted_then() -> None:
     held = HeldBytes(asyncio.get_running_loop(), 16 * MIB)
-    first = [Peer(held, str(index), UNANSWERED_BYTES + 1) for index in range(100)]
+    first = [QuietPeer(held, str(index), UNANSWERED_BYTES + 1) for index in range(100)]
     for each in first:
         held.opened(each)
         each.held_bytes = NOTED_BYTES
-    many = [Peer(held, f"later {index}") for index in range(500)]
+    many = [QuietPeer(held, f"later {index}") for index in range(500)]
     for each in many:
         held.opened(each)
     many[0].bring(NOTED_BYTES)
     assert held.holders == 1
     await asyncio.sleep(1.5 * LOOK_SECONDS)
     assert (held.holders, held.held_bytes) == (101, 101 * NOTED_BYTES)
-
-
-class QuietPeer(Peer):
-    """Brings nothing more."""
-
-    def resume_reading(self, reason: str) -> None:
-        self._reasons.remove(reason)
 
 
 async def test_thousands_that_each_hold_a_little_less_than_counts_are_counted_when_there_are_many() -> None:
