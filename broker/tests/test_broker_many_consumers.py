@@ -19,6 +19,7 @@ from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHa
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
+from magnetar.broker.session import leaving
 from magnetar.broker.session.acknowledge import Attachment
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.subscriptions.dispatch_turns import CONSUMER_BYTES, TURN_BYTES
@@ -326,7 +327,8 @@ async def test_a_client_that_catches_up_has_its_subscription_looked_at_once(look
 
 
 def slow(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the clock takes a quarter of what connections have of a turn."""
+    """Each look at the clock takes a quarter of what connections have of a turn, and consumers leave one by one."""
+    monkeypatch.setattr(leaving, "LEAVING_AT_ONCE", 1)
     ticks = (TURN_SECONDS_MAX / 4 * tick for tick in itertools.count())
     monkeypatch.setattr(broker.service.limits.requests, "_now_seconds", ticks.__next__)
 
@@ -441,6 +443,30 @@ async def test_names_and_subscriptions_of_a_connection_that_ended_are_free_at_on
     await until(lambda: not memory_broker.service.limits.requests.crowded)
     assert list(the_topic(memory_broker).producers.by_name) == ["p999"]
     assert len(the_topic(memory_broker).subscriptions["exclusive"].consumers) == 1
+
+
+@pytest.mark.parametrize(("former", "latter"), [(SHARED, EXCLUSIVE), (FAILOVER, SHARED), (KEY_SHARED, FAILOVER)])
+async def test_who_comes_back_is_not_refused_for_consumers_of_its_former_connection(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, former: int, latter: int
+) -> None:
+    victim, other = await memory_broker.connect(), await memory_broker.connect()
+    await opened(victim, former)
+    slow(memory_broker, monkeypatch)
+    await victim.abort()
+    await in_line(memory_broker)
+    subscription = the_topic(memory_broker).subscriptions["s"]
+    assert len(subscription.consumers) > 1
+    await other.consumer(TOPIC, subType=latter, consumer_name="back")
+    assert [one.name for one in subscription.consumers] == ["back"]
+
+
+def test_consumers_leave_together_by_subscription_and_where_there_were_few_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "LEAVING_AT_ONCE", 2)
+    many, few = object(), object()
+    consumers: Any = {at: SimpleNamespace(subscription=few if at == 2 else many) for at in range(5)}
+    assert leaving.steps_of(consumers) == [[2], [0, 1], [3, 4]]
 
 
 async def test_producers_that_wait_for_exclusive_access_leave_in_turns(

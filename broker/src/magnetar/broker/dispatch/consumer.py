@@ -57,6 +57,11 @@ class ConsumerConnection(Protocol):
         """Where messages are written: the same object as long as the connection lasts."""
         ...
 
+    @property
+    def ended(self) -> bool:
+        """Whether the client is gone; its consumers are let go of."""
+        ...
+
     def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
         """Failover: this consumer is now the one that receives, or no longer."""
         ...

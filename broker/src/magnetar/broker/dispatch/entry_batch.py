@@ -61,6 +61,11 @@ class Dispatcher(Protocol):
     """Each with its number in the order in which they came: thousands are found and taken out one by one."""
 
     @property
+    def unsettled(self) -> bool:
+        """Whether consumers came or went since it was last seen who owns what: that is a look at all."""
+        ...
+
+    @property
     def active(self) -> Consumer | None:
         """The consumer that alone receives; None where several do, or nobody is connected."""
         ...

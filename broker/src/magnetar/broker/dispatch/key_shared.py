@@ -81,6 +81,13 @@ class KeySharedDispatcher:
         """Consumers came or went: who owns what is looked at when it is needed next, once for all of them."""
         self._unplaced: list[tuple[Position, int]] = []
         """What is to be sent again, and came meanwhile."""
+        self._discarded: list[tuple[Position, int]] = []
+        """What was acknowledged meanwhile, though nobody held it."""
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether consumers came or went since it was last seen who owns what."""
+        return self._stale
 
     @property
     def draining(self) -> dict[int, Consumer]:
@@ -224,13 +231,13 @@ class KeySharedDispatcher:
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
         """It need not be sent again; a slot whose last entry this was ends its draining."""
         if consumer is None:
-            if self.waiting:
-                self._settle()
+            if self._stale:
+                self._discarded.append((position, key_hash))
+            elif self._waiting:
                 self._discard(position, key_hash)
             return False
         if self._stale:
-            self._settle()
-            return True  # Its slot may have been about to drain.
+            return True  # Its slot may have been about to drain: who owns what is looked at first.
         if self._draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
             return False
         del self._draining[key_hash]
@@ -251,6 +258,7 @@ class KeySharedDispatcher:
         self._waiting = 0
         self._in_flight = []
         self._unplaced = []
+        self._discarded = []
 
     def _settle(self) -> None:
         """See who owns what, after consumers came or went."""
@@ -260,6 +268,9 @@ class KeySharedDispatcher:
         self._membership_changed()
         unplaced, self._unplaced = self._unplaced, []
         self.redeliver(unplaced)
+        discarded, self._discarded = self._discarded, []
+        for position, key_hash in discarded:
+            self._discard(position, key_hash)
 
     def _membership_changed(self) -> None:
         self._draining.clear()

@@ -79,6 +79,11 @@ class SharedDispatcher:
         """Whose each of the former is, the other way round."""
 
     @property
+    def unsettled(self) -> bool:
+        """Nothing is owned."""
+        return False
+
+    @property
     def active(self) -> Consumer | None:
         """None: several consumers receive at a time."""
         return None

@@ -25,6 +25,11 @@ class SingleActive:
         self._active: Consumer | None = None
 
     @property
+    def unsettled(self) -> bool:
+        """Nothing is owned."""
+        return False
+
+    @property
     def active(self) -> Consumer | None:
         """The consumer that receives messages; None while nobody is connected."""
         return self._active

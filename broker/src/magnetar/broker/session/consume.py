@@ -1,5 +1,4 @@
-"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6); ACK and FLOW are in
-`acknowledge.py`."""
+"""SUBSCRIBE and what a consumer sends after it (pulsar-protocol section 6); ACK, FLOW: `acknowledge.py`."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destinati
 from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.end_notices import END_NOTICES_KEY, EndNotices
+from magnetar.broker.session.leaving import steps_of, subscribed
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -46,9 +46,7 @@ from magnetar.wire.pulsar.generated.pulsar_api_pb2 import (
 if TYPE_CHECKING:
     from magnetar.broker.session.api import ControlCommand, Session
 
-
 COMPACTED_BY_BROKER: Final = "Topics are compacted by their brokers: ask for it with PUT …/compaction"
-
 REDELIVERED_AT_ONCE: Final = 1_000
 
 
@@ -92,6 +90,11 @@ class ConsumerCommands:
         return list(self._consumers.values())
 
     # --- magnetar.broker.dispatch.consumer.ConsumerConnection
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client is gone; its consumers are let go of."""
+        return self._session.ended
 
     def active_consumer_changed(self, consumer: Consumer, *, active: bool) -> None:
         """Failover: tell the client whether it is the one that receives."""
@@ -218,7 +221,7 @@ class ConsumerCommands:
         start = await self._start(topic, request)
         properties = without_internal({pair.key: pair.value for pair in request.subscription_properties})
         await self._free_exclusive(topic, request)
-        subscription = await topic.subscribe(consumer, request.subscription, start, properties)
+        subscription = await subscribed(topic, consumer, request.subscription, start, properties)
         if request.replicate_subscription_state and isinstance(topic, PersistentTopic):
             await self._have_replicated(topic, consumer, subscription.name)
         if self._opening.get(request.consumer_id) is not opening:
@@ -482,10 +485,11 @@ class ConsumerCommands:
         return attachment
 
     def close_all(self) -> Iterator[None]:
-        """The connection is gone: a step for each consumer. Those that its topic drops meanwhile are gone already."""
+        """The connection is gone, step by step. Consumers that their topics drop meanwhile are gone already."""
         self._opening.clear()
-        for consumer_id in list(self._consumers):
-            self._forget(consumer_id)
+        for consumer_ids in steps_of(self._consumers):
+            for consumer_id in consumer_ids:
+                self._forget(consumer_id)
             yield
 
 

@@ -114,6 +114,13 @@ class DispatchTurns:
         self._changed[pump] = None
         pump.wake()
 
+    def freed(self, pump: Woken, *, at_once: bool) -> None:
+        """It may send what it could not: now, or where a look at all of its consumers comes first, as `changed`."""
+        if at_once:
+            pump.wake()
+        else:
+            self.changed(pump)
+
     def _wake_again(self) -> None:
         self._changed.clear()
         # Should one fail, the others are woken in the next turn: it has asked for that before.

@@ -266,7 +266,7 @@ class Subscription:
         if self.terminated:
             self._announce_end()
         if pump.unblock() or freed:
-            pump.wake()
+            self._runtime.turns.freed(pump, at_once=dispatcher is None or not dispatcher.unsettled)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int = NO_EPOCH) -> None:
         """Send again what the consumer has not acknowledged: these entries, or all of them.
