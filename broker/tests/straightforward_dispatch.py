@@ -5,7 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from magnetar.broker.dispatch.consumer import Consumer
-from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, POSITIVE_MASK, STICKY_HASH_RANGE, consistent_slot
+from magnetar.broker.dispatch.hash_ring import (
+    KEY_HASH_RANGE,
+    POINTS_PER_CONSUMER,
+    POSITIVE_MASK,
+    STICKY_HASH_RANGE,
+    consistent_slot,
+)
 from magnetar.core.hashing import murmur3_32
 
 
@@ -62,6 +68,22 @@ class Ring:
         at = bisect_left(points, slot)
         return self._owners[points[at if at < len(points) else 0]][0]
 
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """A walk along the whole ring."""
+        points = sorted(self._owners)
+        owners = [self._owners[point][0] for point in points]
+        found = [(before + 1, point) for before, point in zip([0, *points], points, strict=False)]
+        if points and points[-1] < KEY_HASH_RANGE:
+            found.append((points[-1] + 1, KEY_HASH_RANGE))
+            owners.append(owners[0])
+        joined: list[tuple[int, int]] = []
+        for (start, end), owner in zip(found, owners, strict=True):
+            if owner is consumer and joined and joined[-1][1] + 1 == start:
+                joined[-1] = (joined[-1][0], end)
+            elif owner is consumer:
+                joined.append((start, end))
+        return joined
+
     def _points(self, consumer: Consumer, number: int) -> set[int]:
         return {consistent_slot(f"{consumer.name}\0{number}\0{point}".encode()) for point in range(self._count)}
 
@@ -95,6 +117,12 @@ class Halves:
         """Whose range the slot is in."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """A walk along all ends."""
+        starts = [0, *(end + 1 for end in self._ends)]
+        found = zip(self._owners, starts, self._ends, strict=False)
+        return [(start, end) for owner, start, end in found if owner is consumer]
+
 
 class Named:
     """Ranges that consumers name."""
@@ -120,6 +148,10 @@ class Named:
         """Who named the slot."""
         found = [one for one, ranges in self._ranges.items() for start, end in ranges if start <= slot <= end]
         return found[0] if found else None
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """What it named, in order."""
+        return sorted(self._ranges.get(consumer, []))
 
 
 class RoundRobin:

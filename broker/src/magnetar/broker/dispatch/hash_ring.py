@@ -116,16 +116,20 @@ class ConsistentHashSelector:
         return self._owners[points[at if at < len(points) else 0]][0]
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """The slots that a consumer owns, as inclusive ranges in order; for statistics."""
+        """The slots that a consumer owns, as inclusive ranges in order; none once it has left. For statistics.
+
+        Only its own points are looked at: there are up to 65 535 in all, too many for each of a thousand consumers.
+        """
+        if consumer not in self._places:
+            return []
         found: list[tuple[int, int]] = []
-        start = 1
-        points = self._settled()
-        for point in points:
-            if self._owners[point][0] is consumer:
-                found.append((start, point))
-            start = point + 1
-        if points and start <= KEY_HASH_RANGE and self._owners[points[0]][0] is consumer:
-            found.append((start, KEY_HASH_RANGE))
+        points, owners = self._settled(), self._owners
+        for point in sorted(self._places[consumer][1]):
+            if owners[point][0] is consumer:
+                at = bisect_left(points, point)
+                found.append((points[at - 1] + 1 if at else 1, point))
+        if points[-1] < KEY_HASH_RANGE and owners[points[0]][0] is consumer:
+            found.append((points[-1] + 1, KEY_HASH_RANGE))
         return _joined(found)
 
     def _settled(self) -> list[int]:

@@ -79,7 +79,9 @@ class SplitRangeSelector:
         return self._owners[bisect_left(self._ends, slot)]
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """The slots that a consumer owns, as one inclusive range; for statistics."""
+        """The slots that a consumer owns, as one inclusive range; none once it has left. For statistics."""
+        if consumer not in self._ends_of:
+            return []
         index = bisect_left(self._ends, self._ends_of[consumer])
         return [(self._ends[index - 1] + 1 if index else 0, self._ends[index])]
 

@@ -146,12 +146,15 @@ class NonPersistentSubscription:
         """One consumer, as CONSUMER_STATS answers."""
         return consumer_response(consumer, 0)
 
+    @property
+    def key_shared(self) -> KeySharedDispatcher | None:
+        """The chooser of a Key_Shared subscription, for its ranges."""
+        return self._dispatcher if isinstance(self._dispatcher, KeySharedDispatcher) else None
+
     def statistics(self, *, with_consumers: bool = True) -> dict[str, Any]:
         """A snapshot under the admin API's names."""
-        dispatcher = self._dispatcher
-        key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
         active = self.active_consumer
-        statistics = dispatch_statistics(self.consumers, self.totals, key_shared, with_consumers=with_consumers)
+        statistics = dispatch_statistics(self.consumers, self.totals, self.key_shared, with_consumers=with_consumers)
         statistics["type"] = self.type.display_name if self.type is not None else "None"
         statistics["msgDropRate"] = self.drop_rate.per_second
         if self.type is SubscriptionType.FAILOVER and active is not None:

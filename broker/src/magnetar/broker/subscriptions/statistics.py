@@ -6,8 +6,9 @@ about has Pulsar's "nothing" there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.managed.cursors.internal_properties import without_internal
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.totals import SubscriptionTotals
+
+
+NOTHING_FILTERED: Final = {
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+    "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
+    "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+    "dispatchThrottledMsgEventsByTopicLimit": 0,
+    "dispatchThrottledBytesEventsByTopicLimit": 0,
+    "dispatchThrottledMsgEventsByBrokerLimit": 0,
+    "dispatchThrottledBytesEventsByBrokerLimit": 0,
+}
+"""Filters of entries are not told of, nor are waits for limits of the rate."""
 
 
 def consumer_response(consumer: Consumer, backlog: int) -> dict[str, Any]:
@@ -39,12 +55,40 @@ def consumer_response(consumer: Consumer, backlog: int) -> dict[str, Any]:
     }
 
 
-def consumer_statistics(consumer: Consumer, key_shared: KeySharedDispatcher | None) -> dict[str, Any]:
+class ConsumerSlots(NamedTuple):
+    """What a consumer of a Key_Shared subscription has of its slots."""
+
+    ranges: Sequence[tuple[int, int]]
+    draining: Sequence[int]
+    """Those of others, of which it holds entries."""
+
+
+NO_SLOTS: Final = ConsumerSlots((), ())
+
+
+def all_consumer_statistics(
+    consumers: list[Consumer], key_shared: KeySharedDispatcher | None
+) -> Iterator[dict[str, Any]]:
+    """Each consumer as in the admin API. Whoever takes them may let others go on in between, so that who has left
+    meanwhile has no ranges."""
+    if key_shared is None:
+        yield from map(consumer_statistics, consumers)
+        return
+    # Once for all: there are up to 65 536 slots, too many to look at for each of a thousand consumers.
+    draining: dict[Consumer, list[int]] = {}
+    for slot, holder in key_shared.draining.items():
+        draining.setdefault(holder, []).append(slot)
+    for consumer in consumers:
+        yield consumer_statistics(
+            consumer, ConsumerSlots(key_shared.selector.ranges(consumer), draining.get(consumer, ()))
+        )
+
+
+def consumer_statistics(consumer: Consumer, slots: ConsumerSlots = NO_SLOTS) -> dict[str, Any]:
     """One consumer as in the admin API. Rates are per second, timestamps in ms since 1970 (0 = never)."""
     rates = consumer.rates
     joined = consumer.read_position_when_joining
-    ranges = key_shared.selector.ranges(consumer) if key_shared is not None else []
-    draining = [one for one, holder in key_shared.draining.items() if holder is consumer] if key_shared else []
+    ranges, draining = slots
     return {
         "msgRateOut": rates.messages_out.per_second,
         "msgThroughputOut": rates.bytes_out.per_second,
@@ -106,16 +150,18 @@ def dispatch_statistics(
     *,
     with_consumers: bool,
 ) -> dict[str, Any]:
-    """What every subscription has, stored or not; the rest is zero."""
-    shown = [consumer_statistics(consumer, key_shared) for consumer in consumers]
+    """What every subscription has, stored or not; the rest is zero. `with_consumers` is for few: of thousands take
+    `all_consumer_statistics` in turns."""
+    rates = [consumer.rates for consumer in consumers]
+    draining = key_shared.draining if key_shared is not None else {}
     return {
-        "msgRateOut": sum(one["msgRateOut"] for one in shown),
-        "msgThroughputOut": sum(one["msgThroughputOut"] for one in shown),
+        "msgRateOut": sum([one.messages_out.per_second for one in rates]),
+        "msgThroughputOut": sum([one.bytes_out.per_second for one in rates]),
         "bytesOutCounter": totals.bytes_out(consumers),
         "msgOutCounter": totals.messages_out(consumers),
-        "msgRateRedeliver": sum(one["msgRateRedeliver"] for one in shown),
-        "messageAckRate": sum(one["messageAckRate"] for one in shown),
-        "chunkedMessageRate": sum(one["chunkedMessageRate"] for one in shown),
+        "msgRateRedeliver": sum([one.messages_redelivered.per_second for one in rates]),
+        "messageAckRate": sum([one.messages_acknowledged.per_second for one in rates]),
+        "chunkedMessageRate": sum([one.chunks_out.per_second for one in rates]),
         "msgBacklog": 0,
         "backlogSize": 0,
         "earliestMsgPublishTimeInBacklog": 0,
@@ -135,29 +181,22 @@ def dispatch_statistics(
         "lastConsumedTimestamp": max([totals.last_consumed_ms, *(one.last_consumed_ms for one in consumers)]),
         "lastAckedTimestamp": max([totals.last_acknowledged_ms, *(one.last_acknowledged_ms for one in consumers)]),
         "lastMarkDeleteAdvancedTimestamp": totals.last_mark_delete_advanced_ms,
-        "consumers": shown if with_consumers else [],
+        "consumers": list(all_consumer_statistics(consumers, key_shared)) if with_consumers else [],
         "isDurable": False,
         "isReplicated": False,
         "allowOutOfOrderDelivery": False,
         "keySharedMode": None,
         "consumersAfterMarkDeletePosition": {},
-        "drainingHashesCount": sum(one["drainingHashesCount"] for one in shown),
+        "drainingHashesCount": len(draining),
         "drainingHashesClearedTotal": 0,
-        "drainingHashesUnackedMessages": sum(one["drainingHashesUnackedMessages"] for one in shown),
+        "drainingHashesUnackedMessages": sum(
+            [holder.pending.per_hash.get(slot, 0) for slot, holder in draining.items()]
+        ),
         "nonContiguousDeletedMessagesRanges": 0,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
         "subscriptionProperties": {},
-        "filterProcessedMsgCount": 0,
-        "filterAcceptedMsgCount": 0,
-        "filterRejectedMsgCount": 0,
-        "filterRescheduledMsgCount": 0,
-        "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
-        "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
-        "dispatchThrottledMsgEventsByTopicLimit": 0,
-        "dispatchThrottledBytesEventsByTopicLimit": 0,
-        "dispatchThrottledMsgEventsByBrokerLimit": 0,
-        "dispatchThrottledBytesEventsByBrokerLimit": 0,
+        **NOTHING_FILTERED,
     }
 
 

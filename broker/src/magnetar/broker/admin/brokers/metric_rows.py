@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.broker.admin.brokers.compaction_metrics import COMPACTION_METRICS, compaction_values
@@ -35,7 +35,9 @@ from magnetar.broker.admin.brokers.topic_metrics import (
     topic_values,
     transactional_values,
 )
+from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.settings.admin import AdminSettings
+from magnetar.broker.subscriptions.statistics import consumer_statistics
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 
 BROKER_TOTALS: Final = (
@@ -94,24 +96,31 @@ class GatheredRows:
         self.ledgers = 0
         """Topics that are stored."""
 
-    def add_subscription(self, topic: Topic, name: str, stats: dict[str, Any], consumer_ids: Iterable[int]) -> None:
-        """One subscription of a topic, with its statistics, and the ids of the consumers in them."""
-        if not self._settings.topic_metrics:
-            self._add("subscription", topic, "", subscription_values(stats))
-            return
-        labels = f'{topic_labels(self._cluster, topic)[:-1]},subscription="{escape(name)}"}}'
-        self._add("subscription", topic, labels, subscription_values(stats))
-        if self._settings.consumer_metrics:
-            for consumer_id, consumer in zip(consumer_ids, stats["consumers"], strict=True):
-                more = f'consumer_name="{escape(consumer["consumerName"])}",consumer_id="{consumer_id}"'
-                self._rows["consumer"].append((f"{labels[:-1]},{more}}}", consumer_values(consumer)))
+    @property
+    def with_consumers(self) -> bool:
+        """Whether consumers have rows of their own."""
+        return self._settings.topic_metrics and self._settings.consumer_metrics
 
-    def add_topic(self, topic: Topic, subscriptions: list[dict[str, Any]]) -> None:
+    def add_subscription(self, topic: Topic, name: str, stats: dict[str, Any], consumers_count: int) -> None:
+        """One subscription of a topic, with its statistics; those need not have its consumers."""
+        labels = self._subscription_labels(topic, name) if self._settings.topic_metrics else ""
+        self._add("subscription", topic, labels, subscription_values(stats, consumers_count))
+
+    def add_consumer(self, topic: Topic, subscription: str, consumer: Consumer) -> None:
+        """One consumer of a subscription, where those have rows."""
+        more = f'consumer_name="{escape(consumer.name)}",consumer_id="{consumer.identity.consumer_id}"'
+        labels = f"{self._subscription_labels(topic, subscription)[:-1]},{more}}}"
+        self._rows["consumer"].append((labels, consumer_values(consumer_statistics(consumer))))
+
+    def _subscription_labels(self, topic: Topic, name: str) -> str:
+        return f'{topic_labels(self._cluster, topic)[:-1]},subscription="{escape(name)}"}}'
+
+    def add_topic(self, topic: Topic, subscriptions: list[dict[str, Any]], consumers_count: int) -> None:
         """One topic, with the statistics of all its subscriptions."""
         namespace = str(topic.name.namespace_name)
         self._topics[namespace] = self._topics.get(namespace, 0) + 1
         labels = topic_labels(self._cluster, topic)
-        values = topic_values(topic, subscriptions)
+        values = topic_values(topic, subscriptions, consumers_count)
         _add(self._of_topics, values)
         self._add("topic", topic, labels, values)
         for kind, found in (("replication", replication_values(topic)), ("dropped", dropped_values(topic))):

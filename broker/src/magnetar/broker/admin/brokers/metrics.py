@@ -19,6 +19,7 @@ from magnetar.broker.admin.brokers.transaction_metrics import transaction_metric
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.settings.broker import SERVER_VERSION, VERSION_PREFIX
 from magnetar.broker.slices import TimeSlice
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.crashes import CRASHES, METRIC_NAME, METRIC_TEXT
 from magnetar.core.histogram import QUANTILES, Windows
 from magnetar.core.slow_turns import SLOW_TURNS
@@ -152,18 +153,7 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> list[b
     turn = TimeSlice()
     gathered = GatheredRows(context.settings.cluster_name, context.settings.admin)
     for topic in list(context.service.topics.values()):
-        subscriptions: list[dict[str, Any]] = []
-        for name in list(topic.subscriptions):
-            if turn.over:
-                await turn.pause()
-            subscription = topic.subscriptions.get(name)
-            if subscription is None:
-                continue  # Removed meanwhile.
-            stats = subscription.statistics()
-            subscriptions.append(stats)
-            ids = [consumer.identity.consumer_id for consumer in subscription.consumers]
-            gathered.add_subscription(topic, name, stats, ids)
-        gathered.add_topic(topic, subscriptions)
+        await gather_topic(topic, gathered, turn)
         if turn.over:
             await turn.pause()
     lines = [*broker_lines(context), *gathered.totals(), *cache_metrics(context, gathered.ledgers)]
@@ -182,6 +172,27 @@ async def broker_metrics(context: BrokerContext, process: bytes = b"") -> list[b
                 await turn.pause()
     text.append(process)
     return [part for one in text for part in (one, b"\n")]
+
+
+async def gather_topic(topic: Topic, gathered: GatheredRows, turn: TimeSlice) -> None:
+    """The rows of a topic, of its subscriptions and of their consumers, in turns with what clients send."""
+    subscriptions: list[dict[str, Any]] = []
+    consumers_count = 0
+    for name in list(topic.subscriptions):
+        if turn.over:
+            await turn.pause()
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            continue  # Removed meanwhile.
+        stats, consumers = subscription.statistics(with_consumers=False), subscription.consumers
+        subscriptions.append(stats)
+        consumers_count += len(consumers)
+        gathered.add_subscription(topic, name, stats, len(consumers))
+        for consumer in consumers if gathered.with_consumers else ():
+            gathered.add_consumer(topic, name, consumer)
+            if turn.over:
+                await turn.pause()
+    gathered.add_topic(topic, subscriptions, consumers_count)
 
 
 def broker_lines(context: BrokerContext) -> list[str]:

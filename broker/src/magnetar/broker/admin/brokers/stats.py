@@ -18,6 +18,7 @@ from magnetar.broker.admin.web.responses import CONFLICT, NOT_ACCEPTABLE, AdminE
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscriptions.statistics import consumer_statistics
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.process_memory import resident_bytes
@@ -212,7 +213,7 @@ async def topic_document(topic: Topic, turn: TimeSlice) -> dict[str, Any]:
             await turn.pause()
         subscription = topic.subscriptions.get(name)
         if subscription is not None:  # Not removed meanwhile.
-            subscriptions[name] = subscription_document(subscription)
+            subscriptions[name] = await subscription_document(subscription, turn)
     if turn.over:
         await turn.pause()
     publishers = [publisher_stats(one) for one in topic.producers.by_name.values() if not one.is_replicator]
@@ -245,19 +246,25 @@ async def topic_document(topic: Topic, turn: TimeSlice) -> dict[str, Any]:
     return document
 
 
-def subscription_document(subscription: Subscription | NonPersistentSubscription) -> dict[str, Any]:
+async def subscription_document(
+    subscription: Subscription | NonPersistentSubscription, turn: TimeSlice
+) -> dict[str, Any]:
     """A subscription as the list of all topics has it, and the counters of what it was sent."""
-    stats = subscription.statistics()
-    consumers = [{key: one[key] for key in OF_CONSUMER} for one in stats["consumers"]]
+    stats = subscription.statistics(with_consumers=False)
     document = {key: stats[key] for key in (*OF_SUBSCRIPTION, "msgOutCounter", "bytesOutCounter")}
     found: dict[str, Any] = without_nulls(
         {
             **document,
-            "consumers": consumers,
             "numberOfEntriesSinceFirstNotAckedMessage": stats["msgBacklog"],
             "totalNonContiguousDeletedMessagesRange": stats["nonContiguousDeletedMessagesRanges"],
         }
     )
+    found["consumers"] = consumers = []
+    for consumer in subscription.consumers:
+        one = consumer_statistics(consumer)
+        consumers.append({key: one[key] for key in OF_CONSUMER if one[key] is not None})
+        if turn.over:
+            await turn.pause()
     return found
 
 

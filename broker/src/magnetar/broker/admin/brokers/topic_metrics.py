@@ -118,13 +118,13 @@ def topic_labels(cluster: str, topic: Topic) -> str:
     )
 
 
-def topic_values(topic: Topic, subscriptions: list[dict[str, Any]]) -> list[float]:
+def topic_values(topic: Topic, subscriptions: list[dict[str, Any]], consumers_count: int) -> list[float]:
     """Values in the order of TOPIC_METRICS, with what its subscriptions tell."""
     producers = list(topic.producers.by_name.values())
     return [
         len(subscriptions),
         sum(not producer.is_replicator for producer in producers),
-        sum(len(subscription["consumers"]) for subscription in subscriptions),
+        consumers_count,
         sum(producer.message_rate_in for producer in producers),
         sum(subscription["msgRateOut"] for subscription in subscriptions),
         sum(producer.byte_rate_in for producer in producers),
@@ -164,11 +164,11 @@ def transactional_values(topic: PersistentTopic) -> list[float] | None:
     return [len(table.open), table.aborted_count, table.committed_count]
 
 
-def subscription_values(stats: dict[str, Any]) -> list[float]:
+def subscription_values(stats: dict[str, Any], consumers_count: int) -> list[float]:
     """Values in the order of SUBSCRIPTION_METRICS."""
     values: list[float] = [stats[member] for member in _MEMBERS]
     values[_BLOCKED] = int(values[_BLOCKED])
-    values += (len(stats["consumers"]), stats["msgOutCounter"], stats["bytesOutCounter"])
+    values += (consumers_count, stats["msgOutCounter"], stats["bytesOutCounter"])
     return values
 
 

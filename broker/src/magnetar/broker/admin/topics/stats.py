@@ -13,6 +13,9 @@ from magnetar.broker.admin.web.responses import flag
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.replicated_subscriptions.marked import is_marked
 from magnetar.broker.slices import TimeSlice
+from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscriptions.statistics import all_consumer_statistics
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.topic import PersistentTopic, Topic
 from magnetar.core.ids import Position
@@ -209,14 +212,16 @@ async def subscription_stats(topic: Topic, options: StatsOptions) -> dict[str, d
         if isinstance(topic, PersistentTopic):
             one = await _stored_subscription(topic, name, options)
         elif (unstored := topic.subscriptions.get(name)) is not None:
-            one = unstored.statistics(with_consumers=options.consumers)
+            one = unstored.statistics(with_consumers=False)
         else:
             one = None
-        if one is None:
+        subscription = topic.subscriptions.get(name)
+        if one is None or subscription is None:
             continue  # Removed meanwhile.
         one["durable"], one["replicated"] = one["isDurable"], one["isReplicated"]
-        one["consumers"] = [consumer_document(consumer, one["type"]) for consumer in one["consumers"]]
         found[name] = without_nulls(one)
+        if options.consumers:
+            found[name]["consumers"] = await consumer_stats(subscription, one["type"], turn)
     if turn.over:
         await turn.pause()
     return found
@@ -228,7 +233,7 @@ async def _stored_subscription(topic: PersistentTopic, name: str, options: Stats
         return None
     mark_delete = subscription.cursor.mark_delete
     size = topic.ledger.ledgers.size_bytes_after(mark_delete) if options.backlog_sizes else -1
-    one = subscription.statistics(backlog_bytes=size, with_consumers=options.consumers)
+    one = subscription.statistics(backlog_bytes=size, with_consumers=False)
     one["isReplicated"] = is_marked(topic.ledger.cursors.get(name))
     if subscription.exclusive_holder() is not None and (active := subscription.active_consumer) is not None:
         one["activeConsumerName"] = active.name
@@ -237,13 +242,25 @@ async def _stored_subscription(topic: PersistentTopic, name: str, options: Stats
     return one
 
 
+async def consumer_stats(
+    subscription: Subscription | NonPersistentSubscription, subscription_type: str, turn: TimeSlice
+) -> list[dict[str, Any]]:
+    """Every consumer of a subscription, gathered in turns with what clients send."""
+    found: list[dict[str, Any]] = []
+    for consumer in all_consumer_statistics(subscription.consumers, subscription.key_shared):
+        found.append(consumer_document(consumer, subscription_type))
+        if turn.over:
+            await turn.pause()
+    return found
+
+
 def consumer_document(consumer: dict[str, Any], subscription_type: str) -> dict[str, Any]:
-    """A consumer without what only those of Key_Shared subscriptions have."""
+    """A consumer without nulls, and without what only those of Key_Shared subscriptions have."""
     left_out = () if subscription_type == "Key_Shared" else OF_KEY_SHARED
-    document = {key: value for key, value in consumer.items() if key not in left_out}
     for key in ("lastAckedTime", "lastConsumedTime"):
-        document[key] = document[key] or NEVER_TEXT
-    return document
+        consumer[key] = consumer[key] or NEVER_TEXT
+    # What is null is so at the top: nobody looks through thousands of ranges for more.
+    return {key: value for key, value in consumer.items() if value is not None and key not in left_out}
 
 
 async def earliest_publish_ms(topic: PersistentTopic, mark_delete: Position) -> int:

@@ -60,10 +60,17 @@ def json(document: object, status: int = 200) -> web.Response:
 
 
 async def encoded_in_turns(documents: Mapping[str, object]) -> dict[str, msgspec.Raw]:
-    """Each as JSON, to be a part of an answer: many at once would hold up what clients send."""
+    """Each as JSON, to be a part of an answer: many at once would hold up what clients send. Lists of consumers in
+    them are used up."""
     turn = TimeSlice()
     found: dict[str, msgspec.Raw] = {}
     for name, document in documents.items():
+        # One subscription may have thousands. They are not needed any more as they were.
+        consumers = document.get("consumers", []) if isinstance(document, dict) else []
+        for index, consumer in enumerate(consumers):
+            consumers[index] = msgspec.Raw(msgspec.json.encode(consumer))
+            if turn.over:
+                await turn.pause()
         found[name] = msgspec.Raw(msgspec.json.encode(document))
         if turn.over:
             await turn.pause()
