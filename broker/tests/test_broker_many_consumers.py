@@ -19,7 +19,7 @@ from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHa
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
-from magnetar.broker.session import leaving
+from magnetar.broker.session import leaving as session_leaving
 from magnetar.broker.session.acknowledge import Attachment
 from magnetar.broker.session.consume import ConsumerCommands
 from magnetar.broker.subscriptions.dispatch_turns import CONSUMER_BYTES, TURN_BYTES
@@ -328,7 +328,7 @@ async def test_a_client_that_catches_up_has_its_subscription_looked_at_once(look
 
 def slow(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes a quarter of what connections have of a turn, and consumers leave one by one."""
-    monkeypatch.setattr(leaving, "LEAVING_AT_ONCE", 1)
+    monkeypatch.setattr(session_leaving, "LEAVING_AT_ONCE", 1)
     ticks = (TURN_SECONDS_MAX / 4 * tick for tick in itertools.count())
     monkeypatch.setattr(broker.service.limits.requests, "_now_seconds", ticks.__next__)
 
@@ -463,10 +463,10 @@ async def test_who_comes_back_is_not_refused_for_consumers_of_its_former_connect
 def test_consumers_leave_together_by_subscription_and_where_there_were_few_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaving, "LEAVING_AT_ONCE", 2)
+    monkeypatch.setattr(session_leaving, "LEAVING_AT_ONCE", 2)
     many, few = object(), object()
     consumers: Any = {at: SimpleNamespace(subscription=few if at == 2 else many) for at in range(5)}
-    assert leaving.steps_of(consumers) == [[2], [0, 1], [3, 4]]
+    assert session_leaving.steps_of(consumers) == [[2], [0, 1], [3, 4]]
 
 
 async def test_producers_that_wait_for_exclusive_access_leave_in_turns(
