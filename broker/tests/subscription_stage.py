@@ -252,6 +252,8 @@ class Reads:
 class StagedConnection:
     """Keeps what it is sent, and what happens to its consumers."""
 
+    ended = False
+
     def __init__(self) -> None:
         self.writable = True
         self.writes = 0
