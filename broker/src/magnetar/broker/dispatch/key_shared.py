@@ -75,13 +75,15 @@ class KeySharedDispatcher:
         self._unowned = RedeliveryQueue()
         self._behind_draining: dict[int, RedeliveryQueue] = {}
         self._waiting_per_hash: dict[int, int] = {}
+        self._queued: dict[Position, int] = {}
+        """The key hash of each entry in a queue, by which that queue is found."""
         self._waiting = 0
         self._in_flight: list[tuple[Position, int]] = []
         self._stale = False
         """Consumers came or went: who owns what is looked at when it is needed next, once for all of them."""
         self._unplaced: list[tuple[Position, int]] = []
         """What is to be sent again, and came meanwhile."""
-        self._discarded: list[tuple[Position, int]] = []
+        self._discarded: dict[Position, None] = {}
         """What was acknowledged meanwhile, though nobody held it."""
 
     @property
@@ -203,6 +205,7 @@ class KeySharedDispatcher:
             return
         for position, key_hash in items:
             if self._queue_of(key_hash).add(position, key_hash):
+                self._queued[position] = key_hash
                 self._count(key_hash)
 
     def take_replay(self, count_max: int) -> list[Position]:
@@ -217,6 +220,8 @@ class KeySharedDispatcher:
             if queue is not None and len(taken) < count_max:
                 taken += queue.take(min(room, count_max - len(taken)))
         taken.sort()
+        for position, _ in taken:
+            self._queued.pop(position, None)
         self._in_flight = taken
         return [position for position, _ in taken]
 
@@ -231,10 +236,12 @@ class KeySharedDispatcher:
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
         """It need not be sent again; a slot whose last entry this was ends its draining."""
         if consumer is None:
-            if self._stale:
-                self._discarded.append((position, key_hash))
-            elif self._waiting:
-                self._discard(position, key_hash)
+            if not self._stale:
+                self._discard(position)
+            elif self._unplaced or position in self._queued:
+                self._discarded[position] = None
+                if len(self._discarded) > WAITING_ENTRIES_MAX:
+                    self._settle()
             return False
         if self._stale:
             return True  # Its slot may have been about to drain: who owns what is looked at first.
@@ -255,10 +262,11 @@ class KeySharedDispatcher:
         self._unowned.clear()
         self._behind_draining.clear()
         self._waiting_per_hash.clear()
+        self._queued.clear()
         self._waiting = 0
         self._in_flight = []
         self._unplaced = []
-        self._discarded = []
+        self._discarded = {}
 
     def _settle(self) -> None:
         """See who owns what, after consumers came or went."""
@@ -268,9 +276,9 @@ class KeySharedDispatcher:
         self._membership_changed()
         unplaced, self._unplaced = self._unplaced, []
         self.redeliver(unplaced)
-        discarded, self._discarded = self._discarded, []
-        for position, key_hash in discarded:
-            self._discard(position, key_hash)
+        discarded, self._discarded = self._discarded, {}
+        for position in discarded:
+            self._discard(position)
 
     def _membership_changed(self) -> None:
         self._draining.clear()
@@ -301,17 +309,11 @@ class KeySharedDispatcher:
             queue = self._ready[owner] = RedeliveryQueue()
         return queue
 
-    def _discard(self, position: Position, key_hash: int) -> None:
-        queues = (
-            [self._queue_of(key_hash)]
-            if key_hash
-            else [*self._ready.values(), self._unowned, *self._behind_draining.values()]
-        )
-        for queue in queues:
-            found = queue.discard(position)
-            if found is not None:
-                self._uncount(found)
-                return
+    def _discard(self, position: Position) -> None:
+        # By the hash that it waits under: whoever acknowledges it knows none.
+        key_hash = self._queued.pop(position, None)
+        if key_hash is not None and self._queue_of(key_hash).discard(position) is not None:
+            self._uncount(key_hash)
 
     def _count(self, key_hash: int) -> None:
         self._waiting += 1

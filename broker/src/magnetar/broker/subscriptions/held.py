@@ -14,7 +14,6 @@ from magnetar.wire.pulsar.metadata import sticky_key
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.consumer import Consumer
-    from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.core.ids import Position
 
@@ -33,10 +32,11 @@ def hold_back(
     consumer.messages_acknowledged += len(bits)
     if dispatcher is None or pump is None or not dispatcher.type.acknowledges_individually:
         return []
+    acknowledger = pump.acknowledger
     hashes: list[tuple[Position, int]] = []
     freed = False
     for position, held in bits.items():
-        holder = _holder(consumer, position, dispatcher)
+        holder = consumer if position in consumer.pending else acknowledger.holder(position, dispatcher)
         if holder is None:
             # It may wait to be sent again. Of a batch that is for the messages that are left: those held are left out.
             if held < 0:
@@ -47,8 +47,8 @@ def hold_back(
             hashes.append((position, key_hash))
         had = holder.pending.messages[position]
         left = 0 if held < 0 else had - held.bit_count()
-        count = holder.pending.shrink(position, left) if left > 0 else holder.pending.remove(position)
-        pump.acknowledger.unacked_messages -= count
+        count = holder.pending.shrink(position, left) if left > 0 else acknowledger.give_up(holder, position)
+        acknowledger.unacked_messages -= count
         freed |= holder.released(count)
         if left <= 0:
             freed |= dispatcher.acknowledged(holder, position, key_hash)
@@ -74,10 +74,12 @@ def take_back(subscription: Subscription, positions: Sequence[Position]) -> list
     if dispatcher is None or pump is None or not dispatcher.type.acknowledges_individually:
         return []
     found: list[tuple[Position, int]] = []
-    for consumer in dispatcher.consumers:
-        held = [position for position in positions if position in consumer.pending]
-        if not held:
-            continue
+    held_by: dict[Consumer, list[Position]] = {}
+    for position in positions:
+        holder = pump.acknowledger.holder(position, dispatcher)
+        if holder is not None:
+            held_by.setdefault(holder, []).append(position)
+    for consumer, held in held_by.items():
         taken, messages = pump.acknowledger.take_back(consumer, held)
         consumer.messages_redelivered += messages
         for position, key_hash in taken:
@@ -131,10 +133,3 @@ def _redeliver(subscription: Subscription, items: list[tuple[Position, int]]) ->
     dispatcher.redeliver(items)
     pump.unblock()
     pump.wake()
-
-
-def _holder(consumer: Consumer, position: Position, dispatcher: Dispatcher) -> Consumer | None:
-    """Who was sent the entry: mostly the one that acknowledges it, but any consumer of the subscription may."""
-    if position in consumer.pending:
-        return consumer
-    return next((other for other in dispatcher.consumers if position in other.pending), None)

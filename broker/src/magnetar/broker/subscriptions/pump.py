@@ -409,9 +409,7 @@ class Pump:
             consumer.send_entries(entries, share.message_counts, None, ack_sets)
             return
         # Before it is written: whoever hears of the write must find it accounted for.
-        added = consumer.hold(entries, share.message_counts, share.key_hashes or None)
-        total = self.acknowledger.unacked_messages + added
-        self.acknowledger.unacked_messages = total
+        total = self.acknowledger.hold(consumer, share)
         if 0 < self._settings.unacked_messages_per_subscription_max <= total:
             self.blocked = True
         counts = self._cursor.redelivery_counts(entries) if self._settings.redeliveries_told else None
