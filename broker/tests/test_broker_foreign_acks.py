@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.subscriptions.acknowledgement import LOOKS_MAX, UNASKED_MAX
+from magnetar.broker.subscriptions.acknowledgement import SEARCHED_CONSUMERS_MAX
 from magnetar.broker.subscriptions.held import hold_back, take_back
 from magnetar.core.ids import Position
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -71,10 +71,17 @@ def index_of(stage: Stage) -> dict[Position, Consumer] | None:
 
 
 def check_index(stage: Stage) -> None:
-    """What is kept is what consumers hold."""
-    index = index_of(stage)
-    assert index is not None
-    assert index == {one: holder for holder in stage.subscription.consumers for one in holder.pending.messages}
+    """Of what consumers hold, it is kept who does; what they held before that began is found at few of them."""
+    dispatcher, pump = stage.subscription.delivering
+    assert dispatcher is not None
+    assert pump is not None
+    acknowledger = pump.acknowledger
+    held = {one: holder for holder in stage.subscription.consumers for one in holder.pending.messages}
+    index = acknowledger._holders or {}
+    assert {one: held.get(one) for one in index} == index
+    assert len(acknowledger._before) <= SEARCHED_CONSUMERS_MAX
+    for position, holder in held.items():
+        assert acknowledger.holder(position, dispatcher) is holder
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -86,7 +93,7 @@ def test_acks_of_what_others_hold_look_at_all_consumers_no_more_than_once(kind: 
     acknowledged = held[:200]
     for first in range(0, 200, at_once):
         stage.ack("c0", *acknowledged[first : first + at_once])
-    assert consumers.looks <= LOOKS_MAX + 2 * MANY
+    assert consumers.looks <= 2 * MANY
     assert stage.consumers["c0"].messages_acknowledged == 200
     assert stage.subscription.unacked_messages == len(held) - 200
     check_index(stage)
@@ -100,7 +107,7 @@ def test_parts_of_batches_that_others_hold_look_at_all_consumers_no_more_than_on
     stage.timers.advance(0)
     consumers.looks = 0
     stage.ack("c0", *range(200), left=0b10, size=2)
-    assert consumers.looks <= LOOKS_MAX + 2 * MANY
+    assert consumers.looks <= 2 * MANY
     assert stage.subscription.unacked_messages == 200
     consumers.looks = 0
     stage.ack("c0", *range(200), left=0b01, size=2)
@@ -114,7 +121,7 @@ def test_transactions_of_what_others_hold_look_at_all_consumers_no_more_than_onc
     consumers.looks = 0
     hold_back(stage.subscription, stage.consumers["c0"], {(LEDGER, entry_id): -1 for entry_id in range(200)})
     taken = take_back(stage.subscription, [(LEDGER, entry_id) for entry_id in range(200, 300)])
-    assert consumers.looks <= LOOKS_MAX + 2 * MANY
+    assert consumers.looks <= 2 * MANY
     assert [position for position, _ in taken] == [(LEDGER, entry_id) for entry_id in range(200, 300)]
     assert stage.consumers[f"c{MANY - 1}"].unacked_messages == 100
     check_index(stage)
@@ -146,55 +153,58 @@ def test_an_ack_of_what_waits_looks_at_one_queue() -> None:
     assert sorted(sent) == [each for each in range(2 * MANY) if each not in waiting]
 
 
-def test_few_acks_of_others_have_nothing_kept() -> None:
+def test_of_few_consumers_nothing_is_kept() -> None:
     stage = Stage(SubscriptionType.SHARED)
-    stage.join("a", permits=100)
-    stage.join("b", permits=0)
-    stage.publish(100)
-    stage.ack("b", *range(100))
+    for number in range(SEARCHED_CONSUMERS_MAX):
+        stage.join(f"c{number}", permits=100)
+    stage.publish(200)
+    stage.ack("c0", *range(200))
     assert stage.subscription.unacked_messages == 0
     assert index_of(stage) is None
 
 
-def test_what_is_kept_goes_when_nobody_asks_for_it() -> None:
-    stage, consumers = crowd(SubscriptionType.SHARED, 4)
-    stage.ack("c0", 0)
-    stage.ack("c0", 1)
-    stage.ack("c0", 2)
-    check_index(stage)
-    last = f"c{MANY - 1}"
-    stage.flow(last, UNASKED_MAX)
-    each = 10_000
-    for first in range(4, 4 + UNASKED_MAX, each):
-        stage.publish(each)
-        stage.timers.advance(0)
-        stage.reads.finish()
-        stage.ack(last, *range(first, first + each))
-        stage.timers.advance(0)
-    check_index(stage)
-    stage.flow(last, 1)
-    stage.publish(1)
+def test_what_was_sent_before_many_came_is_found_at_those_who_were_there() -> None:
+    stage = Stage(SubscriptionType.SHARED)
+    stage.join("a", permits=150)
+    stage.publish(150)
+    for number in range(MANY):
+        stage.join(f"c{number}", permits=0)
     stage.timers.advance(0)
+    consumers = counted(stage)
+    stage.ack("c0", *range(100))
+    assert consumers.looks == MANY + 1
+    assert stage.subscription.unacked_messages == 50
+    check_index(stage)
+    stage.leave("a")
+    assert list(consumers) == stage.subscription.consumers
+    check_index(stage)
+    _, pump = stage.subscription.delivering
+    assert pump is not None
+    assert pump.acknowledger._before == []
+
+
+def test_when_few_are_left_nothing_is_kept_any_more() -> None:
+    stage, _ = crowd(SubscriptionType.SHARED, 10)
+    for number in range(SEARCHED_CONSUMERS_MAX, MANY - 1):
+        stage.subscription.remove_consumer(stage.consumers[f"c{number}"])
+    stage.leave("c0")
+    assert index_of(stage) is not None
+    stage.ack("c1", *range(5))
     assert index_of(stage) is None
-    consumers.looks = 0
-    stage.ack("c0", 3)
-    assert consumers.looks <= 2 * MANY
-    assert stage.subscription.unacked_messages == 1
+    assert stage.subscription.unacked_messages == 5
+    check_index(stage)
 
 
 class Crowded:
-    """A subscription of so many consumers, of whom so many have acknowledged what others hold, that this is kept."""
+    """A subscription with nearly as many consumers as are searched, or some more."""
 
-    def __init__(self, kind: SubscriptionType) -> None:
+    def __init__(self, kind: SubscriptionType, more: int) -> None:
         self.stage = stage = Stage(kind)
-        self.names = [f"c{number}" for number in range(60)]
+        self.names = [f"c{number}" for number in range(SEARCHED_CONSUMERS_MAX + more)]
         for name in self.names:
             stage.join(name)
         for number in range(100):
             self.publish("", number)
-        for entry_id in range(50):
-            stage.ack("c0", entry_id)
-            stage.ack("c1", entry_id)
 
     def publish(self, name: str, which: int) -> None:
         """An entry with a batch of two."""
@@ -252,17 +262,17 @@ STEPS: Final = st.lists(
         st.integers(0, 59),
         st.integers(0, 99),
     ),
-    max_size=40,
+    max_size=25,
 )
 """What is done, by which consumer, to which entry."""
 
 
 @settings(deadline=None)
-@given(st.sampled_from(BOTH), STEPS)
+@given(st.sampled_from(BOTH), st.integers(-2, 3), STEPS)
 def test_what_is_kept_is_what_consumers_hold(
-    kind: SubscriptionType, steps: list[tuple[Callable[[Crowded, str, int], None], int, int]]
+    kind: SubscriptionType, more: int, steps: list[tuple[Callable[[Crowded, str, int], None], int, int]]
 ) -> None:
-    crowded = Crowded(kind)
+    crowded = Crowded(kind, more)
     check_index(crowded.stage)
     for step, who, which in steps:
         step(crowded, crowded.names[who % len(crowded.names)], which)

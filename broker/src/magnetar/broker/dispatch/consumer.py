@@ -228,12 +228,18 @@ class Consumer:
         self._output.write_parts(parts)
         return messages
 
-    def hold(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:
+    def hold(
+        self,
+        entries: list[Entry],
+        message_counts: list[int],
+        key_hashes: list[int] | None,
+        holders: dict[Position, Consumer] | None = None,
+    ) -> int:
         """Remember what was sent until it is acknowledged; at the limit the consumer is blocked. Shared types only.
 
-        Returns by how many messages what it holds has grown.
+        In `holders` it is written down beside each entry. Returns by how many messages what it holds has grown.
         """
-        added = self.pending.add(entries, message_counts, key_hashes)
+        added = self.pending.add(entries, message_counts, key_hashes, holders, self)
         self.unacked_messages += added
         if 0 < self.unacked_messages_max <= self.unacked_messages and self.state is _OPEN:
             self.become(_BLOCKED)

@@ -7,11 +7,13 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.managed.entry import Entry
+
+Holder = TypeVar("Holder")
 
 
 class PendingAcknowledgements:
@@ -30,8 +32,16 @@ class PendingAcknowledgements:
     def __contains__(self, position: Position) -> bool:
         return position in self.messages
 
-    def add(self, entries: list[Entry], message_counts: list[int], key_hashes: list[int] | None) -> int:
-        """Remember entries; returns by how many messages there are more (one entry may be sent twice)."""
+    def add(
+        self,
+        entries: list[Entry],
+        message_counts: list[int],
+        key_hashes: list[int] | None,
+        holders: dict[Position, Holder] | None = None,
+        holder: Holder | None = None,
+    ) -> int:
+        """Remember entries; returns by how many messages there are more (one entry may be sent twice). The consumer,
+        whose these are, is written down in `holders` by the same positions: these weigh more than their places."""
         messages = self.messages
         added = 0
         for index, entry in enumerate(entries):
@@ -39,6 +49,8 @@ class PendingAcknowledgements:
             count = message_counts[index]
             former = messages.get(position)
             messages[position] = count
+            if holders is not None and holder is not None:
+                holders[position] = holder
             if former is not None:
                 added += count - former
                 continue

@@ -17,23 +17,18 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
 
-LOOKS_MAX: Final = 2_000
-"""Consumers that are looked at for who holds entries which others acknowledge: some 200 microseconds. Beyond, it is
-kept for each entry. A client that was away acknowledges a few such entries, and others none."""
-
-UNASKED_MAX: Final = 100_000
-"""Entries sent without anybody asking who holds them: then that is kept no more. To send them took at least ten times
-as long as to go through what consumers hold again."""
+SEARCHED_CONSUMERS_MAX: Final = 20
+"""Of more consumers it is kept who holds each entry: an ACK may name any number of entries that others hold, and a turn
+takes four thousand ids. To look at so many for each takes 10 milliseconds; to keep it, 0.2 microseconds an entry."""
 
 
 class Acknowledger:
     """Applies individual acks for one subscription. `unacked_messages` is what all its consumers hold together."""
 
     __slots__ = (
+        "_before",
         "_cursor",
         "_holders",
-        "_looks",
-        "_unasked",
         "hidden",
         "snapshots",
         "unacked_messages",
@@ -42,46 +37,49 @@ class Acknowledger:
     def __init__(self, cursor: SubscriptionCursor) -> None:
         self._cursor = cursor
         self._holders: dict[Position, Consumer] | None = None
-        """Who holds each entry; None while it is asked for so rarely that to look at the consumers costs less."""
-        self._looks = 0
-        """How many consumers were looked at for holders since those were last kept."""
-        self._unasked = 0
-        """How many entries were sent since a holder was last asked for."""
+        """Who holds each entry that was sent while there were many consumers; None while there are few."""
+        self._before: list[Consumer] = []
+        """Who held entries when that began: few, and those entries are not in it."""
         self.unacked_messages = 0
         self.hidden: dict[Position, int] | None = None
         """What open transactions hold: of that consumers have nothing to acknowledge."""
         self.snapshots: SnapshotReceiver | None = None
         """Who wants the snapshots that are met; None: the subscription is not replicated."""
 
-    def hold(self, consumer: Consumer, share: EntryBatch) -> int:
+    def hold(self, consumer: Consumer, share: EntryBatch, dispatcher: Dispatcher) -> int:
         """A consumer is about to be sent these. Returns how many messages all consumers hold together."""
-        self.unacked_messages += consumer.hold(share.entries, share.message_counts, share.key_hashes or None)
-        holders = self._holders
-        if holders is not None:
-            self._unasked += len(share.entries)
-            if self._unasked > UNASKED_MAX:
-                self._forget_holders()
-            else:
-                for entry in share.entries:
-                    holders[(entry.ledger_id, entry.entry_id)] = consumer
+        holders = self._kept(dispatcher)
+        added = consumer.hold(share.entries, share.message_counts, share.key_hashes or None, holders)
+        self.unacked_messages += added
         return self.unacked_messages
 
     def holder(self, position: Position, dispatcher: Dispatcher) -> Consumer | None:
         """Who was sent the entry, of all consumers. Ask the one that acknowledges it before: mostly it is that one."""
-        holders = self._holders
+        holders = self._kept(dispatcher)
         if holders is None:
-            self._looks += len(dispatcher.consumers)
-            if self._looks <= LOOKS_MAX:
-                for other in dispatcher.consumers:
-                    if position in other.pending:
-                        return other
-                return None
-            holders = self._holders = {}
             for other in dispatcher.consumers:
-                for held in other.pending.messages:
-                    holders[held] = other
-        self._unasked = 0
-        return holders.get(position)
+                if position in other.pending:
+                    return other
+            return None
+        found = holders.get(position)
+        if found is None:
+            for other in self._before:
+                if position in other.pending:
+                    return other
+        return found
+
+    def _kept(self, dispatcher: Dispatcher) -> dict[Position, Consumer] | None:
+        """Who holds what, if there are many consumers by now."""
+        consumers = dispatcher.consumers
+        if len(consumers) <= SEARCHED_CONSUMERS_MAX:
+            if self._holders is not None:
+                self._holders = None
+                self._before = []
+        elif self._holders is None:
+            self._holders = {}
+            # Those to whom something was sent while there were few.
+            self._before = [consumer for consumer in consumers if consumer.pending.messages]
+        return self._holders
 
     def give_up(self, holder: Consumer, position: Position) -> int:
         """A consumer holds an entry no more. Returns how many messages that were, for the caller to count."""
@@ -174,6 +172,8 @@ class Acknowledger:
             if self._holders is not None:
                 for position, _ in taken:
                     self._holders.pop(position, None)
+                if consumer in self._before:
+                    self._before.remove(consumer)
             messages = consumer.unacked_messages
         else:
             taken = []
@@ -188,7 +188,8 @@ class Acknowledger:
 
     def forget(self, consumer: Consumer) -> None:
         """Have the last consumer hold nothing any more: nobody else gets it."""
-        self._forget_holders()
+        self._holders = None
+        self._before = []
         self.unacked_messages -= consumer.unacked_messages
         consumer.released(consumer.unacked_messages)
         consumer.pending.clear()
@@ -206,10 +207,6 @@ class Acknowledger:
             if entries_max <= 0:
                 return True
         return False
-
-    def _forget_holders(self) -> None:
-        self._holders = None
-        self._looks = self._unasked = 0
 
     def _release(self, consumer: Consumer, position: Position, dispatcher: Dispatcher) -> bool:
         """An entry is wholly acknowledged."""

@@ -389,7 +389,7 @@ class Pump:
         self._measure(filtered)
         assignments, left = dispatcher.assign(batch, replayed=replayed)
         for consumer, share in assignments:
-            self._send(consumer, share, filtered, held=shared)
+            self._send(consumer, share, filtered, dispatcher if shared else None)
             consumer.last_consumed_ms = now_ms
         if self._limiters:
             self._spend(assignments)
@@ -397,7 +397,9 @@ class Pump:
             self._leave(dispatcher, filtered, left, replayed=replayed)
         return filtered.size_bytes
 
-    def _send(self, consumer: Consumer, share: EntryBatch, filtered: FilteredEntries, *, held: bool) -> None:
+    def _send(
+        self, consumer: Consumer, share: EntryBatch, filtered: FilteredEntries, holding: Dispatcher | None
+    ) -> None:
         entries = share.entries
         ack_sets: list[list[int] | None] | None = None
         if filtered.ack_sets:
@@ -405,11 +407,11 @@ class Pump:
             ack_sets = [known.get((entry.ledger_id, entry.entry_id)) for entry in entries]
         if filtered.batch.has_chunks:
             consumer.chunks_out += sum([entry.metadata().num_chunks > 1 for entry in entries])
-        if not held:
+        if holding is None:
             consumer.send_entries(entries, share.message_counts, None, ack_sets)
             return
         # Before it is written: whoever hears of the write must find it accounted for.
-        total = self.acknowledger.hold(consumer, share)
+        total = self.acknowledger.hold(consumer, share, holding)
         if 0 < self._settings.unacked_messages_per_subscription_max <= total:
             self.blocked = True
         counts = self._cursor.redelivery_counts(entries) if self._settings.redeliveries_told else None
