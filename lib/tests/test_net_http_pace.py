@@ -7,7 +7,15 @@ from dataclasses import replace
 from magnetar.net.http.pace import HttpLimits, Pace, Traffic
 
 LIMITS = HttpLimits(head_seconds_max=30, idle_seconds_max=75, window_seconds=30, pace_bytes_min=1_000)
-QUIET = Traffic(received_bytes=0, sent_bytes=0, unsent_bytes=0, receiving=True, body_complete=True)
+QUIET = Traffic(
+    received_bytes=0,
+    sent_bytes=0,
+    unsent_bytes=0,
+    receiving=True,
+    held_back=False,
+    taken_bytes=0,
+    body_complete=True,
+)
 
 
 def test_a_head_that_does_not_end() -> None:
@@ -61,9 +69,30 @@ def test_who_is_not_read_is_not_to_blame() -> None:
     pace.began()
     body = replace(QUIET, body_complete=False)
     for second in range(300):
-        assert pace.too_slow(second, replace(body, receiving=False)) is None
-    assert pace.too_slow(300, body) is None
-    assert pace.too_slow(330, body) == "the body does not come"
+        assert pace.too_slow(second, replace(body, receiving=False, held_back=True)) is None
+    for second in range(300, 900):
+        # A handler may take a byte in half a minute.
+        assert pace.too_slow(second, replace(body, receiving=False, taken_bytes=second // 29)) is None
+        assert pace.too_slow(second, replace(body, receiving=False, taken_bytes=second // 29, sent_bytes=1)) is None
+    assert pace.too_slow(900, body) is None
+    assert pace.too_slow(930, body) == "the body does not come"
+
+
+def test_a_body_that_is_complete_is_waited_for_by_nobody() -> None:
+    pace = Pace(LIMITS, 0.0)
+    pace.began()
+    for second in range(300):
+        assert pace.too_slow(second, replace(QUIET, receiving=False)) is None
+
+
+def test_a_body_that_nobody_takes_does_not_wait_for_ever() -> None:
+    """Nothing is read meanwhile, so nobody would hear that the client is gone."""
+    pace = Pace(LIMITS, 0.0)
+    pace.began()
+    unread = replace(QUIET, body_complete=False, receiving=False, taken_bytes=7)
+    for second in range(60, 90):
+        assert pace.too_slow(second, unread) is None
+    assert pace.too_slow(90, unread) == "the body does not come"
 
 
 def test_an_answer_that_is_not_read_also_after_its_request() -> None:

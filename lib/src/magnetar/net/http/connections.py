@@ -20,7 +20,8 @@ from magnetar.net.descriptors import open_files_max
 from magnetar.net.http.held_bodies import HeldBodies
 from magnetar.net.http.intake import Intake
 from magnetar.net.http.pace import DEFAULT, HttpLimits, Pace
-from magnetar.net.http.watched import HttpRequest, Watched
+from magnetar.net.http.served import HttpRequest
+from magnetar.net.http.watched import Watched
 from magnetar.net.http.work_turns import WorkTurns
 from magnetar.net.one_per_turn import OnePerTurn
 from magnetar.net.refused_connections import FILES_SETTING, ConnectionLimit, LimitKind, RefusedConnections

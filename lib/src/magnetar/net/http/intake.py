@@ -8,18 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.core.limits import KIB
-from magnetar.net.http.head import END_OF_HEAD, HeadBounds
+from magnetar.net.http.head import END_OF_HEAD, END_OF_LINE, HeadBounds
 from magnetar.net.http.pace import HttpLimits
 
 PIECE_BYTES: Final = 16 * KIB
 """Of a head, or of a body whose length is not known, at a time. Such a body may come in chunks of one byte, each of
 which takes as long as kilobytes of others."""
 
+HTTP_2: Final = b"PRI "
+"""What a client begins with that speaks HTTP/2 without being asked to. Parsers wait for the rest of what it says."""
+
+NO_HTTP_2: Final = "HTTP/2 is not spoken here"
+
 
 class Intake:
     """One connection's: heads, and the body of each request that has begun."""
 
-    __slots__ = ("_at", "_data", "_end", "_head", "_in_head", "body_left_bytes")
+    __slots__ = ("_at", "_data", "_end", "_first", "_head", "_in_head", "_length_known", "body_left_bytes")
 
     def __init__(self, limits: HttpLimits) -> None:
         self._head = HeadBounds(limits)
@@ -28,6 +33,9 @@ class Intake:
         self._data = b""
         self._at = 0
         """So much of it was given."""
+        self._first = b""
+        """The first bytes of the head."""
+        self._length_known = False
         self.body_left_bytes = 0
         """Of a body whose length is known, so much is to come."""
         self._end = b""
@@ -38,6 +46,16 @@ class Intake:
         """Bytes in memory that wait here, with those that came in one piece with them."""
         return len(self._data)
 
+    @property
+    def head_given(self) -> bool:
+        """Whether a head was given to its end, and its request has not ended."""
+        return not self._in_head
+
+    @property
+    def body_given(self) -> bool:
+        """Whether a body whose length is known was given to its end."""
+        return self._length_known and not self.body_left_bytes
+
     def came(self, data: bytes) -> None:
         """The client has sent it."""
         self._data = self._data[self._at :] + data if self._data else data
@@ -46,12 +64,15 @@ class Intake:
     def began(self, body_bytes: int | None) -> None:
         """The head that was given is complete, for the server too; its body has so many bytes (None: nobody knows)."""
         self._in_head = False
+        self._length_known = body_bytes is not None
         self.body_left_bytes = body_bytes or 0
         self._end = b""
 
     def ended(self) -> None:
         """The request is answered: another may come."""
         self._in_head = True
+        self._first = b""
+        self._length_known = False
 
     def drop(self) -> None:
         """Nothing more will be given."""
@@ -62,6 +83,10 @@ class Intake:
         if not self._in_head or not self._data:
             return b"", ""
         piece = self._data[self._at : self._at + PIECE_BYTES]
+        if len(self._first) < len(HTTP_2):
+            self._first = (self._first + piece).lstrip(END_OF_LINE)[: len(HTTP_2)]
+            if self._first == HTTP_2:
+                return b"", NO_HTTP_2
         size_bytes, problem = self._head.received(piece)
         if size_bytes is not None:
             self._in_head = False

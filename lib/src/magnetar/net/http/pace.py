@@ -64,7 +64,12 @@ class Traffic:
     unsent_bytes: int
     """Bytes that are written and wait for the client to read."""
     receiving: bool
-    """The server reads. Where it does not, the client is not to blame for what does not come."""
+    """The server reads. Where it does not, the client is not to blame for how slowly the body comes, as long as
+    anything moves."""
+    held_back: bool
+    """The server's own bounds keep the body waiting, for its turn."""
+    taken_bytes: int
+    """Bytes of the body that the request's handler has taken."""
     body_complete: bool
     """Whether the body of the request under way is complete."""
 
@@ -80,6 +85,7 @@ class Pace:
         """Whether a request is under way."""
         self._received_mark: tuple[float, int] | None = None
         self._sent_mark: tuple[float, int] | None = None
+        self._moved_mark: tuple[float, int] | None = None
 
     @property
     def waiting_since_seconds(self) -> float:
@@ -95,7 +101,7 @@ class Pace:
         """A request's head is complete."""
         self.serving = True
         self._head_since = None
-        self._received_mark = self._sent_mark = None
+        self._received_mark = self._sent_mark = self._moved_mark = None
 
     def ended(self, now_seconds: float) -> None:
         """The answer has been written."""
@@ -128,9 +134,19 @@ class Pace:
     def _body_stalls(self, now_seconds: float, traffic: Traffic) -> bool:
         if traffic.body_complete or not traffic.receiving:
             self._received_mark = None
-            return False
+            return not traffic.body_complete and self._stands_still(now_seconds, traffic)
+        self._moved_mark = None
         self._received_mark, slow = self._measured(self._received_mark, now_seconds, traffic.received_bytes)
         return slow
+
+    def _stands_still(self, now_seconds: float, traffic: Traffic) -> bool:
+        """The server reads nothing, so it would not hear that the client is gone. A handler may be as slow as it
+        likes, but one that takes nothing of a body, nor says anything, does not have it wait for ever."""
+        moved = traffic.taken_bytes + traffic.sent_bytes
+        if traffic.held_back or self._moved_mark is None or self._moved_mark[1] != moved:
+            self._moved_mark = (now_seconds, moved)
+            return False
+        return now_seconds - self._moved_mark[0] >= self._limits.window_seconds
 
     def _measured(
         self, mark: tuple[float, int] | None, now_seconds: float, count: int

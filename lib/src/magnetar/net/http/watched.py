@@ -9,74 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, cast
 
 from magnetar.core.errors import forget_frames
 from magnetar.net.accepting import MakeProtocol
-from magnetar.net.http.intake import Intake
+from magnetar.net.http.intake import NO_HTTP_2, Intake
 from magnetar.net.http.pace import Pace, Traffic
+from magnetar.net.http.served import HttpRequest, has_queued, speaks_another, taken_bytes, waits_for_a_request
+from magnetar.net.http.served_transport import ServedTransport
 from magnetar.net.http.work_turns import WorkTurns
 
 logger: Final = logging.getLogger(__name__)
 
-HEAD_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b"
-)
+REFUSAL: Final = b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 REASON: Final = b'{"reason":"%b"}'
+BAD_REQUEST: Final = b"400 Bad Request"
+HEAD_TOO_LARGE: Final = b"431 Request Header Fields Too Large"
+ANOTHER_VERSION: Final = b"505 HTTP Version Not Supported"
+BAD_BODY: Final = "the body is not encoded as the head tells"
 
 CHUNK_BYTES: Final = 128
 """What aiohttp keeps of a chunk of a body besides its content: two objects, and their places in queues. So a body in
 chunks of one byte takes twenty times as much as it has come in."""
-
-
-class _Content(Protocol):
-    def is_eof(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-    def read_nowait(self, n: int = -1) -> bytes: ...
-
-
-class _AnswerWriter(Protocol):
-    @property
-    def output_size(self) -> int: ...
-
-
-class _Match(Protocol):
-    @property
-    def http_exception(self) -> BaseException | None: ...
-
-
-class HttpRequest(Protocol):
-    """What is used of aiohttp's."""
-
-    _read_bytes: bytes | None
-
-    @property
-    def match_info(self) -> _Match:
-        """Its route, or why it has none."""
-        ...
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The transport of its connection; None when that is gone."""
-        ...
-
-    @property
-    def content(self) -> _Content:
-        """The body, as a stream."""
-        ...
-
-    @property
-    def content_length(self) -> int | None:
-        """Bytes of the body, as its head tells; None where it does not."""
-        ...
-
-    @property
-    def writer(self) -> _AnswerWriter:
-        """Where its answer is written."""
-        ...
 
 
 class AllConnections(Protocol):
@@ -137,17 +92,19 @@ class Watched(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         """None: there was no place for it."""
         self._owner = owner
-        self._transport: asyncio.Transport | None = None
+        self._transport: ServedTransport | None = None
         self._request: HttpRequest | None = None
         """The one under way, from its beginning until it is answered and its body has come."""
+        self._steps = 0
+        """Requests that have begun, and that have ended."""
         self._in_turn = False
         """The request's handler has begun."""
         self._received_bytes = 0
         self._intake = owner.new_intake()
         self._refused = False
         """Nothing more of it is wanted."""
-        self._stopped_reading = False
-        """Reading was stopped here, as the server's protocol is to be given no more now. It also stops it by itself."""
+        self._going_on = False
+        """In the loop's next turn, as the server's protocol wants more again."""
         self._write_paused = False
         self.pace = owner.new_pace()
         self._body_bytes = 0
@@ -170,12 +127,13 @@ class Watched(asyncio.Protocol):
         return "somebody" if not address else f"{address[0]}:{address[1]}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if not self._owner.enter(self, self._transport):
-            self._transport.abort()
+        served = ServedTransport(cast(asyncio.Transport, transport), self._server_goes_on, self._server_wrote)
+        self._transport = served
+        if not self._owner.enter(self, served):
+            served.abort()
             return
         self._inner = self._make_protocol()
-        self._inner.connection_made(transport)
+        self._inner.connection_made(served)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is None or self._refused:
@@ -199,11 +157,14 @@ class Watched(asyncio.Protocol):
         if self._inner is not None:
             self._inner.resume_writing()
             self._owner.caught_up(self)
+            self._server_wrote()
             if self._request is None or self._answering:
                 self._let_body_go()
                 self._hold()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport.let_go()
         if self._inner is None:
             return
         self._owner.leave(self._transport)
@@ -217,7 +178,7 @@ class Watched(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """None before it stands."""
+        """The one that the server's protocol has; None before it stands."""
         return self._transport
 
     @property
@@ -229,6 +190,7 @@ class Watched(asyncio.Protocol):
     def began(self, request: HttpRequest) -> None:
         """A request's head is complete."""
         self._request = request
+        self._steps += 1
         self._intake.began(request.content_length)
         self._passes = False
         self._body_bytes = self._chunks_bytes = 0
@@ -275,14 +237,19 @@ class Watched(asyncio.Protocol):
             # A client may send a WebSocket's frames before it is told that it may: nothing tells of that.
             self._give()
         unsent_bytes = transport.get_write_buffer_size()
-        written_bytes = 0 if self._request is None else self._request.writer.output_size
+        request = self._request
+        written_bytes = 0 if request is None else request.writer.output_size
+        # All of it may have come while the server's protocol waits for the handler to take the first of it.
+        all_came = transport.stopped_by_server and self._intake.body_given
         traffic = Traffic(
             received_bytes=self._received_bytes,
             sent_bytes=written_bytes - unsent_bytes,
             unsent_bytes=unsent_bytes,
             # A transport that is closing has stopped to read, and is not waited for longer for it.
             receiving=transport.is_closing() or transport.is_reading(),
-            body_complete=not self._body_coming,
+            held_back=not self._in_turn or self._in_line,
+            taken_bytes=0 if request is None else taken_bytes(request.content),
+            body_complete=all_came or not self._body_coming,
         )
         problem = self.pace.too_slow(now_seconds, traffic)
         if problem is not None:
@@ -294,49 +261,50 @@ class Watched(asyncio.Protocol):
     def _give(self) -> None:
         """What the request under way, or the next one's head, has of what came. The rest waits, unread what follows."""
         transport = self._transport
-        if transport is None or transport.is_closing() or self._refused:
-            self._drop()
-            self._hold()
+        if transport is None:
             return
-        if self._stopped_reading:
-            # Before it is given anything: then it stops for itself where that is too much for it.
-            self._stopped_reading = False
-            transport.resume_reading()
-        self._give_head(transport)
-        self._give_body()
+        if transport.is_closing() or self._refused:
+            self._drop()
+        else:
+            self._give_head(transport)
+            self._give_body(transport)
         self._hold()
-        if self._intake.kept_bytes and not transport.is_closing():
-            self._stopped_reading = True
-            transport.pause_reading()
+        transport.wait(self._intake.kept_bytes > 0)
 
-    def _give_head(self, transport: asyncio.Transport) -> None:
+    def _give_head(self, transport: ServedTransport) -> None:
         assert self._inner is not None
-        while True:
+        while not transport.stopped_by_server:
             piece, problem = self._intake.next_of_head()
             if problem:
-                self._refuse(transport, problem)
+                self._refuse(transport, ANOTHER_VERSION if problem == NO_HTTP_2 else HEAD_TOO_LARGE, problem)
                 return
             if not piece:
                 return
             self._inner.data_received(piece)
 
-    def _give_body(self) -> None:
-        request = self._request
-        if request is None or not self._in_turn or self._refused or not self._intake.kept_bytes:
+    def _give_body(self, transport: ServedTransport) -> None:
+        """Nothing while the server's protocol wants nothing: what it is given nevertheless it copies, again and again,
+        and does not count."""
+        self._end_what_is_broken(transport)
+        request, intake = self._request, self._intake
+        if request is None or not self._in_turn or self._refused or not intake.kept_bytes:
+            return
+        if transport.stopped_by_server:
             return
         assert self._inner is not None
-        # aiohttp has no public word for it; without this attribute no WebSocket would be given anything.
-        if getattr(self._inner, "_payload_parser", None) is not None:
-            self._inner.data_received(self._intake.rest())
-        elif request.content.is_eof():
+        # Without this no WebSocket would be given anything.
+        if speaks_another(self._inner):
+            self._inner.data_received(intake.rest())
+        elif request.content.is_eof() or intake.body_given:
             return
-        elif self._intake.body_left_bytes:
-            piece = self._intake.next_of_body()
+        elif intake.body_left_bytes:
+            piece = intake.next_of_body()
             self._count_body(len(piece), 0)
             # Before it makes the body complete: then others would have to give way.
             self._hold()
             if not self._refused:
                 self._inner.data_received(piece)
+                self._end_what_is_broken(transport)
                 self._settle_soon()
         elif not self._in_line:
             self._in_line = True
@@ -345,7 +313,10 @@ class Watched(asyncio.Protocol):
     def _give_chunks(self) -> None:
         """Some of a body whose length is not known, as much as may be parsed in one turn."""
         self._in_line = False
+        transport = self._transport
         while self._owner.chunks.left and self._body_coming and not self._refused:
+            if transport is None or transport.stopped_by_server or self._is_broken:
+                break
             piece = self._intake.next_of_body()
             if not piece:
                 break
@@ -358,13 +329,68 @@ class Watched(asyncio.Protocol):
         self._settle_soon()
         self._give()
 
-    def _refuse(self, transport: asyncio.Transport, problem: str) -> None:
-        """A head is longer than it may be: tell the client."""
+    def _refuse(self, transport: ServedTransport, status: bytes, problem: str) -> None:
+        """Tell the client what is wrong with what it has sent, and close."""
         self._drop()
         logger.info("closing the HTTP connection of %s: %s", self.peer, problem)
         body = REASON % problem.encode()
-        transport.write(HEAD_TOO_LARGE % (len(body), body))
+        transport.write(REFUSAL % (status, len(body), body))
         transport.close()
+
+    # --- what the server's protocol does
+
+    def _server_goes_on(self) -> None:
+        """It wants more. In a turn of its own: it may be in the middle of what it was given before."""
+        if not self._going_on:
+            self._going_on = True
+            self._owner.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        self._settle_soon()
+        self._give()
+
+    def _server_wrote(self) -> None:
+        """aiohttp answers some requests before it asks any middleware, such as one that expects what it cannot do. What
+        it writes while something is queued belongs to the request before."""
+        if self._request is None and self._intake.head_given and not has_queued(self._inner):
+            # Where it asks the client to go on, the request begins in this turn. Else its answer ends in the next one.
+            end = partial(self._end_what_never_began, self._steps)
+            self._owner.soon(lambda: self._owner.soon(end))
+
+    def _end_what_never_began(self, steps: int) -> None:
+        transport = self._transport
+        if self._steps != steps or self._write_paused:
+            return
+        if waits_for_a_request(self._inner):
+            self.pace.began()
+            self._ended()
+        elif transport is not None:
+            # It has an end, or a body, whose length nobody has told.
+            transport.close()
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether the server's protocol cannot parse the body that it was given. Its handler may wait for that for
+        ever: what is wrong is told where the next request is expected, and nothing else is queued before the end."""
+        request = self._request
+        if request is None or request.content.is_eof():
+            return False
+        return request.content.exception() is not None or has_queued(self._inner)
+
+    def _end_what_is_broken(self, transport: ServedTransport) -> None:
+        if self._refused or not self._is_broken:
+            return
+        assert self._request is not None
+        if self._answering:
+            # The server's protocol closes behind its answer.
+            self._drop()
+        elif self._request.writer.output_size:
+            self._drop()
+            logger.info("cutting the HTTP connection of %s: %s", self.peer, BAD_BODY)
+            self.cut()
+        else:
+            self._refuse(transport, BAD_REQUEST, BAD_BODY)
 
     # --- what it holds
 
@@ -414,8 +440,13 @@ class Watched(asyncio.Protocol):
         if self._body_coming:
             self._hold()
             return
+        self._ended()
+
+    def _ended(self) -> None:
+        """The next one may come."""
         self._answering = False
         self._request = None
+        self._steps += 1
         self._intake.ended()
         now_seconds = self._owner.now_seconds()
         self.pace.ended(now_seconds)
