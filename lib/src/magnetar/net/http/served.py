@@ -90,3 +90,9 @@ def waits_for_a_request(protocol: asyncio.Protocol | None) -> bool:
 def speaks_another(protocol: asyncio.Protocol | None) -> bool:
     """Whether it is given the bytes of another protocol, such as a WebSocket's."""
     return getattr(protocol, "_payload_parser", None) is not None
+
+
+def task_of(protocol: asyncio.Protocol) -> asyncio.Task[None] | None:
+    """What works on its requests, and between them waits for the next one; None once its connection is lost."""
+    task: asyncio.Task[None] | None = getattr(protocol, "_task_handler", None)
+    return task

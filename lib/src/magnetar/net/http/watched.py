@@ -16,7 +16,7 @@ from magnetar.core.errors import forget_frames
 from magnetar.net.accepting import MakeProtocol
 from magnetar.net.http.intake import NO_HTTP_2, Intake
 from magnetar.net.http.pace import Pace, Traffic
-from magnetar.net.http.served import HttpRequest, has_queued, speaks_another, taken_bytes, waits_for_a_request
+from magnetar.net.http.served import HttpRequest, has_queued, speaks_another, taken_bytes, task_of, waits_for_a_request
 from magnetar.net.http.served_transport import ServedTransport
 from magnetar.net.http.work_turns import WorkTurns
 
@@ -171,8 +171,12 @@ class Watched(asyncio.Protocol):
         self._owner.caught_up(self)
         self._drop()
         self._hold()
+        # aiohttp would wait 10 s for the rest of a body, of what is counted nowhere by now. A handler goes on to its end.
+        waiting = None if self._handles else task_of(self._inner)
         self._request = None
         self._inner.connection_lost(error)
+        if waiting is not None:
+            waiting.cancel()
 
     # --- for the owner
 
@@ -393,6 +397,11 @@ class Watched(asyncio.Protocol):
             self._refuse(transport, BAD_REQUEST, BAD_BODY)
 
     # --- what it holds
+
+    @property
+    def _handles(self) -> bool:
+        """Whether a handler is at work."""
+        return self._request is not None and self._in_turn and not self._answering
 
     @property
     def _body_coming(self) -> bool:
