@@ -12,17 +12,19 @@ from magnetar.ledger.striping import write_set
 
 
 class Twin:
-    """BookKeeper's rules entry by entry."""
+    """BookKeeper's rules entry by entry, and that of groups: they are confirmed as a whole."""
 
     def __init__(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
         self.shape = (ensemble, write_quorum, ack_quorum)
         self.confirmed = -1
         self.pushed = -1
+        self.ends: list[int] = []
         self.acknowledged: dict[int, set[int]] = {}
         self.failed: set[int] = set()
 
     def append(self, count: int) -> None:
         self.pushed += count
+        self.ends.append(self.pushed)
 
     def ack(self, index: int, entry_id: int) -> None:
         if index not in self.failed and entry_id <= self.pushed:
@@ -30,8 +32,10 @@ class Twin:
             self.confirm()
 
     def confirm(self) -> None:
-        while not self.failed and len(self.acknowledged.get(self.confirmed + 1, ())) >= self.shape[2]:
-            self.confirmed += 1
+        complete = self.confirmed
+        while not self.failed and len(self.acknowledged.get(complete + 1, ())) >= self.shape[2]:
+            complete += 1
+        self.confirmed = max([end for end in self.ends if end <= complete], default=-1)
 
     def replace(self, indexes: Sequence[int]) -> None:
         self.failed.difference_update(indexes)
@@ -45,9 +49,18 @@ def sent(appender: Appender, count: int) -> dict[int, list[int]]:
     return {index: list(entry_ids) for index, entry_ids in appender.append(count)}
 
 
+def sent_singly(appender: Appender, count: int) -> dict[int, list[int]]:
+    """So many groups of one entry."""
+    found: dict[int, list[int]] = {}
+    for _ in range(count):
+        for index, entry_ids in sent(appender, 1).items():
+            found.setdefault(index, []).extend(entry_ids)
+    return dict(sorted(found.items()))
+
+
 def test_one_bookie() -> None:
     appender = Appender(1, 1, 1)
-    assert sent(appender, 3) == {0: [0, 1, 2]}
+    assert sent_singly(appender, 3) == {0: [0, 1, 2]}
     assert appender.acknowledged(0, [0, 1])
     assert appender.last_add_confirmed == 1
     assert not appender.acknowledged(0, [0, 1])
@@ -59,12 +72,67 @@ def test_group_size_does_not_matter_to_the_cost_of_a_group() -> None:
     appender = Appender(1, 1, 1)
     ((index, entry_ids),) = appender.append(10**12)
     assert (index, entry_ids) == (0, range(10**12))
-    assert appender.acknowledged(0, range(10))
+    assert not appender.acknowledged(0, range(10))
+    assert appender.quorum_up_to == 9
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (3, 2, 2)])
+def test_a_group_is_confirmed_as_a_whole(shape: tuple[int, int, int]) -> None:
+    """Half of one was told to bookies and written into the metadata; those who follow a ledger showed it, and again in
+    the next ledger, to which the group was sent again."""
+    appender = Appender(*shape)
+    for count in (2, 5, 3):
+        appender.append(count)
+    for index in range(shape[0]):
+        appender.acknowledged(index, [entry for entry in range(5) if index in write_set(entry, *shape[:2])])
+    assert (appender.last_add_confirmed, appender.quorum_up_to) == (1, 4)
+    appender.validate()
+    for index in range(shape[0]):
+        appender.acknowledged(index, [entry for entry in range(5, 10) if index in write_set(entry, *shape[:2])])
+    assert appender.last_add_confirmed == appender.quorum_up_to == 9
+    appender.validate()
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1), (3, 3, 2), (3, 2, 2)])
+def test_a_change_in_the_middle_of_a_group_begins_before_it(shape: tuple[int, int, int]) -> None:
+    appender = Appender(*shape)
+    appender.append(1)
+    appender.append(6)
+    for index in range(shape[0]):
+        appender.acknowledged(index, [entry for entry in range(4) if index in write_set(entry, *shape[:2])])
+    assert appender.quorum_up_to == 3
+    appender.bookie_failed(0)
+    resent = {index: list(entry_ids) for index, entry_ids in appender.replaced([0])}
+    assert resent == {0: [entry for entry in range(1, 7) if 0 in write_set(entry, *shape[:2])]}
+    assert appender.last_add_confirmed == 0
+    appender.validate()
+    for index in range(1, shape[0]):
+        appender.acknowledged(index, [entry for entry in range(1, 7) if index in write_set(entry, *shape[:2])])
+    assert (appender.last_add_confirmed == 6) == (shape == (2, 2, 1) or shape == (3, 3, 2))
+    appender.acknowledged(0, resent[0])
+    assert appender.last_add_confirmed == 6
+    appender.validate()
+
+
+def test_what_a_quorum_has_of_a_group_is_looked_at_anew_when_one_of_it_is_replaced() -> None:
+    appender = Appender(3, 2, 2)
+    appender.append(1)
+    appender.append(4)
+    assert [write_set(entry, 3, 2) for entry in (2, 3, 4)] == [[2, 0], [0, 1], [1, 2]]
+    for index in range(3):
+        appender.acknowledged(index, [entry for entry in range(4) if index in write_set(entry, 3, 2)])
+    appender.bookie_failed(0)
+    appender.replaced([0])
+    assert not appender.acknowledged(1, [4])
+    assert not appender.acknowledged(2, [4])
+    assert appender.quorum_up_to == 1
+    assert appender.acknowledged(0, [2, 3])
+    assert appender.last_add_confirmed == 4
 
 
 def test_the_ack_quorum_decides() -> None:
     appender = Appender(3, 3, 2)
-    assert sent(appender, 2) == {0: [0, 1], 1: [0, 1], 2: [0, 1]}
+    assert sent_singly(appender, 2) == {0: [0, 1], 1: [0, 1], 2: [0, 1]}
     assert not appender.acknowledged(0, [0, 1])
     assert appender.acknowledged(2, [0])
     assert appender.last_add_confirmed == 0
@@ -74,14 +142,14 @@ def test_the_ack_quorum_decides() -> None:
 
 def test_an_entry_that_is_answered_twice_stands_for_no_other() -> None:
     appender = Appender(1, 1, 1)
-    sent(appender, 3)
+    sent_singly(appender, 3)
     assert appender.acknowledged(0, [0, 0, 2])
     assert appender.last_add_confirmed == 0
 
 
 def test_striped_entries_go_to_their_write_sets() -> None:
     appender = Appender(3, 2, 2)
-    assert sent(appender, 4) == {0: [0, 2, 3], 1: [0, 1, 3], 2: [1, 2]}
+    assert sent_singly(appender, 4) == {0: [0, 2, 3], 1: [0, 1, 3], 2: [1, 2]}
     appender.acknowledged(1, [1])
     appender.acknowledged(2, [1])
     assert appender.last_add_confirmed == -1
@@ -93,7 +161,7 @@ def test_striped_entries_go_to_their_write_sets() -> None:
 @pytest.mark.parametrize("shape", [(3, 3, 2), (3, 2, 2)])
 def test_nothing_is_confirmed_during_a_change(shape: tuple[int, int, int]) -> None:
     appender = Appender(*shape)
-    appender.append(3)
+    sent_singly(appender, 3)
     for index in range(3):
         appender.acknowledged(index, [0])
     assert appender.last_add_confirmed == 0
@@ -101,7 +169,7 @@ def test_nothing_is_confirmed_during_a_change(shape: tuple[int, int, int]) -> No
     assert not appender.bookie_failed(1)
     assert not appender.acknowledged(1, [1, 2])
     assert not appender.acknowledged(2, [1, 2])
-    assert sent(appender, 2) == {2: [entry for entry in (3, 4) if 2 in write_set(entry, *shape[:2])]}
+    assert sent_singly(appender, 2) == {2: [entry for entry in (3, 4) if 2 in write_set(entry, *shape[:2])]}
     resent = {index: list(entry_ids) for index, entry_ids in appender.replaced([0])}
     assert resent == {0: [entry for entry in (1, 2, 3, 4) if 0 in write_set(entry, *shape[:2])]}
     assert appender.failed_bookies == (1,)

@@ -86,7 +86,8 @@ def test_a_successor_has_acknowledged_nothing(shape: tuple[int, int, int]) -> No
 
 def test_nor_has_it_what_the_failed_one_acknowledged_beyond_a_gap() -> None:
     appender = Appender(2, 2, 2)
-    appender.append(3)
+    for _ in range(3):
+        appender.append(1)
     appender.acknowledged(0, [1, 2])
     appender.bookie_failed(0)
     appender.replaced([0])

@@ -61,6 +61,26 @@ async def test_an_ensemble_change_is_followed(world: FollowedWorld) -> None:
     assert await followed.read(cursor, 1) == texts(2, 1)
 
 
+async def test_of_a_batch_that_fails_half_way_nothing_is_shown_twice(world: FollowedWorld) -> None:
+    """The owner sends all of it again, to the next ledger. Bookies were told that its first half is confirmed, and the
+    failed ledger was closed behind that."""
+    writer = await world.writer()
+    followed = await world.follower(writer)
+    cursor = followed.ledger.new_non_durable_cursor("reader", EARLIEST)
+    await append(writer, texts(0, 3))
+    failing = writer.ledgers.ids[-1]
+    for bookie in world.bookies.bookies.values():
+        bookie.last_taken[failing] = 6
+    half_way = asyncio.create_task(append(writer, texts(3, 10)))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await append(writer, texts(13, 2))
+        assert await half_way == (writer.ledgers.ids[-1], 0)
+    assert (await world.described(failing)).last_entry_id == 2
+    assert await followed.read(cursor, 15) == texts(0, 15)
+    assert await read_all(cursor) == []
+
+
 @pytest.mark.parametrize("hanging", [False, True])
 async def test_a_bookie_that_is_away_costs_little(world: FollowedWorld, hanging: bool) -> None:
     writer = await world.writer()

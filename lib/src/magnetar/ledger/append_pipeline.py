@@ -142,7 +142,7 @@ class AppendPipeline:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that is on an ack quorum of disks, as all before it are."""
+        """The last entry of whole pushes that is on an ack quorum of disks, as all before it are."""
         return self._appender.last_add_confirmed
 
     @property
@@ -375,6 +375,6 @@ class AppendPipeline:
         if self._appender.state is OPEN:
             since = max(self._pending[0].pushed_at_seconds, self._silent_since_seconds)
             if self._context.clock.monotonic_seconds() - since >= self._context.settings.add_timeout_seconds:
-                for index in self._appender.silent_bookies(self._appender.last_add_confirmed + 1):
+                for index in self._appender.silent_bookies(self._appender.quorum_up_to + 1):
                     self._bookie_failed(index, BookieCode.UNREACHABLE)
         self._arm_timer()

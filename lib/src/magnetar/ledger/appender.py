@@ -1,9 +1,9 @@
 """Decides where appended entries go and when they are confirmed. Pure; works on groups, not on single entries.
 
 Rules (BookKeeper: client/LedgerHandle, PendingAddOp): an entry is complete when Qa different bookies of its write set
-have it; the last add confirmed (LAC) advances in entry order only. When a bookie fails, its place is given to
-another one from entry LAC + 1 on. Until that change stands in the metadata nothing is confirmed: the new segment must
-begin right behind what was confirmed, and what the failed bookie acknowledged of it no longer counts.
+have it; the last add confirmed (LAC) advances in entry order only, and here by whole groups. When a bookie fails, its
+place is given to another one from entry LAC + 1 on. Until that change stands in the metadata nothing is confirmed: the
+new segment must begin right behind what was confirmed, and what the failed bookie acknowledged of it no longer counts.
 
 Ledgers that are not striped (E = Qw) need no book per entry: each bookie has all entries up to some point, and the
 LAC is the Qa-th highest of these points. Holes from answers out of order only delay a confirmation.
@@ -50,6 +50,7 @@ class Appender:
     __slots__ = (
         "_acknowledged_up_to",
         "_ahead",
+        "_group_ends",
         "_masks",
         "_striped",
         "ack_quorum",
@@ -57,6 +58,7 @@ class Appender:
         "failed_bookies",
         "last_add_confirmed",
         "last_add_pushed",
+        "quorum_up_to",
         "state",
         "write_quorum",
     )
@@ -69,6 +71,10 @@ class Appender:
         self.write_quorum: int = write_quorum
         self.ack_quorum: int = ack_quorum
         self.last_add_confirmed: int = last_add_confirmed
+        """The end of the last group that an ack quorum has, as it has all before. A group that fails half-way is sent
+        again, to another ledger: nobody may have been shown its half."""
+        self.quorum_up_to: int = last_add_confirmed
+        """The last entry that an ack quorum has, as it has all before, when that was last looked at."""
         self.last_add_pushed: int = last_add_confirmed
         self.state: AppenderState = AppenderState.OPEN
         self.failed_bookies: tuple[int, ...] = ()
@@ -78,13 +84,19 @@ class Appender:
         self._ahead: list[set[int] | None] = [None] * ensemble_size
         """Acknowledged beyond a gap; made when a bookie first answers out of order."""
         self._masks: dict[int, int] = {}
+        self._group_ends: list[int] | None = None
+        """The last entries of the groups that are not confirmed; an idle ledger keeps no list."""
 
     def append(self, count: int) -> list[Send]:
-        """Take the next `count` entries; returns what to send, failed bookies left out (they are replaced)."""
+        """Take the next `count` entries, a group; returns what to send, failed bookies left out (they are replaced)."""
         assert self.state is not FAILED
         assert count > 0
         first = self.last_add_pushed + 1
         self.last_add_pushed += count
+        if self._group_ends is None:
+            self._group_ends = [self.last_add_pushed]
+        else:
+            self._group_ends.append(self.last_add_pushed)
         if self._striped:
             for entry_id in range(first, first + count):
                 self._masks[entry_id] = 0
@@ -139,22 +151,37 @@ class Appender:
                 masks[entry_id] = mask | bit
 
     def _confirm(self) -> bool:
-        before = self.last_add_confirmed
+        reached = self.quorum_up_to = self._look_for_quorums()
+        ends = self._group_ends
+        if ends is None or ends[0] > reached:
+            return False
+        before = confirmed = self.last_add_confirmed
+        count = 0
+        for end in ends:
+            if end > reached:
+                break
+            confirmed = end
+            count += 1
+        if count == len(ends):
+            self._group_ends = None
+        else:
+            del ends[:count]
+        if self._striped:
+            for entry_id in range(before + 1, confirmed + 1):
+                del self._masks[entry_id]
+        self.last_add_confirmed = confirmed
+        return True
+
+    def _look_for_quorums(self) -> int:
         if not self._striped:
             if self.ensemble_size == 1:
-                confirmed = self._acknowledged_up_to[0]
-            else:
-                confirmed = sorted(self._acknowledged_up_to)[-self.ack_quorum]
-            if confirmed > before:
-                self.last_add_confirmed = confirmed
-            return confirmed > before
-        confirmed = before
+                return self._acknowledged_up_to[0]
+            return sorted(self._acknowledged_up_to)[-self.ack_quorum]
+        reached = self.quorum_up_to
         masks = self._masks
-        while confirmed < self.last_add_pushed and masks[confirmed + 1].bit_count() >= self.ack_quorum:
-            confirmed += 1
-            del masks[confirmed]
-        self.last_add_confirmed = confirmed
-        return confirmed > before
+        while reached < self.last_add_pushed and masks[reached + 1].bit_count() >= self.ack_quorum:
+            reached += 1
+        return reached
 
     def bookie_failed(self, index: int) -> bool:
         """The bookie at this index did not take entries; tells whether a change must begin (none is under way)."""
@@ -181,6 +208,7 @@ class Appender:
             for entry_id in self._masks:
                 self._masks[entry_id] &= ~(1 << index)
             self._add_send(sends, index, first)
+        self.quorum_up_to = self.last_add_confirmed
         if not self.failed_bookies:
             self.state = TRANSITIONS.step(self.state, OPEN)
             self._confirm()
@@ -210,11 +238,13 @@ class Appender:
         self.state = TRANSITIONS.step(self.state, FAILED)
         self._masks.clear()
         self._ahead = [None] * self.ensemble_size
+        self._group_ends = None
         return True
 
     def validate(self) -> None:
         """What must hold between any two calls."""
         assert self.last_add_confirmed <= self.last_add_pushed
+        assert self.state is FAILED or (self._group_ends or [self.last_add_confirmed])[-1] == self.last_add_pushed
         if self.state is not FAILED:
             assert bool(self.failed_bookies) == (self.state is CHANGING)
         if self._striped and self.state is not FAILED:

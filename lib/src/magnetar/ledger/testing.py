@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
@@ -59,6 +60,8 @@ class MemoryBookie:
         """Whether it is registered as writable; a read-only one refuses adds."""
         self.refusal: BookieCode | None = None
         """When set, the answer to every add; nothing is stored then."""
+        self.last_taken: dict[int, int] = {}
+        """By ledger, the entry behind which it hangs, also in the middle of a call, as it does over TCP."""
         self.add_calls = 0
         """How often `add_entries` was called."""
         self._held: list[Add] = []
@@ -105,6 +108,12 @@ class MemoryBookie:
         if self.health is Health.STOPPED:
             done(BookieCode.UNREACHABLE, ledger_id, entry_ids)
             return
+        taken = bisect_right(entry_ids, self.last_taken.get(ledger_id, entry_ids[-1]))
+        if taken < len(entry_ids):
+            self._held.append((ledger_id, master_key, entry_ids[taken:], entries[taken:], flags, done))
+            entry_ids, entries = entry_ids[:taken], entries[:taken]
+            if not entry_ids:
+                return
         code = self._store(ledger_id, master_key, dict(zip(entry_ids, entries, strict=True)), flags)
         if self.health is Health.MUTE:
             self._held.append(add)

@@ -171,7 +171,7 @@ class Watched(asyncio.Protocol):
         self._owner.caught_up(self)
         self._drop()
         self._hold()
-        # aiohttp would wait 10 s for the rest of a body, of what is counted nowhere by now. A handler goes on to its end.
+        # aiohttp would wait 10 s for the rest of a body, and nothing counts it by now. A handler goes on to its end.
         waiting = None if self._handles else task_of(self._inner)
         self._request = None
         self._inner.connection_lost(error)
