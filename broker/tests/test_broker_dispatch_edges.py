@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from magnetar.broker.dispatch.consumer import PERMITS_MAX, Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.entry_batch import EntryBatch
-from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHashSelector, consistent_slot
+from magnetar.broker.dispatch.hash_ring import POINTS_PER_CONSUMER, ConsistentHashSelector, NameNumbers, consistent_slot
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.shared import CHUNKED_MESSAGES_MAX, WAITING_ENTRIES_MAX, SharedDispatcher
@@ -565,3 +565,14 @@ def test_counters_keep_what_every_consumer_that_left_was_sent() -> None:
         stage.cursor.acknowledge([(LEDGER, entry.entry_id) for entry in stage.cursor.entries])
     size = sum(len(entry.data) for entry in stage.cursor.entries)
     assert (before, statistics["msgOutCounter"]) == (size, 6)
+
+
+def test_numbers_of_a_name_are_given_out_again_and_nothing_stays_of_a_name_that_nobody_has() -> None:
+    numbers = NameNumbers()
+    assert [numbers.take("name") for _ in range(3)] == [0, 1, 2]
+    numbers.give_back("name", 1)
+    assert numbers.take("name") == 1
+    for number in range(3):
+        numbers.give_back("name", number)
+    assert not numbers._names
+    assert numbers.take("name") == 0

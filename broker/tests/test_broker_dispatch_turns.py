@@ -130,6 +130,26 @@ def test_a_dispatch_that_fails_keeps_nobody_from_the_next_turn(turns: DispatchTu
     assert sent == ["a"]
 
 
+class Woken:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def wake(self) -> None:
+        self.times += 1
+
+
+def test_who_looks_at_all_consumers_is_woken_once_in_a_turn_and_others_each_time(
+    turns: DispatchTurns, timers: Timers
+) -> None:
+    looking, quick = Woken(), Woken()
+    for _ in range(5):
+        turns.freed(looking, at_once=False)
+        turns.freed(quick, at_once=True)
+    assert (looking.times, quick.times) == (1, 5)
+    timers.advance(0)
+    assert (looking.times, quick.times) == (2, 5)
+
+
 def staged(kind: SubscriptionType, delay_ms: int = 0) -> list[Stage]:
     """Subscriptions of one broker. Each has a backlog, and a consumer that takes everything."""
     stages = [Stage(kind)]

@@ -46,6 +46,7 @@ _SUBSCRIPTION_TESTS: Final = files(
     *("broker_subscription_shared", "broker_subscription_single"),
     *("broker_subscription_key_shared", "broker_subscription_managed", "broker_session_consume"),
     *("broker_policies_dispatch", "broker_topic_faults", "broker_dynamic_dispatch"),
+    *("broker_foreign_acks", "broker_many_consumers"),
 )
 _OWNERSHIP_TESTS: Final = files(
     "broker/tests",
@@ -296,7 +297,7 @@ PARTS: Final = (
         "turns",
         _BROKER,
         ("policies/send_turns", "subscriptions/dispatch_turns"),
-        files("broker/tests", "broker_dispatch_turns", "broker_send_turns"),
+        files("broker/tests", "broker_dispatch_turns", "broker_send_turns", "broker_many_consumers"),
     ),
     Part(
         "receipts",
