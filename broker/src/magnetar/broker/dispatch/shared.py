@@ -72,7 +72,7 @@ class SharedDispatcher:
         self._levels: list[PriorityLevel] = []
         """Of each of the priorities."""
         self._queue = RedeliveryQueue()
-        self._parked: list[Position] = []
+        self._parked: dict[Position, None] = {}
         self._in_flight: list[Position] = []
         self._chunk_consumers: dict[str, Consumer] = {}
         self._chunked_by: dict[Consumer, dict[str, None]] = {}
@@ -155,7 +155,7 @@ class SharedDispatcher:
         """Wait. When there is room, only the chunks' own consumer lacks it: then until it has some."""
         positions = [(entry.ledger_id, entry.entry_id) for entry in batch.entries]
         if self._total_room() > 0:
-            self._parked += positions
+            self._parked.update(dict.fromkeys(positions))
             return
         for position in positions:
             self._queue.add(position, 0)
@@ -163,6 +163,7 @@ class SharedDispatcher:
     def redeliver(self, items: list[tuple[Position, int]]) -> None:
         """Send these again, to whomever."""
         for position, _ in items:
+            self._parked.pop(position, None)
             self._queue.add(position, 0)
 
     def take_replay(self, count_max: int) -> list[Position]:
@@ -195,12 +196,12 @@ class SharedDispatcher:
         if self._parked:
             for position in self._parked:
                 self._queue.add(position, 0)
-            self._parked = []
+            self._parked = {}
 
     def clear_waiting(self) -> None:
         """Forget what waits."""
         self._queue.clear()
-        self._parked = []
+        self._parked = {}
         self._in_flight = []
         self._chunk_consumers.clear()
         self._chunked_by.clear()

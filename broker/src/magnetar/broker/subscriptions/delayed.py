@@ -75,6 +75,9 @@ class DelayedEntries:
     def __len__(self) -> int:
         return self._waiting.count
 
+    def __contains__(self, position: Position) -> bool:
+        return position in self._waiting
+
     def must_wait(self) -> bool:
         """Whether there is no memory for more, so that reading on has to wait. Then the timer looks again: the other
         subscriptions of the topic make room, and tell nobody."""

@@ -21,6 +21,7 @@ from magnetar.broker.subscriptions.dispatch_turns import DispatchTurns
 from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.histogram import Histogram
+from magnetar.core.ids import EARLIEST
 from magnetar.core.transitions import Transitions
 from magnetar.ledger.api import EntryUnreadable
 
@@ -244,12 +245,14 @@ class EntryReader:
         "_brought",
         "_cursor",
         "_label",
+        "_reads_from",
         "_receiver",
         "_spawn",
         "_turns",
         "_waiters",
         "read_backoff",
         "replay_backoff",
+        "replays",
         "state",
     )
 
@@ -263,10 +266,21 @@ class EntryReader:
         self._turns = runtime.turns
         self._brought: Brought | None = None
         """By a read that is over and waits for its turn; its state stays as it was."""
+        self._reads_from: Position | None = None
+        """Where the read ahead began that is not handed over; None: there is none."""
+        self.replays: list[Position] = []
+        """What is read again now, and not handed over."""
         self._waiters: list[asyncio.Future[None]] = []
         self.state = ReadState.IDLE
         self.read_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
         self.replay_backoff = RetryTimer(runtime.call_later, receiver.read_ended)
+
+    @property
+    def reached(self) -> Position:
+        """The first entry that the receiver has still to be given, as reading goes on from here."""
+        if self.state is ReadState.REWINDING:
+            return EARLIEST
+        return self._cursor.read_position if self._reads_from is None else self._reads_from
 
     def follow(self, settings: DispatchSettings) -> None:
         """Other settings hold from now on."""
@@ -276,11 +290,13 @@ class EntryReader:
     def read(self, count_max: int, size_bytes_max: int) -> None:
         """Read ahead in the background."""
         self._become(ReadState.READING)
+        self._reads_from = self._cursor.read_position
         self._spawn(self._read(count_max, size_bytes_max))
 
     def replay(self, positions: list[Position]) -> None:
         """Read these again in the background."""
         self._become(ReadState.READING)
+        self.replays = positions
         self._spawn(self._replay(positions))
 
     def rewind(self) -> None:
@@ -374,6 +390,8 @@ class EntryReader:
         """The read is over: true when its result is still wanted."""
         before = self.state
         self._become(ReadState.IDLE)
+        self._reads_from = None
+        self.replays = []
         if before is ReadState.REWINDING:
             self._cursor.rewind()
         waiters, self._waiters = self._waiters, []

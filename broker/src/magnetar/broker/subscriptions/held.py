@@ -89,8 +89,9 @@ def take_back(subscription: Subscription, positions: Sequence[Position]) -> list
 
 
 async def send_again(subscription: Subscription, key_hashes: Mapping[Position, int]) -> None:
-    """Their transaction was aborted: consumers get these entries again. With one receiver that is all that it has not
-    acknowledged, as always. A hash of 0 is not known; Key_Shared looks at the entries for it."""
+    """Their transaction was aborted, and they are shown again: consumers get these entries again. With one receiver
+    that is all that it has not acknowledged, as always. A hash of 0 is not known; Key_Shared looks at the entries for
+    it."""
     dispatcher, _ = subscription.delivering
     if dispatcher is None or not key_hashes:
         return
@@ -101,8 +102,9 @@ async def send_again(subscription: Subscription, key_hashes: Mapping[Position, i
     items = sorted(key_hashes.items())
     for first in range(0, len(items), SENT_AGAIN_AT_ONCE):
         some = items[first : first + SENT_AGAIN_AT_ONCE]
+        subscription.cursor.redelivered([position for position, _ in some])
         try:
-            some = await _with_slots(subscription, some)
+            some = await _with_slots(subscription, _missed(subscription, some))
         except (MagnetarError, BadMetadata) as error:
             # Those who subscribe again get all that is not acknowledged.
             logger.warning("%s / %s begins again: %s", subscription.topic_name, subscription.name, error)
@@ -110,6 +112,25 @@ async def send_again(subscription: Subscription, key_hashes: Mapping[Position, i
             return
         _redeliver(subscription, some)
         await asyncio.sleep(0)
+
+
+def _missed(subscription: Subscription, items: list[tuple[Position, int]]) -> list[tuple[Position, int]]:
+    """Of entries that are shown again, those that nothing else brings: reading has passed them, nobody has them, and
+    they wait for nothing. What is being read is looked at when the read is over, and is shown by then."""
+    dispatcher, pump = subscription.delivering
+    if dispatcher is None or pump is None:
+        return []
+    reader, holder = pump.reader, pump.acknowledger.holder
+    reached = reader.reached
+    comes = {*reader.replays, *(pump.damaged or ())}
+    return [
+        (position, key_hash)
+        for position, key_hash in items
+        if position < reached
+        and position not in comes
+        and position not in pump.delayed
+        and holder(position, dispatcher) is None
+    ]
 
 
 async def _with_slots(subscription: Subscription, items: list[tuple[Position, int]]) -> list[tuple[Position, int]]:
@@ -126,10 +147,11 @@ async def _with_slots(subscription: Subscription, items: list[tuple[Position, in
 
 
 def _redeliver(subscription: Subscription, items: list[tuple[Position, int]]) -> None:
+    # Once more: they may have been sent while their keys were looked at.
+    items = _missed(subscription, items)
     dispatcher, pump = subscription.delivering
     if dispatcher is None or pump is None:
         return
-    subscription.cursor.redelivered([position for position, _ in items])
     dispatcher.redeliver(items)
     pump.unblock()
     pump.wake()

@@ -80,11 +80,11 @@ class Pump:
         "_runtime",
         "_settings",
         "_turns",
-        "_unreadable",
         "_unreadable_retry",
         "_waits",
         "acknowledger",
         "blocked",
+        "damaged",
         "delayed",
         "held",
         "hidden",
@@ -103,6 +103,7 @@ class Pump:
         delays: TopicDelays,
     ) -> None:
         self.blocked = False
+        self.damaged: list[Position] | None = None  # Put aside, and tried again later.
         self.held = False
         """The broker's consumers hold so much, and this subscription's so much of it, that nothing more is sent."""
         self.hidden: dict[Position, int] | None = None
@@ -130,7 +131,6 @@ class Pump:
         self._waits = False
         """For its turn; until then nothing is sent."""
         self._handover: TimerHandle | None = None
-        self._unreadable: list[Position] | None = None
         self._unreadable_retry: TimerHandle | None = None
         self._messages_per_entry = 1.0
         self._bytes_per_entry = 1024.0
@@ -194,7 +194,7 @@ class Pump:
         for timer in (self._handover, self._unreadable_retry):
             if timer is not None:
                 timer.cancel()
-        self._unreadable = self._unreadable_retry = self._handover = None
+        self.damaged = self._unreadable_retry = self._handover = None
         self._waits = False
         self._turns.leave(self)
 
@@ -319,14 +319,14 @@ class Pump:
         """EntryReader: a damaged entry. Shared consumers are promised no order, so it is put aside and tried again
         later; where order is promised, by subscription or by key, everything waits for it."""
         dispatcher = self._dispatcher
-        aside = self._unreadable or []
+        aside = self.damaged or []
         if dispatcher is None or dispatcher.type is not SubscriptionType.SHARED or len(aside) >= UNREADABLE_MAX:
             return False
         if replayed:
             dispatcher.acknowledged(None, position, 0)
         else:
             self._cursor.skip_to((position[0], position[1] + 1))
-        self._unreadable = [*aside, position]
+        self.damaged = [*aside, position]
         if self._unreadable_retry is None:
             self._unreadable_retry = self._runtime.call_later(UNREADABLE_RETRY_SECONDS, self._try_unreadable)
         return True
@@ -473,7 +473,7 @@ class Pump:
         self.run()
 
     def _try_unreadable(self) -> None:
-        aside, self._unreadable = self._unreadable or [], None
+        aside, self.damaged = self.damaged or [], None
         self._unreadable_retry = None
         if self._dispatcher is not None:
             self._dispatcher.redeliver([(position, 0) for position in aside])

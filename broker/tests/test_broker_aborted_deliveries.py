@@ -1,0 +1,231 @@
+"""What an aborted transaction had acknowledged is sent again: once, whatever is read, waits or is held meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from magnetar.broker.settings.broker import DispatchSettings
+from magnetar.broker.subscriptions.dispatch_turns import TURN_BYTES
+from magnetar.broker.subscriptions.entry_reader import ReadState
+from magnetar.broker.subscriptions.held import hold_back, send_again, take_back
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.api import EntryUnreadable
+from magnetar.wire.pulsar.enums import SubscriptionType
+
+from broker.tests.subscription_stage import LEDGER, Stage
+
+SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
+WHOLE = -1
+FAR = 2_000_000
+"""Later than the clock of a stage says at first, in ms."""
+
+
+class TransactionStage(Stage):
+    """A subscription of which one transaction holds messages."""
+
+    def __init__(self, kind: SubscriptionType, settings: DispatchSettings | None = None) -> None:
+        super().__init__(kind, settings)
+        self.held: dict[tuple[int, int], int] = {}
+        self.subscription.hide(self.held)
+
+    def hold(self, name: str, *entry_ids: int) -> None:
+        """A consumer acknowledges these in the transaction."""
+        acked = {(LEDGER, entry_id): WHOLE for entry_id in entry_ids}
+        self.held.update(acked)
+        hold_back(self.subscription, self.consumers[name], acked)
+
+    def show(self) -> list[tuple[int, int]]:
+        """The first half of an abort: nothing is held any more."""
+        positions = list(self.held)
+        take_back(self.subscription, positions)
+        self.held.clear()
+        return positions
+
+    def send_again(self, positions: list[tuple[int, int]]) -> None:
+        """The second half."""
+        sending = send_again(self.subscription, dict.fromkeys(positions, 0))
+        with contextlib.suppress(StopIteration):
+            while True:
+                sending.send(None)
+
+    def abort(self) -> None:
+        self.send_again(self.show())
+
+
+@pytest.fixture(params=[SHARED, KEY_SHARED])
+def stage(request: pytest.FixtureRequest) -> TransactionStage:
+    return TransactionStage(request.param)
+
+
+def come_back(stage: TransactionStage) -> None:
+    """The consumer that has received everything, and acknowledged 4 to 8 of 0 to 9 in a transaction, comes anew."""
+    stage.join("a")
+    stage.publish_keys("k" * 10)
+    stage.hold("a", *range(4, 9))
+    stage.leave("a")
+    stage.join("b", permits=0)
+
+
+def test_what_reading_has_not_come_to_is_sent_when_it_does(stage: TransactionStage) -> None:
+    come_back(stage)
+    stage.abort()
+    stage.flow("b", 100)
+    assert stage.received("b") == list(range(10))
+    assert stage.subscription.unacked_messages == 10
+
+
+def test_what_reading_has_passed_is_sent_again(stage: TransactionStage) -> None:
+    come_back(stage)
+    stage.flow("b", 100)
+    assert stage.received("b") == [0, 1, 2, 3, 9]
+    stage.abort()
+    assert stage.received("b") == [4, 5, 6, 7, 8]
+
+
+def test_what_a_read_under_way_brings_is_sent_once(stage: TransactionStage) -> None:
+    stage.cursor.cached_from = 10
+    come_back(stage)
+    stage.reads.finish()
+    stage.cursor.rewind()
+    stage.flow("b", 100)
+    assert len(stage.reads) == 1
+    stage.abort()
+    assert stage.received("b") == list(range(10))
+
+
+def test_what_a_read_has_brought_that_waits_for_its_turn_is_sent_once(stage: TransactionStage) -> None:
+    come_back(stage)
+    stage.cursor.cached_from = 10
+    stage.flow("b", 100)
+    stage.runtime.turns.take(TURN_BYTES, 0)
+    stage.reads.finish()
+    assert stage.cursor.next_entry == 10
+    stage.abort()
+    stage.timers.advance(0)
+    assert stage.received("b") == list(range(10))
+
+
+def test_what_is_read_again_already_is_sent_once(stage: TransactionStage) -> None:
+    stage.join("a")
+    stage.publish_keys("k" * 4)
+    stage.redeliver("a")
+    assert len(stage.reads) == 1
+    stage.hold("a", 1, 2)
+    stage.abort()
+    assert stage.received("a") == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert stage.subscription.unacked_messages == 4
+
+
+def test_what_a_read_left_out_before_is_not_forgotten(stage: TransactionStage) -> None:
+    stage.join("a")
+    stage.publish_keys("k" * 4)
+    stage.redeliver("a")
+    stage.hold("a", 1, 2)
+    assert stage.received("a") == [0, 1, 2, 3, 0, 3]
+    stage.abort()
+    assert stage.received("a") == [1, 2]
+
+
+def test_what_cannot_be_read_again_is_sent_once(stage: TransactionStage) -> None:
+    stage.join("a")
+    stage.publish_keys("k" * 4)
+    stage.redeliver("a")
+    stage.cursor.failures = 1
+    stage.hold("a", 1, 2)
+    stage.abort()
+    assert stage.received("a") == [0, 1, 2, 3]
+    stage.timers.advance(1_000)
+    assert stage.received("a") == [0, 1, 2, 3]
+
+
+def test_what_is_read_anew_after_everybody_has_left_is_sent_once(stage: TransactionStage) -> None:
+    """The consumer that leaves has a read under way. Only when that is over, the cursor goes back for the next one."""
+    stage.join("a")
+    stage.publish_keys("k" * 6)
+    stage.hold("a", 2, 3)
+    stage.redeliver("a", 0)
+    stage.leave("a")
+    stage.join("b")
+    _, pump = stage.subscription.delivering
+    assert pump is not None
+    assert pump.reader.state is ReadState.REWINDING
+    stage.abort()
+    assert stage.received("b") == list(range(6))
+
+
+def test_what_was_sent_since_it_is_shown_is_not_sent_again(stage: TransactionStage) -> None:
+    come_back(stage)
+    shown = stage.show()
+    stage.flow("b", 100)
+    stage.send_again(shown)
+    assert stage.received("b") == list(range(10))
+
+
+def test_what_waits_to_be_sent_again_is_sent_once(stage: TransactionStage) -> None:
+    stage.join("a", permits=4)
+    stage.publish_keys("k" * 4)
+    stage.redeliver("a")
+    shown = [(LEDGER, entry_id) for entry_id in range(4)]
+    stage.send_again(shown)
+    stage.flow("a", 100)
+    assert stage.received("a") == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_what_waits_for_its_time_is_sent_once(stage: TransactionStage) -> None:
+    """It is due while it would be read again: that read would send it, and so would its time."""
+    stage.join("a")
+    stage.publish(2, deliver_at_time=FAR)
+    assert stage.received("a") == []
+    stage.hold("a", 0, 1)
+    stage.abort()
+    stage.timers.advance(FAR)
+    assert sorted(stage.received("a")) == [0, 1]
+    assert stage.subscription.delayed_entries == 0
+
+
+def test_what_comes_due_while_it_is_held_is_sent_after_the_abort(stage: TransactionStage) -> None:
+    stage.join("a")
+    stage.publish(2, deliver_at_time=FAR)
+    stage.hold("a", 0, 1)
+    stage.timers.advance(FAR)
+    assert stage.received("a") == []
+    stage.abort()
+    assert sorted(stage.received("a")) == [0, 1]
+
+
+def test_a_chunk_that_waits_for_its_consumer_is_sent_once() -> None:
+    stage = TransactionStage(SHARED)
+    stage.join("a", permits=1)
+    stage.publish(1, uuid="u", num_chunks_from_msg=3, chunk_id=0)
+    stage.join("b", permits=1)
+    stage.publish(1, uuid="u", num_chunks_from_msg=3, chunk_id=1)
+    assert (stage.received("a"), stage.received("b"), stage.subscription.waiting_entries) == ([0], [], 1)
+    stage.hold("b", 1)
+    stage.abort()
+    stage.flow("a", 10)
+    assert (stage.received("a"), stage.received("b")) == ([1], [])
+    stage.join("c")
+    assert (stage.received("a"), stage.received("b"), stage.received("c")) == ([], [], [])
+
+
+def test_a_damaged_entry_that_is_tried_again_later_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = TransactionStage(SHARED)
+    stage.join("a")
+    stage.cursor.cached_from = 1
+    damage: list[MagnetarError] = [EntryUnreadable((LEDGER, 0), "damaged")]
+    background = stage.cursor._background
+
+    def read() -> None:
+        background()
+        if damage:
+            raise damage.pop()
+
+    monkeypatch.setattr(stage.cursor, "_background", read)
+    stage.publish(2)
+    assert stage.received("a") == [1]
+    stage.hold("a", 0)
+    stage.abort()
+    assert stage.received("a") == []
+    stage.timers.advance(60_000)
+    assert stage.received("a") == [0]
