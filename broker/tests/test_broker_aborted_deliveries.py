@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.dispatch_turns import TURN_BYTES
 from magnetar.broker.subscriptions.entry_reader import ReadState
@@ -56,6 +57,12 @@ class TransactionStage(Stage):
 @pytest.fixture(params=[SHARED, KEY_SHARED])
 def stage(request: pytest.FixtureRequest) -> TransactionStage:
     return TransactionStage(request.param)
+
+
+def owner_of(dispatcher: KeySharedDispatcher, key: str) -> str:
+    owner = dispatcher.selector.owner(dispatcher.selector.slot(key.encode()))
+    assert owner is not None
+    return owner.name
 
 
 def come_back(stage: TransactionStage) -> None:
@@ -229,3 +236,22 @@ def test_a_damaged_entry_that_is_tried_again_later_is_sent_once(monkeypatch: pyt
     assert stage.received("a") == []
     stage.timers.advance(60_000)
     assert stage.received("a") == [0]
+
+
+def test_what_is_acknowledged_and_shown_again_before_it_is_known_who_owns_it_is_sent() -> None:
+    """The subscription is at its limit when a consumer leaves, so that nobody looks at who owns what it held."""
+    stage = TransactionStage(KEY_SHARED, DispatchSettings(unacked_messages_per_subscription_max=10))
+    stage.join("a")
+    stage.publish_keys("k")
+    stage.join("b")
+    dispatcher = stage.subscription.key_shared
+    assert dispatcher is not None
+    others = [chr(code) for code in range(97, 123) if owner_of(dispatcher, chr(code)) == "b"]
+    stage.publish_keys(others[0] * 9)
+    assert (stage.received("a"), stage.received("b")) == ([0], list(range(1, 10)))
+    stage.leave("a")
+    assert (dispatcher.unsettled, dispatcher.waiting) == (True, 1)
+    stage.hold("b", 0)
+    stage.abort()
+    stage.ack("b", *range(1, 10))
+    assert stage.received("b") == [0]

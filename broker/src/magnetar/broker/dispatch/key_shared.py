@@ -202,6 +202,10 @@ class KeySharedDispatcher:
         """Wait for the owner of the slot."""
         if self._stale:
             self._unplaced += items
+            if self._discarded:
+                # A transaction acknowledged them, and is aborted.
+                for position, _ in items:
+                    self._discarded.pop(position, None)
             return
         for position, key_hash in items:
             if self._queue_of(key_hash).add(position, key_hash):
