@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from magnetar.broker.dispatch.hash_ring import consistent_slot, sticky_slot
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.settings.broker import DispatchSettings
 from magnetar.broker.subscriptions.dispatch_turns import TURN_BYTES
 from magnetar.broker.subscriptions.entry_reader import ReadState
 from magnetar.broker.subscriptions.held import hold_back, send_again, take_back
+from magnetar.broker.testing.sessions import MemoryBroker
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.api import EntryUnreadable
 from magnetar.wire.pulsar.enums import SubscriptionType
+from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
+from broker.tests import transaction_ack_stage
 from broker.tests.subscription_stage import LEDGER, Stage
+from broker.tests.transaction_ack_stage import SETTINGS, Client, topic_of
 
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
 WHOLE = -1
@@ -45,7 +50,7 @@ class TransactionStage(Stage):
 
     def send_again(self, positions: list[tuple[int, int]]) -> None:
         """The second half."""
-        sending = send_again(self.subscription, dict.fromkeys(positions, 0))
+        sending = send_again(self.subscription, positions)
         with contextlib.suppress(StopIteration):
             while True:
                 sending.send(None)
@@ -63,6 +68,11 @@ def owner_of(dispatcher: KeySharedDispatcher, key: str) -> str:
     owner = dispatcher.selector.owner(dispatcher.selector.slot(key.encode()))
     assert owner is not None
     return owner.name
+
+
+def slots_of(key: str) -> tuple[int, int]:
+    """Among those of a ring, and among sticky ranges."""
+    return consistent_slot(key.encode()), sticky_slot(key.encode())
 
 
 def come_back(stage: TransactionStage) -> None:
@@ -255,3 +265,44 @@ def test_what_is_acknowledged_and_shown_again_before_it_is_known_who_owns_it_is_
     stage.abort()
     stage.ack("b", *range(1, 10))
     assert stage.received("b") == [0]
+
+
+@pytest.mark.parametrize("sticky_first", [False, True])
+async def test_another_key_shared_mode_since_the_acknowledgement_does_not_matter(*, sticky_first: bool) -> None:
+    """Both modes cut keys into slots, but not alike: the owner of the one slot may not be that of the other."""
+    key = next(f"k{number}" for number in range(99) if slots_of(f"k{number}")[0] != slots_of(f"k{number}")[1])
+    ring, sticky = slots_of(key)
+    modes = [
+        {"keySharedMeta": pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)},
+        {"keySharedMeta": pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=sticky, end=sticky)])},
+    ]
+    first, then = reversed(modes) if sticky_first else modes
+    async with MemoryBroker(SETTINGS) as broker:
+        client = await Client.of(broker, subscribe=False)
+        await client.consumer(transaction_ack_stage.KEY_SHARED, **first)
+        await client.publish(1, partition_key=key)
+        ids = await client.receive(1)
+        assert await client.ack(5, *ids) is None
+        await client.client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+        await client.consumer(transaction_ack_stage.KEY_SHARED, **then)
+        client.client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=10)
+        assert await client.nothing_more() == []
+        assert await client.end(5, transaction_ack_stage.ABORT) is None
+        assert await client.shown(1) == ids
+        dispatcher = topic_of(broker).subscriptions["s"].key_shared
+        (consumer,) = dispatcher.consumers
+        assert list(consumer.pending.per_hash) == [ring if sticky_first else sticky]
+
+
+async def test_the_slots_of_messages_that_a_transaction_holds_are_forgotten_with_it() -> None:
+    async with MemoryBroker(SETTINGS) as broker:
+        client = await Client.of(broker, transaction_ack_stage.KEY_SHARED)
+        await client.publish(4)
+        ids = await client.receive(4)
+        client.client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=10)
+        _, pump = topic_of(broker).subscriptions["s"].delivering
+        for transaction, action in ((5, transaction_ack_stage.ABORT), (6, transaction_ack_stage.COMMIT)):
+            assert await client.ack(transaction, *ids) is None
+            assert sorted(pump.acknowledger.held_slots) == ids
+            assert await client.end(transaction, action) is None
+            assert pump.acknowledger.held_slots == {}

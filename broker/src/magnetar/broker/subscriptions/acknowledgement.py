@@ -29,6 +29,7 @@ class Acknowledger:
         "_before",
         "_cursor",
         "_holders",
+        "held_slots",
         "hidden",
         "snapshots",
         "unacked_messages",
@@ -41,6 +42,9 @@ class Acknowledger:
         self._before: list[Consumer] = []
         """Who held entries when that began: few, and those entries are not in it."""
         self.unacked_messages = 0
+        self.held_slots: dict[Position, int] = {}
+        """Key_Shared: under which slots entries were sent that transactions hold, as far as that is known. The next
+        dispatcher may cut keys into others."""
         self.hidden: dict[Position, int] | None = None
         """What open transactions hold: of that consumers have nothing to acknowledge."""
         self.snapshots: SnapshotReceiver | None = None
@@ -190,6 +194,7 @@ class Acknowledger:
         """Have the last consumer hold nothing any more: nobody else gets it."""
         self._holders = None
         self._before = []
+        self.held_slots = {}
         self.unacked_messages -= consumer.unacked_messages
         consumer.released(consumer.unacked_messages)
         consumer.pending.clear()

@@ -84,7 +84,6 @@ class PendingAckHandle:
         "_contains",
         "_doubts",
         "_endings",
-        "_key_hashes",
         "_new_log",
         "_open_log",
         "_runtime",
@@ -122,8 +121,6 @@ class PendingAckHandle:
         self._check_owner = check_owner
         self._starting: asyncio.Future[None] | None = None
         self._endings: dict[TransactionBits, asyncio.Future[None]] = {}
-        self._key_hashes: dict[Position, int] = {}
-        """Key_Shared: under which slots entries were sent that are held now."""
         self._sweeping = False
         if new_log is None:
             self.state = PendingAckState.READY
@@ -188,7 +185,6 @@ class PendingAckHandle:
         if former is not None:
             await former.abandon()
         self.held.clear()
-        self._key_hashes.clear()
         assert self._new_log is not None, "without a log it is ready from the start"
         log = self.log = self._new_log()
         if not await self._open_log(log):
@@ -255,8 +251,7 @@ class PendingAckHandle:
         bits: dict[Position, int] = {}
         for entry in entries:
             bits[entry.position] = bits.get(entry.position, 0) | entry.bits
-        for position, key_hash in hold_back(self._subscription, consumer, bits):
-            self._key_hashes[position] = key_hash
+        hold_back(self._subscription, consumer, bits)
         self._store(PendingAckRecord(PendingAckOperation.ACK, transaction, cumulative=False, entries=acked), done)
 
     def _acknowledge_cumulatively(self, transaction: TransactionBits, ack: Ack, done: AckDone) -> None:
@@ -346,16 +341,16 @@ class PendingAckHandle:
         before = subscription.cursor.mark_delete
         acks = held.transactions.get(transaction)
         cumulative = held.cumulative_of(transaction)
-        hashes: dict[Position, int] = {}
+        shown: set[Position] = set()
         turn = TimeSlice()
         for entries in list(acks.records) if acks is not None else ():
             positions = [entry.position for entry in entries]
-            hashes.update((position, self._key_hashes.pop(position, 0)) for position in positions)
             if commit:
                 acknowledge_held(subscription, *_acknowledgement(entries))
             else:
                 # Before they are shown again: who had the rest of a batch had fewer messages than that has now.
-                hashes.update(take_back(subscription, positions))
+                take_back(subscription, positions)
+                shown.update(positions)
             held.release(entries)
             if turn.over:
                 await turn.pause()
@@ -366,7 +361,7 @@ class PendingAckHandle:
         if commit:
             subscription.acknowledged_in_transaction(before)
         else:
-            await send_again(subscription, hashes)
+            await send_again(subscription, shown)
 
     async def _sweep(self) -> None:
         """Take back what transactions hold that nobody will end."""
