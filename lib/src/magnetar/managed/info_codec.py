@@ -12,6 +12,7 @@ from typing import Final
 
 from magnetar.core.errors import PeerError
 from magnetar.core.ids import Position
+from magnetar.core.limits import KIB
 from magnetar.managed.ack_state import AckState
 from magnetar.managed.ledger_list import LedgerRecord
 from magnetar.managed.redelivery_counts import STORED_COUNTS_MAX
@@ -42,6 +43,13 @@ UNCOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 PERSISTED_WORDS_MAX: Final = 200_000
 """Words of ack sets in one record of a cursor, 2.2 MB: 10 000 batches of 1 280 messages. A record beyond the size of an
 entry could not be stored, and no receipt would be given any more."""
+
+PROPERTY_BYTES_IN_NODE_MAX: Final = 64 * KIB
+"""Bytes of a cursor's properties in its node, which have to leave room for everything else there: a node has 1 MB. More
+stand in a ledger of the cursor's only."""
+
+PROPERTY_OVERHEAD_BYTES: Final = 20
+"""Of one property at the most, beside its name: the number has 10 bytes, then there are marks and lengths."""
 
 DUE_PROPERTY: Final = "magnetar.due-ms"
 """The property of a stored ledger that says when the last of its delayed messages is due, in milliseconds since 1970.
@@ -158,6 +166,9 @@ def encode_cursor_info(
 ) -> bytes:
     """The node of a cursor. With a cursor ledger, single acknowledgements and counts are there and not in the node.
 
+    So are many properties. Apache's broker takes those of the node only when the node names no ledger (ManagedCursorImpl,
+    `recover`); ours takes them too when that ledger is lost, for which the few are in both.
+
     The time matters to Pulsar's brokers only: they expire subscriptions by it."""
     info = ManagedCursorInfo(
         cursorsLedgerId=cursor_ledger_id,
@@ -166,7 +177,8 @@ def encode_cursor_info(
         lastActive=now_ms,
     )
     info.cursorProperties.extend(StringProperty(name=name, value=value) for name, value in cursor_properties.items())
-    info.properties.extend(LongProperty(name=name, value=value) for name, value in properties.items())
+    if cursor_ledger_id == POSITION_IN_NODE or size_of_properties(properties) <= PROPERTY_BYTES_IN_NODE_MAX:
+        info.properties.extend(LongProperty(name=name, value=value) for name, value in properties.items())
     if cursor_ledger_id == POSITION_IN_NODE:
         if acks.individual_count:
             info.individualDeletedMessages.extend(_ranges(acks, settings.unacked_ranges_max))
@@ -174,6 +186,16 @@ def encode_cursor_info(
             info.batchedEntryDeletionIndexInfo.extend(_batches(acks, settings.unacked_ranges_max))
         return info.SerializeToString() + _additions(acks)
     return info.SerializeToString()
+
+
+def size_of_property(name: str) -> int:
+    """Bytes of a property of this name in a stored record, at the most."""
+    return (len(name) if name.isascii() else len(name.encode())) + PROPERTY_OVERHEAD_BYTES
+
+
+def size_of_properties(names: Iterable[str]) -> int:
+    """Bytes of properties in a stored record, at the most."""
+    return sum(map(size_of_property, names))
 
 
 def decode_cursor_info(data: bytes) -> ManagedCursorInfo:

@@ -5,7 +5,8 @@ node is pointed at it once the state is in there, and only then the old one is d
 
 When the metadata store does not say whether it took that write, the next owner may find either ledger named. So both
 are kept, and nobody is told that anything is durable until a write is known to be done: first the node is pointed at
-the old ledger again, then the other one is deleted, then the state is written as ever. One ledger is in doubt at most.
+the old ledger again, then the other one is deleted, then the state is written as ever. One ledger is in doubt at most,
+but for a state that is too large for the node of a cursor that had no ledger yet.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from magnetar.managed.cursors.recovery import RecoveredCursor
 from magnetar.managed.errors import CursorClosed, ManagedLedgerFenced
 from magnetar.managed.info_codec import (
     POSITION_IN_NODE,
+    PROPERTY_BYTES_IN_NODE_MAX,
     BrokenMetadata,
     decode_cursor_info,
     encode_cursor_info,
     encode_position,
+    size_of_properties,
 )
 from magnetar.managed.owned_node import NodeTaken, OwnedNode
 from magnetar.managed.shared import LEDGER_CREATION_SECONDS_MAX, Shared, ledger_options
@@ -225,8 +228,7 @@ class CursorStorage:
             return
         unstored: MagnetarError | None = None
         if self.dirty or self._busy:
-            few = self.acks.individual_count == 0 or self._fits_into_node()
-            if not few or self._busy:
+            if self._busy or not self._fits_into_node():
                 unstored = await self._flush_last()
         writer = self._let_go()
         if unstored is not None:
@@ -348,6 +350,8 @@ class CursorStorage:
         bound = self._appends.settings.unacked_ranges_in_metadata_max
         if self.acks.partial_words > WORDS_IN_METADATA_MAX:
             return False
+        if size_of_properties(self.properties) > PROPERTY_BYTES_IN_NODE_MAX:
+            return False
         return self.acks.individual_count <= bound or len(self.acks.ranges(bound + 1)) <= bound
 
     async def _write_by_node(self) -> None:
@@ -358,7 +362,8 @@ class CursorStorage:
             if appends.state is ManagedLedgerState.FENCED:
                 raise ManagedLedgerFenced(appends.name)
             async with asyncio.timeout(LEDGER_CREATION_SECONDS_MAX):
-                if self.node.unsure:
+                # What fits into no node is not put there: then another ledger comes to be in doubt.
+                if self.node.unsure and (self.ledger_id != POSITION_IN_NODE or self._fits_into_node()):
                     await self._put_node(None)
                     self._become(WriteState.BY_LEDGER)
                     if self._written_to_ledger():
