@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from magnetar.broker.replicated_message import parse_position
 from magnetar.broker.replicator_names import is_replicator, producer_of, source_cluster
 from magnetar.broker.source_position import SOURCES_MAX, SourcePositions
+from magnetar.core.limits import MIB
 
 NUMBERS = st.integers(0, 2**63 - 1)
 POSITIONS = st.tuples(NUMBERS, NUMBERS)
@@ -80,17 +81,24 @@ def test_a_snapshot_is_loaded_as_it_was(positions: dict[str, tuple[int, int]]) -
     sources = SourcePositions("west")
     for name, position in positions.items():
         sources.store(producer_of(name.replace("-->", ""), "west"), position)
-    members = sources.snapshot(100)
+    members = sources.snapshot(100, MIB)
     loaded = SourcePositions("west")
     assert loaded.load({**members, "p": 4, "p_LID": 5}) == {"p": 4, "p_LID": 5}
-    assert loaded.snapshot(100) == members
+    assert loaded.snapshot(100, MIB) == members
 
 
 def test_a_snapshot_has_both_halves_of_a_position_or_none() -> None:
     sources = SourcePositions("west")
     for name in "abc":
         sources.store(name, (1, 2))
-    assert [len(sources.snapshot(count_max)) for count_max in (0, 1, 2, 3, 4, 5, 6)] == [0, 0, 2, 2, 4, 4, 6]
+    assert [len(sources.snapshot(count_max, MIB)) for count_max in (0, 1, 2, 3, 4, 5, 6)] == [0, 0, 2, 2, 4, 4, 6]
+
+
+def test_sources_with_long_names_take_no_more_of_a_snapshot_than_they_may() -> None:
+    sources = SourcePositions("west")
+    for number in range(10):
+        sources.store(f"{number}".rjust(1_000, "p"), (1, 2))
+    assert [len(sources.snapshot(100, bytes_max)) for bytes_max in (0, 2_000, 2_100, 5_000, MIB)] == [0, 0, 2, 4, 20]
 
 
 def test_what_a_snapshot_names_is_taken_already_also_under_an_old_name() -> None:
@@ -101,7 +109,7 @@ def test_what_a_snapshot_names_is_taken_already_also_under_an_old_name() -> None
     assert sources.is_stored(key, (7, 0))
     assert not sources.take(key, (7, 0))
     assert sources.take(key, (7, 1))
-    assert sources.snapshot(9) == {f"{key}_LID": 7, f"{key}_EID": 0}
+    assert sources.snapshot(9, MIB) == {f"{key}_LID": 7, f"{key}_EID": 0}
 
 
 def test_an_old_name_and_the_new_one_are_one_source() -> None:
@@ -117,7 +125,7 @@ def test_sources_are_bounded() -> None:
     for number in range(SOURCES_MAX + 5):
         sources.take(str(number), (1, 1))
         sources.store(str(number), (1, 1))
-    assert len(sources.snapshot(10 * SOURCES_MAX)) == 2 * SOURCES_MAX
+    assert len(sources.snapshot(10 * SOURCES_MAX, MIB)) == 2 * SOURCES_MAX
     assert sources.take("0", (1, 1))
     sources.store(str(SOURCES_MAX), (1, 2))  # One that is known makes no other one go.
     assert sources.is_stored("5", (1, 1))
@@ -126,4 +134,4 @@ def test_sources_are_bounded() -> None:
 def test_an_entry_that_cannot_be_read_says_no_position() -> None:
     sources = SourcePositions("west")
     assert not sources.replay("east", b"\x00")
-    assert sources.snapshot(10) == {}
+    assert sources.snapshot(10, MIB) == {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.replicated_message import read_replicated
 from magnetar.broker.replicator_names import is_replicator, producer_of, source_cluster
+from magnetar.managed.info_codec import size_of_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,11 +98,12 @@ class SourcePositions:
         self.forget_taken()
         return others
 
-    def snapshot(self, count_max: int) -> dict[str, int]:
-        """The members of a snapshot, at most so many: both of a position, or none."""
+    def snapshot(self, count_max: int, bytes_max: int) -> dict[str, int]:
+        """The members of a snapshot, at most so many and so large: both of a position, or none."""
         members: dict[str, int] = {}
         for key, (ledger_id, entry_id) in self._stored.items():
-            if len(members) + 2 > count_max:
+            bytes_max -= size_of_properties((key + LEDGER_KEY, key + ENTRY_KEY))
+            if len(members) + 2 > count_max or bytes_max < 0:
                 break
             members[key + LEDGER_KEY] = ledger_id
             members[key + ENTRY_KEY] = entry_id

@@ -166,8 +166,8 @@ def encode_cursor_info(
 ) -> bytes:
     """The node of a cursor. With a cursor ledger, single acknowledgements and counts are there and not in the node.
 
-    So are many properties. Apache's broker takes those of the node only when the node names no ledger (ManagedCursorImpl,
-    `recover`); ours takes them too when that ledger is lost, for which the few are in both.
+    So are many properties. Apache's broker takes those of the node only when the node names no ledger
+    (ManagedCursorImpl.recover). Ours takes them when that ledger is lost, too, for which the few are in both.
 
     The time matters to Pulsar's brokers only: they expire subscriptions by it."""
     info = ManagedCursorInfo(

@@ -4,6 +4,9 @@ For each producer the highest sequence id that was taken and the highest that is
 also in the properties of the cursor `pulsar.dedup`, whose mark says up to which entry they hold. What lies behind it is
 read again when the topic is loaded. (Pulsar: `MessageDeduplication`)
 
+As many producers are known as a snapshot holds, and those that are connected: of more, those that are gone and sent
+longest ago are forgotten (`deduplicated_names.py`).
+
 Replicators of other clusters send what other producers have published. They are gone by positions at the source where
 the replicator can (`source_position.py`), else by name and sequence id of the first producer.
 """
@@ -14,10 +17,18 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from magnetar.broker.deduplicated_names import (
+    SNAPSHOT_BYTES_MAX,
+    SOURCES_BYTES_MAX,
+    is_too_long,
+    most_recent,
+    refusal_of_name,
+)
 from magnetar.broker.source_position import SourcePositions
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST, signed64
 from magnetar.core.limits import MIB
+from magnetar.managed.info_codec import size_of_properties
 from magnetar.wire.pulsar.errors import BadMetadata
 from magnetar.wire.pulsar.metadata import skim
 
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
     from magnetar.broker.settings.policies import PolicySettings
     from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
     from magnetar.broker.topics.producer import Producer, PublishBatch
+    from magnetar.broker.topics.producers import Producers
     from magnetar.core.clock import Clock
     from magnetar.core.ids import Position
     from magnetar.core.topic_name import TopicName
@@ -71,6 +83,7 @@ class Deduplication:
         "_settings",
         "_snapshot_seconds",
         "_sources",
+        "_told_of_too_many",
         "pushed",
         "stored",
     )
@@ -87,7 +100,7 @@ class Deduplication:
         self.pushed: dict[str, int] = self._sources.load(cursor.properties)
         """The highest sequence id of each producer that was taken to be stored."""
         self.stored: dict[str, int] = dict(self.pushed)
-        """The highest one that is stored."""
+        """The highest one that is stored; the producer that sent last comes last."""
         self._replayed: dict[str, int] = {}
         """The highest sequence id of producers of other clusters, of what was stored with a position after the
         snapshot. It counts for replicators that cannot go by positions, and not for a local producer of that name."""
@@ -97,6 +110,7 @@ class Deduplication:
         self._entries = 0
         """Entries that were stored since the last snapshot."""
         self._snapshot_seconds = now
+        self._told_of_too_many = False
 
     async def replay(self) -> None:
         """Read what was stored after the snapshot."""
@@ -106,6 +120,9 @@ class Deduplication:
             for entry in entries:
                 self._replay(entry)
             self._entries += len(entries)
+            self._bounded()
+            count_max = self._settings.deduplication_producers_max
+            self._replayed = most_recent(self._replayed, (), count_max, SNAPSHOT_BYTES_MAX)
         self.append_failed()
 
     def _replay(self, entry: Entry) -> None:
@@ -119,12 +136,24 @@ class Deduplication:
             return  # Of a broker, whose sequence ids mean nothing: that of a transaction's end is -1.
         name = metadata.producer_name
         highest = _highest(metadata.sequence_id, max(0, metadata.highest_sequence_id))  # Absent: below 0.
-        if metadata.replicated_from and self._sources.replay(metadata.replicated_from, entry.data):
-            self._replayed[name] = max(highest, self._replayed.get(name, NEVER))
+        source = metadata.replicated_from
+        if source and not is_too_long(source) and self._sources.replay(source, entry.data):
+            if self._takes(name):
+                self._replayed[name] = max(highest, self._replayed.pop(name, NEVER))
             return
+        if not self._takes(name):
+            return  # Nobody is let in with that name: a client has put it into the message only.
         if name not in self.stored:
             self._idle_since[name] = self._clock.monotonic_seconds()
-        self.stored[name] = max(highest, self.stored.get(name, NEVER))
+        self._store(name, max(highest, self.stored.get(name, NEVER)))
+
+    def _takes(self, name: str) -> bool:
+        """Whether the name of a message's producer is one to keep."""
+        return name in self.stored or not is_too_long(name)
+
+    def _store(self, name: str, sequence_id: int) -> None:
+        self.stored.pop(name, None)  # So that it comes last.
+        self.stored[name] = sequence_id
 
     def check(
         self, batch: PublishBatch, refused: Container[int], unstorable: Container[int] = ()
@@ -200,7 +229,8 @@ class Deduplication:
             return DuplicateStatus.STORED
         if sequence_id <= self.pushed.get(name, NEVER):
             return DuplicateStatus.UNKNOWN
-        self.pushed[name] = highest
+        if self._takes(name):
+            self.pushed[name] = highest
         return DuplicateStatus.NEW
 
     def _replicated_stored(self, batch: PublishBatch, messages: list[ReplicatedMessage | None]) -> None:
@@ -214,9 +244,11 @@ class Deduplication:
                 self._sources.store(key, message.position)
             elif not message.is_chunk_before_last:
                 name = message.producer_name
+                if not self._takes(name):
+                    continue
                 if name not in self.stored or name in self._idle_since:
                     self._idle_since[name] = now  # Nobody says when a producer elsewhere is gone.
-                self.stored[name] = _highest(batch.sequence_ids[index], batch.highest_sequence_ids[index])
+                self._store(name, _highest(batch.sequence_ids[index], batch.highest_sequence_ids[index]))
 
     def batch_stored(self, batch: PublishBatch, position: Position) -> None:
         """What `check` found new is durable; `position` is of its last entry."""
@@ -234,7 +266,7 @@ class Deduplication:
             while last >= 0 and not _ends_message(batch.payloads[last]):
                 last -= 1
         if last >= 0:
-            self.stored[batch.producer.name] = _highest(batch.sequence_ids[last], batch.highest_sequence_ids[last])
+            self._store(batch.producer.name, _highest(batch.sequence_ids[last], batch.highest_sequence_ids[last]))
 
     def append_failed(self) -> None:
         """Batches were not stored: their producers send them again."""
@@ -246,13 +278,18 @@ class Deduplication:
         last = max(self.pushed.get(producer_name, NEVER), self.stored.get(producer_name, NEVER))
         return NONE_KNOWN if last == NEVER else last
 
+    def check_name(self, name: str) -> None:
+        """Raises PulsarError for a new producer with a name that is too long to be kept."""
+        if not self._takes(name):
+            raise refusal_of_name()
+
     def producer_added(self, name: str) -> None:
         """It is connected: what is known of it is kept."""
         self._idle_since.pop(name, None)
 
     def producer_removed(self, name: str) -> None:
         """It is gone; some time later it is forgotten."""
-        if name in self.pushed:
+        if name in self.pushed or name in self.stored:
             self._idle_since[name] = self._clock.monotonic_seconds()
 
     def maintain(self, snapshot_seconds: int) -> None:
@@ -261,9 +298,7 @@ class Deduplication:
         idle_seconds_max = self._settings.deduplication_forget_seconds
         gone = [name for name, since in self._idle_since.items() if now - since > idle_seconds_max]
         for name in gone:
-            del self._idle_since[name]
-            self.pushed.pop(name, None)
-            self.stored.pop(name, None)
+            self._forget(name)
         # Also for what only brokers have stored since: ledgers are kept until a snapshot covers them.
         behind = snapshot_seconds > 0 and self._cursor.backlog_entries > 0
         if gone or (behind and now - self._snapshot_seconds >= snapshot_seconds):
@@ -282,16 +317,47 @@ class Deduplication:
         """What is stored up to the position is known without reading it again."""
         self._entries = 0
         self._snapshot_seconds = self._clock.monotonic_seconds()
+        members = self._bounded()
         properties = self._cursor.properties
         properties.clear()
-        properties.update(self._sources.snapshot(self._settings.deduplication_producers_max))
-        for name, sequence_id in self.stored.items():
-            if len(properties) >= self._settings.deduplication_producers_max:
-                break
-            properties[name] = sequence_id
+        properties.update(members)
         # In one step with the properties: whichever write comes next has both.
         self._cursor.acknowledge_cumulative(position)
         self._cursor.persist(self._persisted)
+
+    def _bounded(self) -> dict[str, int]:
+        """The members of a snapshot. Who is gone and is not among them is forgotten."""
+        count_max = self._settings.deduplication_producers_max
+        members = self._sources.snapshot(count_max, SOURCES_BYTES_MAX)
+        left = count_max - len(members), SNAPSHOT_BYTES_MAX - size_of_properties(members)
+        kept = most_recent(self.stored, self._idle_since, *left)
+        if len(kept) < len(self.stored):
+            self._too_many(kept)
+        members.update(kept)
+        return members
+
+    def _too_many(self, kept: dict[str, int]) -> None:
+        if not self._told_of_too_many:
+            self._told_of_too_many = True
+            logger.warning(
+                "%s: deduplication knows %d producers, and %d have room in a snapshot (at most %d, at most %d bytes "
+                "with their names). The others, which sent longest ago, are forgotten when they are gone, or when the "
+                "topic changes its broker: what they send again after that may be stored twice",
+                self._ledger.name,
+                len(self.stored),
+                len(kept),
+                self._settings.deduplication_producers_max,
+                SNAPSHOT_BYTES_MAX,
+            )
+        for name in list(self._idle_since):
+            # What is on its way to be stored will be its last message.
+            if name not in kept and self.pushed.get(name, NEVER) <= self.stored.get(name, NEVER):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._idle_since[name]
+        self.pushed.pop(name, None)
+        self.stored.pop(name, None)
 
     def _persisted(self, error: MagnetarError | None) -> None:
         if error is not None:
@@ -311,6 +377,8 @@ class DeduplicatedTopic(Protocol):
     def ledger(self) -> ManagedLedger: ...
     @property
     def policies(self) -> EffectivePolicies: ...
+    @property
+    def producers(self) -> Producers: ...
     @property
     def closing(self) -> bool: ...
 
@@ -336,6 +404,8 @@ class DeduplicationSwitch:
                     topic.deduplication = await open_deduplication(
                         topic.ledger, runtime.limits.settings, runtime.clock, runtime.cluster_name
                     )
+                    for producer in (*topic.producers.by_name.values(), *topic.producers.waiting):
+                        topic.deduplication.producer_added(producer.name)  # Who sent meanwhile is not gone.
                 else:
                     topic.deduplication = None
                     await topic.ledger.delete_cursor(CURSOR_NAME)

@@ -98,14 +98,12 @@ class PersistentTopic(TopicBase):
         self.ledger = ledger
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
-        self.buffer: TransactionBuffer | None = None
-        """None: no transaction may write to it."""
+        self.buffer: TransactionBuffer | None = None  # None: no transaction may write to it.
         self.visibility: Visibility | None = None  # What transactions hide.
         self._held: HeldAppends[PublishBatch] | None = None
         self.pending_acks: TopicPendingAcks | None = None
         """What transactions have acknowledged; None where there are none."""
-        self.compaction: TopicCompaction | None = None
-        """Made by the first one who asks `BrokerService.compaction` for it."""
+        self.compaction: TopicCompaction | None = None  # Made by who first asks `BrokerService.compaction` for it.
         self._checks_messages = policies.checks_messages
         self._delayed = delays_of(ledger, self.subscriptions)
         self._dispatch_limiter: RateLimiter | None = None
@@ -239,6 +237,8 @@ class PersistentTopic(TopicBase):
             # Let in, it would be thrown out with its first message, and so start its send timeout anew for ever.
             raise PulsarError(ServerError.SERVICE_NOT_READY, f"Topic {self.name} cannot be written: {error}") from error
         self._check_limits(producer)
+        if self.deduplication is not None:
+            self.deduplication.check_name(producer.name)
         waits = await self._let_in(producer, admitted)
         if self.deduplication is not None:
             self.deduplication.producer_added(producer.name)

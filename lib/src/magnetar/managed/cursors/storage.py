@@ -227,9 +227,8 @@ class CursorStorage:
         if self.state is not _OPEN:
             return
         unstored: MagnetarError | None = None
-        if self.dirty or self._busy:
-            if self._busy or not self._fits_into_node():
-                unstored = await self._flush_last()
+        if self._busy or (self.dirty and not self._fits_into_node()):
+            unstored = await self._flush_last()
         writer = self._let_go()
         if unstored is not None:
             self._finished(CursorClosed(self.name))  # Who asked after the write that failed.
