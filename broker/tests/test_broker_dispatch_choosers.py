@@ -288,16 +288,3 @@ def test_an_odd_range_leaves_the_larger_half_below_to_who_joins(monkeypatch: pyt
     selector.add(first)
     selector.add(second)
     assert (selector.ranges(second), selector.ranges(first)) == ([(0, 4)], [(5, 7)])
-
-
-def test_only_an_earlier_entry_of_the_same_key_is_held_before_another() -> None:
-    """Entries of other keys hold nothing up, and none holds up itself."""
-    queue = RedeliveryQueue()
-    queue.add((1, 4), 7)
-    assert queue.holds_before((1, 5), 7)
-    assert not queue.holds_before((1, 5), 8)
-    assert not queue.holds_before((1, 4), 7)
-    queue.add((1, 2), 8)
-    assert not queue.holds_before((1, 4), 7), "what comes before is of another key"
-    queue.discard((1, 4))
-    assert not queue.holds_before((1, 5), 7)

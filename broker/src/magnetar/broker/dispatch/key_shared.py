@@ -10,11 +10,15 @@ otherwise:
 
 Reading on past waiting entries lets the other consumers work; how far is bounded.
 
+What waits is kept by slot, whoever owns it; each consumer has a queue of the first ones only, of the slots that it owns
+and that do not drain. So consumers that come and go move the slots, however many entries wait.
+
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.dispatch.entry_batch import Assignment, EntryBatch
@@ -71,20 +75,19 @@ class KeySharedDispatcher:
         self._look_ahead_max = WAITING_ENTRIES_MAX
         self._came = 0
         self._draining: dict[int, Consumer] = {}
+        self._slots: dict[int, list[Position]] = {}
+        """The entries of each slot that wait, as a heap, whoever owns the slot; the first one waits for certain, others
+        may be acknowledged."""
         self._ready: dict[Consumer, RedeliveryQueue] = {}
-        self._unowned = RedeliveryQueue()
-        self._behind_draining: dict[int, RedeliveryQueue] = {}
+        """The first entry of each slot that can be sent once its owner has room."""
         self._waiting_per_hash: dict[int, int] = {}
         self._queued: dict[Position, int] = {}
-        """The key hash of each entry in a queue, by which that queue is found."""
+        """The slot of each entry that waits; without those that are read just now."""
         self._waiting = 0
         self._in_flight: list[tuple[Position, int]] = []
         self._stale = False
-        """Consumers came or went: who owns what is looked at when it is needed next, once for all of them."""
-        self._unplaced: list[tuple[Position, int]] = []
-        """What is to be sent again, and came meanwhile."""
-        self._discarded: dict[Position, None] = {}
-        """What was acknowledged meanwhile, though nobody held it."""
+        """Consumers came or went: who owns what is looked at when it is needed next, once for all of them. Until then
+        nothing is ready."""
 
     @property
     def unsettled(self) -> bool:
@@ -105,7 +108,7 @@ class KeySharedDispatcher:
     @property
     def waiting(self) -> int:
         """Entries that wait to be sent (again)."""
-        return self._waiting + len(self._unplaced)
+        return self._waiting
 
     def limit(self, look_ahead_per_consumer_max: int, look_ahead_max: int) -> None:
         """How many entries may wait, for each consumer and in all, before reading on stops; 0: not limited so."""
@@ -139,7 +142,7 @@ class KeySharedDispatcher:
         waiting_max = self._look_ahead_max
         if self._look_ahead_per_consumer_max:
             waiting_max = min(waiting_max, self._look_ahead_per_consumer_max * len(self.consumers))
-        if self.waiting >= waiting_max:
+        if self._waiting >= waiting_max:
             return 0
         total = 0
         for consumer in self.consumers:
@@ -186,8 +189,11 @@ class KeySharedDispatcher:
             return False
         if not replayed:
             return True
+        heap = self._slots.get(key_hash)
+        if heap is None:
+            return False
         entry = batch.entries[index]
-        return self._queue_of(key_hash).holds_before((entry.ledger_id, entry.entry_id), key_hash)
+        return heap[0] < (entry.ledger_id, entry.entry_id)
 
     def keep(self, batch: EntryBatch) -> None:
         """Wait for the owner."""
@@ -200,17 +206,22 @@ class KeySharedDispatcher:
 
     def redeliver(self, items: list[tuple[Position, int]]) -> None:
         """Wait for the owner of the slot."""
-        if self._stale:
-            self._unplaced += items
-            if self._discarded:
-                # A transaction acknowledged them, and is aborted.
-                for position, _ in items:
-                    self._discarded.pop(position, None)
-            return
+        queued, slots = self._queued, self._slots
         for position, key_hash in items:
-            if self._queue_of(key_hash).add(position, key_hash):
-                self._queued[position] = key_hash
-                self._count(key_hash)
+            before = len(queued)
+            queued.setdefault(position, key_hash)
+            if len(queued) == before:
+                continue
+            self._count(key_hash)
+            heap = slots.get(key_hash)
+            if heap is None:
+                slots[key_hash] = [position]
+                self._first_changed(key_hash, None, position)
+                continue
+            first = heap[0]
+            heappush(heap, position)
+            if position < first:
+                self._first_changed(key_hash, first, position)
 
     def take_replay(self, count_max: int) -> list[Position]:
         """The oldest ones of each consumer that has room."""
@@ -222,10 +233,8 @@ class KeySharedDispatcher:
                 continue
             queue = self._ready.get(consumer)
             if queue is not None and len(taken) < count_max:
-                taken += queue.take(min(room, count_max - len(taken)))
+                self._take(queue, min(room, count_max - len(taken)), taken)
         taken.sort()
-        for position, _ in taken:
-            self._queued.pop(position, None)
         self._in_flight = taken
         return [position for position, _ in taken]
 
@@ -240,21 +249,16 @@ class KeySharedDispatcher:
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
         """It need not be sent again; a slot whose last entry this was ends its draining."""
         if consumer is None:
-            if not self._stale:
-                self._discard(position)
-            elif self._unplaced or position in self._queued:
-                self._discarded[position] = None
-                if len(self._discarded) > WAITING_ENTRIES_MAX:
-                    self._settle()
+            self._discard(position)
             return False
         if self._stale:
             return True  # Its slot may have been about to drain: who owns what is looked at first.
         if self._draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
             return False
         del self._draining[key_hash]
-        waiting = self._behind_draining.pop(key_hash, None)
+        waiting = self._slots.get(key_hash)
         if waiting is not None:
-            self._move(waiting)
+            self._first_changed(key_hash, None, waiting[0])
         return True
 
     def wake(self) -> None:
@@ -262,27 +266,18 @@ class KeySharedDispatcher:
 
     def clear_waiting(self) -> None:
         """Forget what waits."""
+        self._slots.clear()
         self._ready.clear()
-        self._unowned.clear()
-        self._behind_draining.clear()
         self._waiting_per_hash.clear()
         self._queued.clear()
         self._waiting = 0
         self._in_flight = []
-        self._unplaced = []
-        self._discarded = {}
 
     def _settle(self) -> None:
         """See who owns what, after consumers came or went."""
-        if not self._stale:
-            return
-        self._stale = False
-        self._membership_changed()
-        unplaced, self._unplaced = self._unplaced, []
-        self.redeliver(unplaced)
-        discarded, self._discarded = self._discarded, {}
-        for position in discarded:
-            self._discard(position)
+        if self._stale:
+            self._stale = False
+            self._membership_changed()
 
     def _membership_changed(self) -> None:
         self._draining.clear()
@@ -291,33 +286,70 @@ class KeySharedDispatcher:
                 for key_hash in consumer.pending.per_hash:
                     if self.selector.owner(key_hash) is not consumer:
                         self._draining[key_hash] = consumer
-        queues = [*self._ready.values(), self._unowned, *self._behind_draining.values()]
         self._ready = {}
-        self._unowned = RedeliveryQueue()
-        self._behind_draining = {}
-        for queue in queues:
-            self._move(queue)
+        for key_hash, heap in self._slots.items():
+            self._first_changed(key_hash, None, heap[0])
 
-    def _move(self, queue: RedeliveryQueue) -> None:
-        for position, key_hash in queue.take_all():
-            self._queue_of(key_hash).add(position, key_hash)
-
-    def _queue_of(self, key_hash: int) -> RedeliveryQueue:
-        if key_hash in self._draining:
-            return self._behind_draining.setdefault(key_hash, RedeliveryQueue())
+    def _first_changed(self, key_hash: int, before: Position | None, first: Position | None) -> None:
+        """Another entry is the first one of its slot that waits, or none: so it is in the queue of the owner."""
+        if self._stale or key_hash in self._draining:
+            return
         owner = self.selector.owner(key_hash)
         if owner is None:
-            return self._unowned
+            return
         queue = self._ready.get(owner)
         if queue is None:
             queue = self._ready[owner] = RedeliveryQueue()
-        return queue
+        if before is not None:
+            queue.discard(before)
+        if first is not None:
+            queue.add(first, key_hash)
+
+    def _take(self, queue: RedeliveryQueue, count: int, taken: list[tuple[Position, int]]) -> None:
+        """The smallest ones of a consumer's slots. The next one of a slot comes in the place of the one before it."""
+        queued, slots = self._queued, self._slots
+        for _ in range(count):
+            item = queue.take_first()
+            if item is None:
+                return
+            taken.append(item)
+            position, key_hash = item
+            del queued[position]
+            heap = slots[key_hash]
+            if len(heap) == 1:
+                del slots[key_hash]
+            elif self._skip_to_waiting(heap, key_hash):
+                queue.add(heap[0], key_hash)
+
+    def _skip_to_waiting(self, heap: list[Position], key_hash: int) -> bool:
+        """The first one waits no more: whether another one of the slot does, which is first then."""
+        queued = self._queued
+        heappop(heap)
+        while heap and queued.get(heap[0]) != key_hash:
+            heappop(heap)
+        if heap:
+            return True
+        del self._slots[key_hash]
+        return False
 
     def _discard(self, position: Position) -> None:
         # By the hash that it waits under: whoever acknowledges it knows none.
         key_hash = self._queued.pop(position, None)
-        if key_hash is not None and self._queue_of(key_hash).discard(position) is not None:
-            self._uncount(key_hash)
+        if key_hash is None:
+            return
+        self._uncount(key_hash)
+        heap = self._slots[key_hash]
+        if heap[0] == position:
+            more = self._skip_to_waiting(heap, key_hash)
+            self._first_changed(key_hash, position, heap[0] if more else None)
+            return
+        # Places of others are given up lazily, but not so many that to skip them takes long.
+        waiting = self._waiting_per_hash[key_hash]
+        if len(heap) > 2 + waiting + waiting // 8:
+            queued = self._queued
+            heap = [one for one in dict.fromkeys(heap) if queued.get(one) == key_hash]
+            heapify(heap)
+            self._slots[key_hash] = heap
 
     def _count(self, key_hash: int) -> None:
         self._waiting += 1

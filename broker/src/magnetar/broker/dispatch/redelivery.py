@@ -31,9 +31,11 @@ class RedeliveryQueue:
 
     def add(self, position: Position, key_hash: int) -> bool:
         """Put a position in; False when it is there already."""
-        if position in self._hashes:
+        hashes = self._hashes
+        before = len(hashes)
+        hashes.setdefault(position, key_hash)
+        if len(hashes) == before:
             return False
-        self._hashes[position] = key_hash
         heappush(self._heap, position)
         return True
 
@@ -46,15 +48,15 @@ class RedeliveryQueue:
             heapify(self._heap)
         return key_hash
 
-    def holds_before(self, position: Position, key_hash: int) -> bool:
-        """Whether an entry of this hash is here that comes before a position."""
+    def take_first(self) -> tuple[Position, int] | None:
+        """Take the smallest position out, with its key hash; None when there is none."""
         heap, hashes = self._heap, self._hashes
-        while heap and heap[0] not in hashes:
-            heappop(heap)
-        # Mostly not: the smallest are taken first.
-        if not heap or heap[0] > position:
-            return False
-        return bool([other for other, its_hash in hashes.items() if its_hash == key_hash and other < position])
+        while heap:
+            position = heappop(heap)
+            key_hash = hashes.pop(position, None)
+            if key_hash is not None:
+                return position, key_hash
+        return None
 
     def take(self, count_max: int) -> list[tuple[Position, int]]:
         """Take the smallest positions out, with their key hashes."""
