@@ -47,16 +47,64 @@ class PriorityLevel:
         del self.consumers[at]
         del self._numbers[at]
 
-    def next_ready(self, remaining: dict[Consumer, int]) -> Consumer | None:
+
+class BatchTurns:
+    """Whose turn it is while one batch is given out. Who has no room then gets none before the next batch: however many
+    entries there are, each such consumer is looked at three times at most."""
+
+    __slots__ = ("_at", "_levels", "_next", "_passed_over", "_ready", "_remaining")
+
+    def __init__(self, levels: list[PriorityLevel], remaining: dict[Consumer, int]) -> None:
+        self._levels = levels
+        self._remaining = remaining
+        self._at = 0
+        """The best level with room."""
+        self._passed_over = 0
+        """Consumers of this level that had no room in their turn."""
+        self._ready: list[int] | None = None
+        """The places of the others in their order, once as many as are in the level were passed over."""
+        self._next = 0
+
+    def next_ready(self) -> Consumer | None:
         """The next in turn that has room left; the turn moves on behind it."""
-        consumers = self.consumers
-        count = len(consumers)
-        for offset in range(count):
-            index = (self.turn + offset) % count
-            if remaining.get(consumers[index], 0) > 0:
-                self.turn = (index + 1) % count
-                return consumers[index]
+        levels = self._levels
+        while self._at < len(levels):
+            level = levels[self._at]
+            index = self._walk(level) if self._ready is None else self._go_round(level.consumers, self._ready)
+            if index >= 0:
+                level.turn = (index + 1) % len(level.consumers)
+                return level.consumers[index]
+            self._at += 1
+            self._passed_over = 0
+            self._ready = None
         return None
+
+    def _walk(self, level: PriorityLevel) -> int:
+        consumers, remaining, turn = level.consumers, self._remaining, level.turn
+        count = len(consumers)
+        if self._passed_over > count:
+            places = [(turn + offset) % count for offset in range(count)]
+            self._ready = [place for place in places if remaining.get(consumers[place], 0) > 0]
+            self._next = 0
+            return self._go_round(consumers, self._ready)
+        for offset in range(count):
+            index = (turn + offset) % count
+            if remaining.get(consumers[index], 0) > 0:
+                self._passed_over += offset
+                return index
+        return -1
+
+    def _go_round(self, consumers: list[Consumer], ready: list[int]) -> int:
+        remaining = self._remaining
+        while ready:
+            while self._next < len(ready):
+                index = ready[self._next]
+                self._next += 1
+                if remaining.get(consumers[index], 0) > 0:
+                    return index
+            ready = self._ready = [index for index in ready if remaining.get(consumers[index], 0) > 0]
+            self._next = 0
+        return -1
 
 
 class SharedDispatcher:
@@ -128,11 +176,12 @@ class SharedDispatcher:
         """Turns of `round_robin_messages_max` messages; each consumer's entries come together, in order."""
         del replayed
         remaining = self._rooms()
+        turns = BatchTurns(self._levels, remaining)
         shares: dict[Consumer, EntryBatch] = {}
         left = EntryBatch()
         at = 0
         while at < len(batch.entries):
-            consumer = self._next_ready(remaining)
+            consumer = turns.next_ready()
             if consumer is None:
                 left.copy_range(batch, at, len(batch.entries))
                 break
@@ -216,13 +265,6 @@ class SharedDispatcher:
 
     def _total_room(self) -> int:
         return sum(self._rooms().values())
-
-    def _next_ready(self, remaining: dict[Consumer, int]) -> Consumer | None:
-        for level in self._levels:
-            consumer = level.next_ready(remaining)
-            if consumer is not None:
-                return consumer
-        return None
 
     def _give_chunked_turn(
         self,
