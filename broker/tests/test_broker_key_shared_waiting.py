@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity, KeySharedPolicy
 from magnetar.broker.dispatch.entry_batch import EntryBatch
 from magnetar.broker.dispatch.hash_ring import ConsistentHashSelector
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.key_shared import SLOTS_ASKED_MAX, KeySharedDispatcher, Selector
+from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
+from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.core.ids import Position
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -190,3 +192,38 @@ def test_what_waits_is_sent_in_its_order_by_whoever_owns_its_slot_now(moves: lis
             slot: min(each for each in model.waiting if model.waiting[each] == slot) for slot in model.waiting.values()
         }
         assert sorted(dispatcher._waiting_per_hash) == sorted(dispatcher._slots)
+
+
+def test_of_thousands_of_slots_the_owners_are_listed_and_not_asked_for_one_by_one() -> None:
+    selector = CountedSelector()
+    dispatcher = KeySharedDispatcher(KeySharedPolicy(), selector)
+    first = consumer("a", permits=SLOTS_ASKED_MAX)
+    dispatcher.add(first)
+    dispatcher.redeliver([((LEDGER, number), 1 + number * 13) for number in range(ENTRIES)])
+    held = [Entry(LEDGER, ENTRIES + number, b"") for number in range(ENTRIES)]
+    first.hold(held, [1] * ENTRIES, [2 + number * 13 for number in range(ENTRIES)])
+    second = consumer("b", permits=SLOTS_ASKED_MAX)
+    dispatcher.add(second)
+    taken = dispatcher.take_replay(2 * ENTRIES)
+    assert selector.asked == 0
+    assert sorted(dispatcher.draining) == [slot for slot in first.pending.per_hash if selector.owner(slot) is second]
+    owners = [selector.owner(1 + number * 13) for _, number in taken]
+    assert sorted(one.name for one in owners if one is not None) == ["a"] * SLOTS_ASKED_MAX + ["b"] * SLOTS_ASKED_MAX
+
+
+@pytest.mark.parametrize("make", [ConsistentHashSelector, SplitRangeSelector, StickyRangeSelector])
+def test_the_list_of_owners_says_what_each_slot_says(make: type[Selector]) -> None:
+    selector = make()
+    assert set(selector.owners()) == {None}
+    present: list[Consumer] = []
+    for number in range(5):
+        identity = ConsumerIdentity(1, f"c{number}", SubscriptionType.KEY_SHARED)
+        ranges = [(number * 100, number * 100 + 60), (65_535 - number, 65_535 - number)]
+        identity.key_shared = KeySharedPolicy(sticky=True, ranges=ranges)
+        present.append(Consumer(identity, StagedConnection()))
+        selector.add(present[-1])
+    for gone in (None, present[4], present[0]):
+        if gone is not None:
+            selector.remove(gone)
+        table = selector.owners()
+        assert table[:65_536] == [selector.owner(slot) for slot in range(65_536)]

@@ -115,6 +115,18 @@ class ConsistentHashSelector:
         at = bisect_left(points, slot)
         return self._owners[points[at if at < len(points) else 0]][0]
 
+    def owners(self) -> list[Consumer | None]:
+        """The owner of each slot, by slot."""
+        points, owners = self._settled(), self._owners
+        if not points:
+            return [None] * (KEY_HASH_RANGE + 1)
+        table: list[Consumer | None] = [owners[points[0]][0]] * (KEY_HASH_RANGE + 1)
+        before = points[0]
+        for point in points:
+            table[before + 1 : point + 1] = owners[point][:1] * (point - before)
+            before = point
+        return table
+
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """The slots that a consumer owns, as inclusive ranges in order; none once it has left. For statistics.
 

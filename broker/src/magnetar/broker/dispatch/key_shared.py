@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 WAITING_ENTRIES_MAX: Final = 200_000
 """Entries of a subscription that may wait where no setting says less, before reading on stops: some 40 MB."""
 
+SLOTS_ASKED_MAX: Final = 1_000
+"""So many slots are asked for one by one when consumers came or went, a microsecond or two each. For more the owners of
+all 65 536 are listed: up to 15 ms, and half a megabyte for that time."""
+
 
 class Selector(Protocol):
     """Slots and their owners."""
@@ -55,6 +59,10 @@ class Selector(Protocol):
 
     def owner(self, slot: int) -> Consumer | None:
         """Who gets the keys of the slot."""
+        ...
+
+    def owners(self) -> list[Consumer | None]:
+        """The owner of each slot, by slot: for those who would ask for thousands."""
         ...
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
@@ -281,14 +289,25 @@ class KeySharedDispatcher:
 
     def _membership_changed(self) -> None:
         self._draining.clear()
-        if not self.sticky and not self.allow_out_of_order:
+        drains = not self.sticky and not self.allow_out_of_order
+        slots = len(self._slots)
+        if drains:
+            for consumer in self.consumers:
+                slots += len(consumer.pending.per_hash)
+        selector = self.selector
+        owners = selector.owners() if slots > SLOTS_ASKED_MAX else None
+        if drains:
             for consumer in self.consumers:
                 for key_hash in consumer.pending.per_hash:
-                    if self.selector.owner(key_hash) is not consumer:
+                    owner = selector.owner(key_hash) if owners is None else owners[key_hash]
+                    if owner is not consumer:
                         self._draining[key_hash] = consumer
         self._ready = {}
         for key_hash, heap in self._slots.items():
-            self._first_changed(key_hash, None, heap[0])
+            if key_hash not in self._draining:
+                owner = selector.owner(key_hash) if owners is None else owners[key_hash]
+                if owner is not None:
+                    self._queue_of(owner).add(heap[0], key_hash)
 
     def _first_changed(self, key_hash: int, before: Position | None, first: Position | None) -> None:
         """Another entry is the first one of its slot that waits, or none: so it is in the queue of the owner."""
@@ -297,13 +316,17 @@ class KeySharedDispatcher:
         owner = self.selector.owner(key_hash)
         if owner is None:
             return
-        queue = self._ready.get(owner)
-        if queue is None:
-            queue = self._ready[owner] = RedeliveryQueue()
+        queue = self._queue_of(owner)
         if before is not None:
             queue.discard(before)
         if first is not None:
             queue.add(first, key_hash)
+
+    def _queue_of(self, owner: Consumer) -> RedeliveryQueue:
+        queue = self._ready.get(owner)
+        if queue is None:
+            queue = self._ready[owner] = RedeliveryQueue()
+        return queue
 
     def _take(self, queue: RedeliveryQueue, count: int, taken: list[tuple[Position, int]]) -> None:
         """The smallest ones of a consumer's slots. The next one of a slot comes in the place of the one before it."""

@@ -78,6 +78,13 @@ class SplitRangeSelector:
             return None
         return self._owners[bisect_left(self._ends, slot)]
 
+    def owners(self) -> list[Consumer | None]:
+        """The owner of each slot, by slot."""
+        table: list[Consumer | None] = []
+        for end, owner in zip(self._ends, self._owners, strict=True):
+            table += [owner] * (end + 1 - len(table))
+        return table or [None] * (STICKY_HASH_RANGE + 1)
+
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """The slots that a consumer owns, as one inclusive range; none once it has left. For statistics."""
         if consumer not in self._ends_of:

@@ -66,6 +66,13 @@ class StickyRangeSelector:
         _, end, consumer = self._ranges[at]
         return consumer if slot <= end else None
 
+    def owners(self) -> list[Consumer | None]:
+        """The owner of each slot, by slot."""
+        table: list[Consumer | None] = [None] * STICKY_HASH_RANGE
+        for start, end, owner in self._ranges:
+            table[start : end + 1] = [owner] * (end + 1 - start)
+        return table
+
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         """The ranges that a consumer asked for, in order."""
         return list(self._of_consumers.get(consumer, ()))
