@@ -21,7 +21,7 @@ from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.split_ranges import SplitRangeSelector
 from magnetar.broker.dispatch.sticky_ranges import StickyRangeSelector
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.subscriptions.subscription import LET_GO_ENTRIES_MAX
+from magnetar.broker.subscriptions.letting_go import LET_GO_ENTRIES_MAX
 from magnetar.core.hashing import murmur3_32
 from magnetar.managed.entry import Entry
 from magnetar.wire.pulsar.enums import SubscriptionType

@@ -102,6 +102,10 @@ class KeySharedDispatcher:
         """Whether consumers came or went since it was last seen who owns what."""
         return self._stale
 
+    def settle(self) -> None:
+        """See who owns what now, and not when it is needed next."""
+        self._settle()
+
     @property
     def draining(self) -> dict[int, Consumer]:
         """The slots that drain, each with the consumer that holds entries of it."""

@@ -366,6 +366,11 @@ class Replicator(RemoteLink):
 
     # --- the reader's receiver
 
+    @property
+    def stopped(self) -> bool:
+        """What is read is taken at any time."""
+        return False
+
     def entries_read(self, entries: list[Entry]) -> None:
         """EntryReader: read ahead."""
         if self.state is ReplicatorState.STARTED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.dispatch.pending_acknowledgements import PendingAcknowledgements
 from magnetar.broker.subscriptions.filtering import FilteredEntries, unacknowledged
 from magnetar.managed.entry_bitmap import value_of, words_of
 
@@ -66,7 +67,8 @@ class Acknowledger:
                     return other
             return None
         found = holders.get(position)
-        if found is None:
+        if found is None or position not in found.pending:  # Who left holds nothing, though it may still stand there.
+            found = None
             for other in self._before:
                 if position in other.pending:
                     return other
@@ -189,6 +191,22 @@ class Acknowledger:
         self.unacked_messages -= messages
         consumer.released(messages)
         return taken, messages
+
+    def leave(self, consumer: Consumer) -> PendingAcknowledgements:
+        """A consumer has left, and others stay. Returns what it held; call `given_back` for that."""
+        held, consumer.pending = consumer.pending, PendingAcknowledgements()
+        self.unacked_messages -= consumer.unacked_messages
+        consumer.released(consumer.unacked_messages)
+        if consumer in self._before:
+            self._before.remove(consumer)
+        return held
+
+    def given_back(self, positions: list[Position]) -> None:
+        """Who held them has left, and they are about to wait for another consumer."""
+        holders = self._holders
+        if holders is not None:
+            for position in positions:
+                holders.pop(position, None)
 
     def forget(self, consumer: Consumer) -> None:
         """Have the last consumer hold nothing any more: nobody else gets it."""

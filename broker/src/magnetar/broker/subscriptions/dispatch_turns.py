@@ -34,7 +34,8 @@ ENTRY_BYTES: Final = 4 * KIB
 """What each entry counts for beside its size."""
 
 DUE_ENTRY_BYTES: Final = 3 * KIB
-"""What each delayed entry counts for whose time has come: it is put among those that wait to be sent."""
+"""What each entry counts for that is put among those that wait to be sent: a delayed one whose time has come, or one
+that a consumer held when it left."""
 
 LOOK_BYTES: Final = 256
 """What each delayed entry counts for that is put in the order of time, or forgotten: half a microsecond."""
@@ -89,6 +90,10 @@ class DispatchTurns:
     def take_due(self, entries: int, looks: int) -> int:
         """So many delayed entries are due, and so many looks were needed. Returns what this counts for, in bytes."""
         return self._take(PASS_BYTES + entries * DUE_ENTRY_BYTES + looks * LOOK_BYTES)
+
+    def put_back(self, entries: int) -> int:
+        """So many entries that were sent wait to be sent again. Returns what this counts for, in bytes."""
+        return self._take(entries * DUE_ENTRY_BYTES)
 
     def look(self, consumers: int) -> int:
         """All its consumers are looked at, as after each FLOW. Returns what this counts for, in bytes."""

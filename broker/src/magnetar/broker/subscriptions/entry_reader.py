@@ -186,6 +186,11 @@ READ_TRANSITIONS: Final = Transitions(
 class ReadReceiver(Protocol):
     """What happens with what was read."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing may be sent now: what was read is read once more, later."""
+        ...
+
     def entries_read(self, entries: list[Entry]) -> None:
         """Read ahead; the cursor's read position is behind them."""
         ...
@@ -209,6 +214,8 @@ class ReadReceiver(Protocol):
 
 class _Nobody:
     """A `ReadReceiver` that has gone."""
+
+    stopped = False
 
     def entries_read(self, entries: list[Entry]) -> None:
         """They are dropped."""
@@ -377,7 +384,12 @@ class EntryReader:
 
     def _deliver(self, brought: Brought) -> None:
         if self._finish():
-            if brought.replayed:
+            if self._receiver.stopped:
+                if brought.replayed:
+                    self._receiver.replay_failed()
+                elif brought.entries:
+                    self._cursor.skip_to(brought.entries[0].position)
+            elif brought.replayed:
                 self._receiver.entries_replayed(brought.entries)
             elif brought.entries:
                 self._receiver.entries_read(brought.entries)

@@ -5,7 +5,7 @@ Hot: compiled by mypyc (see CONTRIBUTING).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.dispatch.choice import new_dispatcher
 from magnetar.broker.dispatch.consumer import NO_EPOCH, Consumer
@@ -15,6 +15,7 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.letting_go import LeftBehind, let_go_of_acknowledged
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import followed_by, reset_subscription, wait_until_idle
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics, stored_statistics
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from magnetar.core.ids import Position
     from magnetar.wire.pulsar.command import Ack
 
-LET_GO_ENTRIES_MAX: Final = 5_000
-"""What consumers hold of entries that somebody else has acknowledged, given up in one turn of the event loop."""
-
 
 class Subscription:
     """One durable or non-durable subscription of a persistent topic. All calls come from the event loop."""
@@ -46,6 +44,7 @@ class Subscription:
         "_delayed_of_topic",
         "_delays",
         "_dispatcher",
+        "_left_behind",
         "_limiter",
         "_limiters",
         "_pump",
@@ -92,6 +91,8 @@ class Subscription:
         self._settings = settings
         self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
+        self._left_behind: LeftBehind | None = None
+        """There from when a consumer left until nobody is connected."""
         self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
         self._delays = True
         self._delayed_of_topic = delayed_of_topic if delayed_of_topic is not None else TopicDelays()
@@ -200,12 +201,18 @@ class Subscription:
         if not dispatcher.consumers:
             pump.acknowledger.forget(consumer)
             self._dispatcher = None
+            if self._left_behind is not None:
+                self._left_behind.forget()
+                self._left_behind = None
             pump.stop()
+            pump.stopped = self.state is not SubscriptionState.OPEN
             if pump.idle:
                 self._pump = None
                 pump.let_go()
             return
-        dispatcher.redeliver(pump.acknowledger.take_back(consumer, None)[0])
+        if self._left_behind is None:
+            self._left_behind = LeftBehind(pump, dispatcher, self.cursor, self._runtime.turns)
+        self._left_behind.take(consumer)
         pump.unblock()
         if dispatcher.active is not before:
             self._active_changed(dispatcher, before, None)
@@ -220,10 +227,10 @@ class Subscription:
         pump, leaving = self._pump, self.consumers
         if pump is None:
             return
-        stopped, pump.stopped = pump.stopped, True
+        pump.stopped = True
         for consumer in leaving:
             self.remove_consumer(consumer)
-        pump.stopped = stopped
+        pump.stopped = self.state is not SubscriptionState.OPEN
         for consumer in leaving:
             consumer.connection.consumer_disconnected(consumer)
 
@@ -368,21 +375,7 @@ class Subscription:
             self._announce_end()
         if self._pump is not None:
             self._pump.delayed.discard_up_to(self.cursor.mark_delete)
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Forget what consumers hold up to the mark: a part of it in each turn of the loop. What still waits is not
-        sent: whoever reads it again leaves out what is acknowledged."""
-        dispatcher, pump = self._dispatcher, self._pump
-        if pump is None:
-            return
-        more = False
-        if dispatcher is not None and dispatcher.type.acknowledges_individually:
-            more = pump.acknowledger.take_acknowledged(self.consumers, dispatcher, LET_GO_ENTRIES_MAX)
-            pump.unblock()
-        pump.wake()
-        if more:
-            self._runtime.call_later(0, self._let_go)
+            let_go_of_acknowledged(self, self._runtime.call_later)
 
     def expire_up_to(self, position: Position) -> int:
         """Acknowledge everything up to the position because it is too old. Returns how many entries that were."""
