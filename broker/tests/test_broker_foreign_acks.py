@@ -280,3 +280,29 @@ def test_what_is_kept_is_what_consumers_hold(
         crowded.stage.reads.finish()
         check_index(crowded.stage)
         crowded.stage.validate()
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_acknowledgements_behind_the_end_look_at_no_consumer_that_knows_of_it(kind: SubscriptionType) -> None:
+    stage = Stage(kind)
+    names = [f"c{number}" for number in range(50)]
+    for name in names:
+        stage.join(name)
+    stage.publish(1)
+    stage.subscription.topic_terminated()
+    for name in names:
+        stage.ack(name, 0)
+    stage.timers.advance(0)
+    assert [stage.connections[name].events for name in names] == [[f"{name} end"] for name in names]
+    consumers = counted(stage)
+    for _ in range(10):
+        stage.ack("c1", 0)
+    assert consumers.looks == 0
+    stage.leave("c1")
+    stage.join("late")
+    stage.publish(1)
+    stage.join("later")
+    assert [stage.connections[name].events for name in ("late", "later")] == [["late end"], []]
+    for name in ("late", *names[2:], names[0]):
+        stage.ack(name, 1)
+    assert stage.connections["later"].events == ["later end"]

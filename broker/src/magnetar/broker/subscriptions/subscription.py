@@ -50,6 +50,7 @@ class Subscription:
         "_pump",
         "_runtime",
         "_settings",
+        "_untold",
         "cursor",
         "hidden",
         "last_active_seconds",
@@ -89,6 +90,8 @@ class Subscription:
         self.snapshots: SnapshotReceiver | None = None
         self._runtime = runtime
         self._settings = settings
+        self._untold: int = 0
+        """Consumers that have not been told of the end of a terminated topic."""
         self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
         self._left_behind: LeftBehind | None = None
@@ -170,6 +173,7 @@ class Subscription:
         consumer.limit(self._settings.unacked_messages_per_consumer_max)
         consumer.read_position_when_joining = self.cursor.read_position
         dispatcher.add(consumer)
+        self._untold += 1
         if self._dispatcher is None:
             self._dispatcher = dispatcher
             self.type = dispatcher.type
@@ -197,6 +201,7 @@ class Subscription:
         self.last_active_seconds = self._runtime.clock.monotonic_seconds()
         self.totals.consumer_left(consumer)
         dispatcher.remove(consumer)
+        self._untold -= not consumer.end_announced
         pump = self._made_pump()
         if not dispatcher.consumers:
             pump.acknowledger.forget(consumer)
@@ -485,9 +490,10 @@ class Subscription:
 
     def _announce_end(self, joining: Consumer | None = None) -> None:
         """Tell consumers once that a terminated topic has nothing more for them; who is joining tells only that one."""
-        if not self.terminated or self.cursor.backlog_entries > 0:
+        if not self.terminated or not self._untold or self.cursor.backlog_entries > 0:
             return
         for consumer in self.consumers if joining is None else [joining]:
             if not consumer.end_announced:
                 consumer.end_announced = True
+                self._untold -= 1
                 consumer.connection.reached_end_of_topic(consumer)
