@@ -253,6 +253,9 @@ class Consumer:
         self.unacked_messages_max = unacked_messages_max
         if self.blocked and (unacked_messages_max <= 0 or self.unacked_messages < unacked_messages_max):
             self.become(_OPEN)
+        if 0 < unacked_messages_max <= self.unacked_messages and self.state is _OPEN:
+            # Or nobody would hear of it when it holds less.
+            self.become(_BLOCKED)
 
     def released(self, messages: int) -> bool:
         """So many held messages are acknowledged or taken back. True when this ends its being blocked (at half)."""

@@ -168,10 +168,8 @@ class Pump:
         elif len(self.delayed) and self._dispatcher is not None:
             self.delayed.hurry()
             self._delayed_due()
-        if settings.unacked_messages_per_subscription_max <= 0:
-            self.blocked = False
-        else:
-            self.unblock()
+        # Also when the limit is lower than what is held: `unblock` tells when there is less.
+        self.blocked = 0 < settings.unacked_messages_per_subscription_max <= self.acknowledger.unacked_messages
         self.wake()
 
     def start(self, dispatcher: Dispatcher) -> None:
@@ -221,14 +219,15 @@ class Pump:
 
     def unblock(self) -> bool:
         """True when dispatch may go on that waited for acknowledgements."""
+        ends = False
         if self._overfull and self._cursor.state_fits:
             self._overfull = False
-            return True
+            ends = True
         limit = self._settings.unacked_messages_per_subscription_max
         if self.blocked and self.acknowledger.unacked_messages <= limit // 2:
             self.blocked = False
-            return True
-        return False
+            ends = True
+        return ends
 
     def wake(self) -> None:
         """Consumers may have got room."""
