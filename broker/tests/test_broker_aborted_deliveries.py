@@ -273,18 +273,18 @@ async def test_another_key_shared_mode_since_the_acknowledgement_does_not_matter
     key = next(f"k{number}" for number in range(99) if slots_of(f"k{number}")[0] != slots_of(f"k{number}")[1])
     ring, sticky = slots_of(key)
     modes = [
-        {"keySharedMeta": pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)},
-        {"keySharedMeta": pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=sticky, end=sticky)])},
+        pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT),
+        pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=sticky, end=sticky)]),
     ]
     first, then = reversed(modes) if sticky_first else modes
     async with MemoryBroker(SETTINGS) as broker:
         client = await Client.of(broker, subscribe=False)
-        await client.consumer(transaction_ack_stage.KEY_SHARED, **first)
+        await client.consumer(transaction_ack_stage.KEY_SHARED, keySharedMeta=first)
         await client.publish(1, partition_key=key)
         ids = await client.receive(1)
         assert await client.ack(5, *ids) is None
         await client.client.request(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=1)
-        await client.consumer(transaction_ack_stage.KEY_SHARED, **then)
+        await client.consumer(transaction_ack_stage.KEY_SHARED, keySharedMeta=then)
         client.client.send(pb.BaseCommand.FLOW, consumer_id=1, messagePermits=10)
         assert await client.nothing_more() == []
         assert await client.end(5, transaction_ack_stage.ABORT) is None
