@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+from collections.abc import Callable
 
 import pytest
 from magnetar.broker.dispatch.hash_ring import consistent_slot, sticky_slot
@@ -68,6 +70,108 @@ def owner_of(dispatcher: KeySharedDispatcher, key: str) -> str:
     owner = dispatcher.selector.owner(dispatcher.selector.slot(key.encode()))
     assert owner is not None
     return owner.name
+
+
+class History:
+    """A random one: consumers of one subscription come, go, acknowledge in and out of transactions, and ask again."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.kind = chance.choice([SHARED, KEY_SHARED])
+        settings = DispatchSettings(
+            read_entries_max=chance.choice([1, 3, 7, 100]),
+            unacked_messages_per_consumer_max=chance.choice([0, 2, 5, 30]),
+            unacked_messages_per_subscription_max=chance.choice([0, 4, 12, 100]),
+            look_ahead_max=chance.choice([0, 3, 10]),
+        )
+        self.stage = TransactionStage(self.kind, settings)
+        self.names: list[str] = []
+        self.steps = [self.publish, self.join, self.flow, self.acknowledge, self.ask_again, self.leave, self.hold]
+        self.steps += [self.hold, self.abort, self.fail]
+
+    def publish(self) -> None:
+        cursor = self.stage.cursor
+        self.stage.publish_keys("".join(self.chance.choices("abc", k=self.chance.randrange(1, 8))))
+        if self.chance.random() < 0.3:
+            cursor.cached_from = len(cursor.entries)
+
+    def join(self) -> None:
+        self.names.append(f"c{len(self.stage.connections)}")
+        self.stage.join(self.names[-1], self.chance.choice([0, 1, 5, 50]))
+
+    def flow(self) -> None:
+        self.stage.flow(self.chance.choice(self.names), self.chance.choice([1, 2, 10]))
+
+    def some(self, name: str) -> list[int]:
+        """Of what a consumer holds."""
+        pending = self.stage.consumers[name].pending.messages
+        return [entry_id for _, entry_id in list(pending) if self.chance.random() < 0.5]
+
+    def acknowledge(self) -> None:
+        name = self.chance.choice(self.names)
+        self.stage.ack(name, *self.some(name))
+
+    def ask_again(self) -> None:
+        name = self.chance.choice(self.names)
+        self.stage.redeliver(name, *self.some(name))
+
+    def leave(self) -> None:
+        name = self.names.pop(self.chance.randrange(len(self.names)))
+        self.stage.subscription.remove_consumer(self.stage.consumers[name])
+
+    def hold(self) -> None:
+        """Also what others hold, what waits, and what is being read."""
+        name, cursor = self.chance.choice(self.names), self.stage.cursor
+        left = [entry_id for entry_id in range(len(cursor.entries)) if entry_id not in cursor.acknowledged]
+        foreign = [entry_id for entry_id in left if self.chance.random() < 0.3]
+        self.stage.hold(name, *(foreign if self.chance.random() < 0.5 else self.some(name)))
+
+    def abort(self) -> None:
+        failures, self.stage.cursor.failures = self.stage.cursor.failures, 0
+        self.stage.abort()
+        self.stage.cursor.failures = failures
+
+    def fail(self) -> None:
+        self.stage.cursor.failures = self.chance.choice([0, 1])
+
+    def step(self) -> None:
+        stage = self.stage
+        self.sends(self.chance.choice(self.steps) if self.names else self.join)
+        if self.chance.random() < 0.6:
+            self.sends(stage.reads.finish_those_under_way)
+        if self.chance.random() < 0.6:
+            self.sends(lambda: stage.timers.advance(self.chance.choice([0, 0, 200])))
+        stage.validate()
+
+    def sends(self, happen: Callable[[], None]) -> None:
+        """Of what happens: it sends nothing that anybody holds, and nothing twice. What a consumer gives up is read
+        again first, in the background, and so is not sent at once."""
+        connections = self.stage.connections
+        held = {entry_id for one in self.stage.subscription.consumers for _, entry_id in one.pending.messages}
+        before = {name: len(one.messages) for name, one in connections.items()}
+        happen()
+        new = [one for name, each in connections.items() for one in each.messages[before.get(name, 0) :]]
+        sent = [message.message_id.entryId for message in new]
+        assert len(sent) == len(set(sent))
+        assert not held & set(sent)
+
+    def drain(self) -> None:
+        """All is acknowledged by the last consumer, as soon as it is sent."""
+        self.stage.cursor.failures = 0
+        self.abort()
+        for name in self.names[1:]:
+            self.stage.subscription.remove_consumer(self.stage.consumers[name])
+        if not self.names:
+            self.join()
+        name = self.names[0]
+        self.stage.flow(name, 100_000)
+        for _ in range(2 * len(self.stage.cursor.entries) + 2):
+            self.sends(self.stage.reads.finish)
+            self.sends(lambda: self.stage.timers.advance(1_000))
+            pending = self.stage.consumers[name].pending.messages
+            self.stage.ack(name, *(entry_id for _, entry_id in list(pending)))
+        assert self.stage.cursor.backlog_entries == 0
+        assert (self.stage.subscription.waiting_entries, self.stage.subscription.unacked_messages) == (0, 0)
 
 
 def slots_of(key: str) -> tuple[int, int]:
@@ -306,3 +410,12 @@ async def test_the_slots_of_messages_that_a_transaction_holds_are_forgotten_with
             assert sorted(pump.acknowledger.held_slots) == ids
             assert await client.end(transaction, action) is None
             assert pump.acknowledger.held_slots == {}
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_whatever_happens_each_entry_is_with_one_consumer_and_none_is_lost(first: int) -> None:
+    for seed in range(first, first + 100):
+        history = History(seed)
+        for _ in range(80):
+            history.step()
+        history.drain()
