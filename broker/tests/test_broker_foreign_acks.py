@@ -153,6 +153,27 @@ def test_an_ack_of_what_waits_looks_at_one_queue() -> None:
     assert sorted(sent) == [each for each in range(2 * MANY) if each not in waiting]
 
 
+def test_for_acks_of_what_waits_all_consumers_are_looked_at_once_a_turn() -> None:
+    stage = Stage(SubscriptionType.KEY_SHARED)
+    for number in range(MANY):
+        stage.join(f"c{number}", permits=0)
+    stage.timers.advance(0)
+    # Room for the one whose key it is not: entries of all others wait.
+    stage.flow("c0", 10_000)
+    for number in range(MANY):
+        stage.publish(1, partition_key=f"k{number}")
+    stage.reads.finish()
+    stage.timers.advance(0)
+    waiting = stage.subscription.waiting_entries
+    assert waiting > 900
+    consumers = counted(stage)
+    for entry_id in range(MANY):
+        stage.ack("c0", entry_id)
+    stage.timers.advance(0)
+    assert stage.subscription.waiting_entries == 0
+    assert consumers.looks <= 6 * MANY  # Now and in the next turn: their room, what waits, what they hold.
+
+
 def test_of_few_consumers_nothing_is_kept() -> None:
     stage = Stage(SubscriptionType.SHARED)
     for number in range(SEARCHED_CONSUMERS_MAX):

@@ -265,6 +265,14 @@ class Consumer:
             return True
         return False
 
+    def announce_end(self) -> bool:
+        """Tell the client once that nothing more will come; whether it was told now."""
+        if self.end_announced:
+            return False
+        self.end_announced = True
+        self.connection.reached_end_of_topic(self)
+        return True
+
     def update_rates(self, seconds: float) -> None:
         """Turn counters into rates over the time since the last call."""
         rates = self.rates

@@ -259,10 +259,10 @@ class KeySharedDispatcher:
             self.redeliver(in_flight)
 
     def acknowledged(self, consumer: Consumer | None, position: Position, key_hash: int) -> bool:
-        """It need not be sent again; a slot whose last entry this was ends its draining."""
+        """It need not be sent again; a slot whose last entry this was ends its draining. True when somebody may be sent
+        more than before, also because less waits."""
         if consumer is None:
-            self._discard(position)
-            return False
+            return self._discard(position)
         if self._stale:
             return True  # Its slot may have been about to drain: who owns what is looked at first.
         if self._draining.get(key_hash) is not consumer or consumer.pending.holds_hash(key_hash):
@@ -359,17 +359,18 @@ class KeySharedDispatcher:
         del self._slots[key_hash]
         return False
 
-    def _discard(self, position: Position) -> None:
+    def _discard(self, position: Position) -> bool:
+        """True when it did wait."""
         # By the hash that it waits under: whoever acknowledges it knows none.
         key_hash = self._queued.pop(position, None)
         if key_hash is None:
-            return
+            return False
         self._uncount(key_hash)
         heap = self._slots[key_hash]
         if heap[0] == position:
             more = self._skip_to_waiting(heap, key_hash)
             self._first_changed(key_hash, position, heap[0] if more else None)
-            return
+            return True
         # Places of others are given up lazily, but not so many that to skip them takes long.
         waiting = self._waiting_per_hash[key_hash]
         if len(heap) > 2 + waiting + waiting // 8:
@@ -377,6 +378,7 @@ class KeySharedDispatcher:
             heap = [one for one in dict.fromkeys(heap) if queued.get(one) == key_hash]
             heapify(heap)
             self._slots[key_hash] = heap
+        return True
 
     def _count(self, key_hash: int) -> None:
         self._waiting += 1

@@ -37,7 +37,7 @@ def hold_back(subscription: Subscription, consumer: Consumer, bits: Mapping[Posi
         if holder is None:
             # It may wait to be sent again. Of a batch that is for the messages that are left: those held are left out.
             if held < 0:
-                dispatcher.acknowledged(None, position, 0)
+                freed |= dispatcher.acknowledged(None, position, 0)
             continue
         key_hash = holder.pending.hash_of(position)
         if key_hash:

@@ -263,7 +263,7 @@ class Subscription:
         dispatcher, pump = self._dispatcher, self._made_pump()
         consumer.last_acknowledged_ms = now_ms = self._runtime.clock.now_ms()
         mark_delete = self.cursor.mark_delete
-        freed = False
+        freed, waiting = False, self.waiting_entries
         if not consumer.identity.subscription_type.acknowledges_individually:
             if ack.cumulative:
                 pump.acknowledger.cumulative(consumer, ack)
@@ -278,7 +278,9 @@ class Subscription:
         if self.terminated:
             self._announce_end()
         if pump.unblock() or freed:
-            self._runtime.turns.freed(pump, at_once=dispatcher is None or not dispatcher.unsettled)
+            # Each ACK of what waits frees something: for all of them, all consumers are looked at once in a turn.
+            at_once = dispatcher is None or (dispatcher.waiting == waiting and not dispatcher.unsettled)
+            self._runtime.turns.freed(pump, at_once=at_once)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int = NO_EPOCH) -> None:
         """Send again what the consumer has not acknowledged: these entries, or all of them.
@@ -493,7 +495,5 @@ class Subscription:
         if not self.terminated or not self._untold or self.cursor.backlog_entries > 0:
             return
         for consumer in self.consumers if joining is None else [joining]:
-            if not consumer.end_announced:
-                consumer.end_announced = True
+            if consumer.announce_end():
                 self._untold -= 1
-                consumer.connection.reached_end_of_topic(consumer)
