@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from magnetar.broker.compaction.compacted_topic import compaction_of
+from magnetar.broker.subscriptions.reset import skip
 from magnetar.broker.testing.sessions import MemoryBroker, message
 from magnetar.client.consumer import ConsumerOptions
 from magnetar.client.reader import ReaderOptions
@@ -206,7 +207,7 @@ async def test_it_outlasts_restarts_and_later_acknowledgements(world: Compaction
     await world.compact()
     found = await world.compacted()
     await world.publish(("b", "1"))
-    await (await world.topic()).subscriptions[COMPACTION_CURSOR].skip(1)
+    await skip((await world.topic()).subscriptions[COMPACTION_CURSOR], 1)
     await world.broker.service.unload(TOPIC)
     assert (await world.compacted()).ledger_id == found.ledger_id
     assert (await world.compaction()).status == {"status": "NOT_RUN", "lastError": ""}

@@ -6,14 +6,19 @@ before it tries again. Told a moment later, it finds the new owner at its first 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from magnetar.broker.peers.addresses import BrokerAddresses
 
 CloseNotice: TypeAlias = Callable[[str, str], None]
 """Tells one client that its producer or consumer is closed. It gets the URL of the broker to go to, and that for TLS;
 both are empty when the client has to look the topic up."""
+
+
+SENT_AT_ONCE: Final = 500
+"""In one turn of the event loop: some ten milliseconds. A topic may have ten thousand consumers."""
 
 
 class CloseNotices:
@@ -37,9 +42,14 @@ class CloseNotices:
         if self._urls is not None:
             return
         self._urls = urls = ("", "") if destination is None else urls_of(destination)
-        notices, self._notices = self._notices, []
-        for notice in notices:
+        self._send_some(urls)
+
+    def _send_some(self, urls: tuple[str, str]) -> None:
+        some, self._notices = self._notices[:SENT_AT_ONCE], self._notices[SENT_AT_ONCE:]
+        for notice in some:
             notice(*urls)
+        if self._notices:
+            asyncio.get_running_loop().call_soon(self._send_some, urls)
 
 
 def urls_of(broker: BrokerAddresses) -> tuple[str, str]:

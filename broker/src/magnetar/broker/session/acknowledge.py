@@ -158,7 +158,7 @@ class ConsumerRequests:
 
     def _take(self, ack: Ack) -> None:
         attachment = self.consumers.get(ack.consumer_id)
-        if attachment is None:
+        if attachment is None or attachment.consumer.closed:
             if ack.request_id >= 0:
                 gone = messages.ack_response(
                     ack.consumer_id, ack.request_id, ServerError.CONSUMER_NOT_FOUND, "The consumer is closed"

@@ -463,7 +463,7 @@ class ConsumerCommands:
         self, consumer_id: int, request_id: int, work: Callable[[Attachment], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None] | None:
         attachment = self._consumers.get(consumer_id)
-        if attachment is None:
+        if attachment is None or attachment.consumer.closed:
             self._session.send_error(request_id, ServerError.METADATA_ERROR, "Consumer not found")
             return None
         return self._session.answering(request_id, lambda: work(attachment))
@@ -472,7 +472,7 @@ class ConsumerCommands:
 
     def _forget(self, consumer_id: int) -> Attachment | None:
         attachment = self._detach(consumer_id)
-        if attachment is not None:
+        if attachment is not None and not attachment.consumer.closed:
             attachment.topic.remove_consumer(attachment.consumer, attachment.subscription.name)
         return attachment
 

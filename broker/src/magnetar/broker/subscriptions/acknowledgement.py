@@ -209,7 +209,7 @@ class Acknowledger:
                 holders.pop(position, None)
 
     def forget(self, consumer: Consumer) -> None:
-        """Have the last consumer hold nothing any more: nobody else gets it."""
+        """Have a consumer hold nothing any more when the last one leaves, or all do: nobody else gets it."""
         self._holders = None
         self._before = []
         self.held_slots = {}

@@ -12,9 +12,10 @@ from magnetar.broker.dispatch.rates import CounterRate
 from magnetar.broker.dispatch.single_active import tell_active
 from magnetar.broker.policies.limiter import NO_LIMITERS
 from magnetar.broker.states import ConsumerState
+from magnetar.broker.subscriptions.goodbyes import Goodbyes
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
-from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.clock import CallLater, Clock, SystemClock
 from magnetar.wire.pulsar.enums import SubscriptionType
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 from magnetar.wire.pulsar.metadata import sticky_key
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
 class NonPersistentSubscription:
     """The consumers that share what a non-persistent topic is sent. It keeps nothing, so acks mean nothing to it."""
 
-    def __init__(self, topic_name: str, name: str, settings: DispatchSettings, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        topic_name: str,
+        name: str,
+        settings: DispatchSettings,
+        clock: Clock | None = None,
+        call_later: CallLater | None = None,
+    ) -> None:
+        """Without `call_later` all clients are told in one turn that they have to subscribe again."""
         self.topic_name = topic_name
         self.name = name
         self.type: SubscriptionType | None = None
@@ -41,6 +50,7 @@ class NonPersistentSubscription:
         self._clock = clock if clock is not None else SystemClock()
         self._settings = settings
         self._dispatcher: Dispatcher | None = None
+        self._goodbyes = Goodbyes(self.totals, call_later)
 
     @property
     def durable(self) -> bool:
@@ -100,10 +110,9 @@ class NonPersistentSubscription:
         return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
 
     def disconnect_all(self) -> None:
-        """Have every client subscribe again."""
-        for consumer in self.consumers:
-            self.remove_consumer(consumer)
-            consumer.connection.consumer_disconnected(consumer)
+        """Have every client subscribe again. All are closed now; the clients are told in turns."""
+        leaving, self._dispatcher = self.consumers, None
+        self._goodbyes.say(leaving)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client takes so many more messages."""

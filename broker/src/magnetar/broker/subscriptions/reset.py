@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.states import SubscriptionState
 from magnetar.wire.pulsar.errors import PulsarError, ServerError
 
 if TYPE_CHECKING:
+    from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
     from magnetar.broker.subscriptions.entry_reader import EntryReader
+    from magnetar.broker.subscriptions.goodbyes import Goodbyes
+    from magnetar.broker.subscriptions.pump import Pump
     from magnetar.core.ids import Position
 
 
@@ -19,6 +22,8 @@ class ResettableSubscription(Protocol):
 
     cursor: SubscriptionCursor
     state: SubscriptionState
+    goodbyes: Goodbyes | None
+    """Once it had to tell clients that they have to subscribe again."""
 
     def fence(self) -> None:
         """Let nobody in and send nothing."""
@@ -29,7 +34,7 @@ class ResettableSubscription(Protocol):
         ...
 
     def disconnect_all(self) -> None:
-        """Tell every client to subscribe again."""
+        """Close every consumer, and have the clients subscribe again."""
         ...
 
 
@@ -47,19 +52,44 @@ async def reset_subscription(
         if reader is not None:
             await reader.wait_until_idle()
         await subscription.cursor.reset(position)
+        # Clients take it that a seek is over when their consumers are. That takes some turns.
+        while subscription.goodbyes is not None and not subscription.goodbyes.over:  # noqa: ASYNC110
+            await asyncio.sleep(0)
     finally:
         subscription.unfence()
 
 
-async def wait_until_idle(reader: EntryReader | None) -> None:
-    """Until a read in the background is over, if there is one."""
-    if reader is not None:
-        await reader.wait_until_idle()
+class ReadingSubscription(Protocol):
+    """The subscription, as waiting for its read needs it."""
+
+    @property
+    def delivering(self) -> tuple[Dispatcher | None, Pump | None]:
+        """Who chooses and who sends."""
+        ...
 
 
-async def followed_by(work: Awaitable[None], then: Callable[[], None]) -> None:
-    """Do `then` when the work is over, well or not."""
+async def wait_until_read(subscription: ReadingSubscription) -> None:
+    """Until a read is over that consumers which have left began, if there is one."""
+    _, pump = subscription.delivering
+    if pump is not None:
+        await pump.reader.wait_until_idle()
+
+
+class SkippedSubscription(Protocol):
+    """The subscription, as skipping needs it."""
+
+    cursor: SubscriptionCursor
+
+    def acknowledged_by_broker(self) -> None:
+        """The mark was moved on."""
+        ...
+
+
+async def skip(subscription: SkippedSubscription, count: int | None = None) -> None:
+    """Acknowledge the next `count` entries that are not, or all of them, whoever holds them. Durable on return."""
+    cursor = subscription.cursor
     try:
-        await work
+        await (cursor.clear_backlog() if count is None else cursor.skip_entries(count))
     finally:
-        then()
+        # The mark moves also when that cannot be stored.
+        subscription.acknowledged_by_broker()

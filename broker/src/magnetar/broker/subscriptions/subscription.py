@@ -15,9 +15,10 @@ from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
+from magnetar.broker.subscriptions.goodbyes import Goodbyes
 from magnetar.broker.subscriptions.letting_go import LeftBehind, let_go_of_acknowledged
 from magnetar.broker.subscriptions.pump import Pump
-from magnetar.broker.subscriptions.reset import followed_by, reset_subscription, wait_until_idle
+from magnetar.broker.subscriptions.reset import reset_subscription
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics, stored_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.wire.pulsar.enums import SubscriptionType
@@ -52,6 +53,7 @@ class Subscription:
         "_settings",
         "_untold",
         "cursor",
+        "goodbyes",
         "hidden",
         "last_active_seconds",
         "name",
@@ -94,6 +96,7 @@ class Subscription:
         """Consumers that have not been told of the end of a terminated topic."""
         self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
+        self.goodbyes: Goodbyes | None = None
         self._left_behind: LeftBehind | None = None
         """There from when a consumer left until nobody is connected."""
         self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
@@ -205,15 +208,7 @@ class Subscription:
         pump = self._made_pump()
         if not dispatcher.consumers:
             pump.acknowledger.forget(consumer)
-            self._dispatcher = None
-            if self._left_behind is not None:
-                self._left_behind.forget()
-                self._left_behind = None
-            pump.stop()
-            pump.stopped = self.state is not SubscriptionState.OPEN
-            if pump.idle:
-                self._pump = None
-                pump.let_go()
+            self._nobody_stays(pump)
             return
         if self._left_behind is None:
             self._left_behind = LeftBehind(pump, dispatcher, self.cursor, self._runtime.turns)
@@ -223,21 +218,35 @@ class Subscription:
             self._active_changed(dispatcher, before, None)
         self._runtime.turns.changed(pump)
 
+    def _nobody_stays(self, pump: Pump) -> None:
+        """Whoever comes next begins at the first unacknowledged entry."""
+        self._dispatcher = None
+        if self._left_behind is not None:
+            self._left_behind.forget()
+            self._left_behind = None
+        pump.stop()
+        pump.stopped = self.state is not SubscriptionState.OPEN
+        if pump.idle:
+            self._pump = None
+            pump.let_go()
+
     def exclusive_holder(self) -> Consumer | None:
         """Who keeps a second Exclusive consumer out."""
         return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
 
     def disconnect_all(self) -> None:
-        """Have every client subscribe again."""
+        """Have every client subscribe again. All are closed now, and the clients are told in turns (`goodbyes`)."""
         pump, leaving = self._pump, self.consumers
-        if pump is None:
+        if pump is None or not leaving:
             return
-        pump.stopped = True
         for consumer in leaving:
-            self.remove_consumer(consumer)
-        pump.stopped = self.state is not SubscriptionState.OPEN
-        for consumer in leaving:
-            consumer.connection.consumer_disconnected(consumer)
+            pump.acknowledger.forget(consumer)
+        self._untold = 0
+        self.last_active_seconds = self._runtime.clock.monotonic_seconds()
+        self._nobody_stays(pump)
+        if self.goodbyes is None:
+            self.goodbyes = Goodbyes(self.totals, self._runtime.call_later)
+        self.goodbyes.say(leaving)
 
     # --- from clients
 
@@ -394,12 +403,6 @@ class Subscription:
             self.acknowledged_by_broker()
         return expired
 
-    def skip(self, count: int | None = None) -> Coroutine[Any, Any, None]:
-        """Acknowledge the next `count` entries that are not, or all of them, whoever holds them. Durable on return."""
-        moved = self.cursor.clear_backlog() if count is None else self.cursor.skip_entries(count)
-        # The mark moves also when that cannot be stored.
-        return followed_by(moved, self.acknowledged_by_broker)
-
     def topic_terminated(self) -> None:
         """Nothing more will be published."""
         self.terminated = True
@@ -421,10 +424,6 @@ class Subscription:
         Raises PulsarError(CONSUMER_BUSY) while another reset runs, MagnetarError when the position cannot be stored.
         """
         return reset_subscription(self, self._pump.reader if self._pump is not None else None, position)
-
-    def wait_until_read(self) -> Coroutine[Any, Any, None]:
-        """Wait for a read that consumers which have left began."""
-        return wait_until_idle(self._pump.reader if self._pump is not None else None)
 
     def read_by(self, cursor: SubscriptionCursor) -> None:
         """Go on with another cursor for the same position. Only while nobody is connected and nothing is read."""

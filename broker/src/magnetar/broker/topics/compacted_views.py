@@ -9,6 +9,7 @@ from magnetar.broker.compaction.compacted_cursor import CompactedCursor
 from magnetar.broker.compaction.compacted_topic import compaction_of
 from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+from magnetar.broker.subscriptions.reset import wait_until_read
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
@@ -74,7 +75,7 @@ async def follow_view(
     wanted = consumer.identity.read_compacted
     if not _may_change(subscription, wanted):
         return
-    await subscription.wait_until_read()
+    await wait_until_read(subscription)
     if not _may_change(subscription, wanted):
         return  # Somebody else was faster.
     cursor = subscription.cursor

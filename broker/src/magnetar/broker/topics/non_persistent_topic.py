@@ -110,7 +110,7 @@ class NonPersistentTopic(TopicBase):
         if subscription is None:
             self._check_new_subscription(name, len(self.subscriptions))
             subscription = self.subscriptions[name] = NonPersistentSubscription(
-                str(self.name), name, self.policies.dispatch
+                str(self.name), name, self.policies.dispatch, call_later=self._runtime.call_later
             )
             subscription.limiters = self.dispatch_limiters
         return subscription

@@ -33,6 +33,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.policies.system_topics import is_system_topic
 from magnetar.broker.replicator_names import REPLICATOR_PREFIX
 from magnetar.broker.slices import TimeSlice, in_slices
+from magnetar.broker.subscriptions.reset import skip
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.bundle import BundleName
 from magnetar.core.errors import MagnetarError
@@ -192,7 +193,7 @@ class BundleContentHandlers(Handlers):
                 if subscription.name == COMPACTION_CURSOR:
                     continue  # Who reads compacted would lose what no compaction has gone through.
                 if name is None or subscription.name == name:
-                    await subscription.skip()
+                    await skip(subscription)
 
         return await self._on_topics(request, work)
 

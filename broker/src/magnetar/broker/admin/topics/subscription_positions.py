@@ -30,6 +30,7 @@ from magnetar.broker.admin.web.responses import (
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.filtering import unacknowledged
+from magnetar.broker.subscriptions.reset import skip
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -86,7 +87,7 @@ class PositionHandlers(HandlersOfTopics):
     @takes("authoritative")
     async def skip_all(self, request: web.Request) -> web.Response:
         """Acknowledge the whole backlog of a subscription."""
-        return await self._on_subscription(request, lambda topic, subscription: subscription.skip())
+        return await self._on_subscription(request, lambda topic, subscription: skip(subscription))
 
     @takes("authoritative")
     async def skip(self, request: web.Request) -> web.Response:
@@ -95,7 +96,7 @@ class PositionHandlers(HandlersOfTopics):
         await self._access.check_not_partitioned(
             topic_of(request), "Skip messages on a partitioned topic is not allowed"
         )
-        return await self._on_subscription(request, lambda topic, subscription: subscription.skip(count))
+        return await self._on_subscription(request, lambda topic, subscription: skip(subscription, count))
 
     @takes("authoritative")
     async def expire(self, request: web.Request) -> web.Response:
