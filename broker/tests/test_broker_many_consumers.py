@@ -460,6 +460,29 @@ async def test_who_comes_back_is_not_refused_for_consumers_of_its_former_connect
     assert [one.name for one in subscription.consumers] == ["back"]
 
 
+async def test_who_comes_back_may_unsubscribe_before_its_former_connection_is_let_go_of(
+    memory_broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, other = await memory_broker.connect(), await memory_broker.connect()
+    await opened(victim, SHARED)
+    slow(memory_broker, monkeypatch)
+    await victim.abort()
+    await in_line(memory_broker)
+    await other.consumer(TOPIC, subType=SHARED)
+    assert len(the_topic(memory_broker).subscriptions["s"].consumers) > 1
+    assert (await other.request(Command.UNSUBSCRIBE, consumer_id=1)).name == "SUCCESS"
+    assert "s" not in the_topic(memory_broker).subscriptions
+
+
+async def test_nobody_unsubscribes_others_that_are_connected(memory_broker: MemoryBroker) -> None:
+    victim, other = await memory_broker.connect(), await memory_broker.connect()
+    await opened(victim, SHARED, 1)
+    await other.consumer(TOPIC, subType=SHARED)
+    refusal = await other.request(Command.UNSUBSCRIBE, consumer_id=1)
+    assert (refusal.name, refusal.body.error) == ("ERROR", pb.MetadataError)
+    assert len(the_topic(memory_broker).subscriptions["s"].consumers) == 2
+
+
 def test_consumers_leave_together_by_subscription_and_where_there_were_few_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,7 @@ from magnetar.broker.settings.policies import BacklogQuotaPolicy, InactiveTopicD
 from magnetar.broker.states import ProducerState
 from magnetar.broker.topics.backlog import check_quotas
 from magnetar.broker.topics.inactivity import is_idle
-from magnetar.broker.topics.limits import SubscribeLimiter, check_producer
+from magnetar.broker.topics.limits import SubscribeLimiter, check_consumer, check_producer
 from magnetar.broker.topics.producer import Producer, ProducerIdentity, PublishBatch
 from magnetar.broker.topics.producers import Producers
 from magnetar.core.topic_name import TopicName
@@ -178,6 +178,27 @@ def subscriber(address: str) -> Consumer:
     identity = ConsumerIdentity(1, "same", SubscriptionType.SHARED)
     identity.address = address
     return Consumer(identity, StagedConnection())
+
+
+@pytest.mark.parametrize(
+    ("policies", "settings"),
+    [
+        (replace(POLICIES, consumers_max=2), PolicySettings()),
+        (replace(POLICIES, consumers_per_subscription_max=2), PolicySettings()),
+        (POLICIES, PolicySettings(same_address_consumers_max=2)),
+    ],
+)
+def test_consumers_whose_connection_has_ended_count_for_no_limit(
+    policies: EffectivePolicies, settings: PolicySettings
+) -> None:
+    present = [subscriber("/10.0.0.1:1000"), subscriber("/10.0.0.1:1000")]
+    subscription: Any = SimpleNamespace(consumers=present)
+    new = subscriber("/10.0.0.1:1001")
+    with pytest.raises(PulsarError, match="reached max"):
+        check_consumer(policies, settings, new, [subscription], subscription)
+    connection: Any = present[0].connection
+    connection.ended = True
+    check_consumer(policies, settings, new, [subscription], subscription)
 
 
 def test_a_consumer_that_reconnects_is_the_same_to_the_subscribe_rate() -> None:

@@ -17,7 +17,7 @@ from magnetar.broker.migrated_topics import MIGRATION_COMMAND_VERSION, Destinati
 from magnetar.broker.replicated_subscriptions.marked import mark
 from magnetar.broker.session.acknowledge import KNOWN, Attachment, ConsumerRequests
 from magnetar.broker.session.end_notices import END_NOTICES_KEY, EndNotices
-from magnetar.broker.session.leaving import steps_of, subscribed
+from magnetar.broker.session.leaving import check_alone, steps_of, subscribed
 from magnetar.broker.session.lookup_questions import parse_topic
 from magnetar.broker.slices import TimeSlice
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -351,8 +351,8 @@ class ConsumerCommands:
 
     async def _delete_subscription(self, attachment: Attachment, request: CommandUnsubscribe) -> None:
         subscription = attachment.subscription
-        if not request.force and subscription.consumers != [attachment.consumer]:
-            raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
+        if not request.force:
+            await check_alone(attachment)
         if self._consumers.get(request.consumer_id) is attachment:
             self._detach(request.consumer_id)
         subscription.remove_consumer(attachment.consumer)

@@ -50,6 +50,16 @@ async def subscribed(
     return await topic.subscribe(consumer, name, start, properties)
 
 
+async def check_alone(attachment: Attachment) -> None:
+    """Raises PulsarError(METADATA_ERROR) unless it is its subscription's only consumer. Those that have ended are let
+    go of first: mostly its client had them on its former connection."""
+    alone, subscription = [attachment.consumer], attachment.subscription
+    if subscription.consumers != alone:
+        await _let_go_of_ended(attachment.topic, subscription.name)
+    if subscription.consumers != alone:
+        raise PulsarError(ServerError.METADATA_ERROR, "Unconnected or shared consumer attempting to unsubscribe")
+
+
 async def _let_go_of_ended(topic: Topic, name: str) -> bool:
     """Take out those of a subscription's consumers that have ended, so many in each turn, for somebody whom they are in
     the way of. Returns whether there were any."""

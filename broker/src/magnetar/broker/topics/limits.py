@@ -39,7 +39,7 @@ class HasConsumers(Protocol):
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Who is connected."""
+        """Who is connected, or was and is not let go of yet."""
         ...
 
 
@@ -111,18 +111,23 @@ def check_consumer(
     subscriptions: Iterable[HasConsumers],
     subscription: HasConsumers | None,
 ) -> None:
-    """Raises PulsarError(CONSUMER_BUSY) for one too many on the topic, from its address, or on its subscription."""
+    """Raises PulsarError(CONSUMER_BUSY) for one too many on the topic, from its address, or on its subscription. Those
+    whose connection has ended do not count: the broker lets go of them, and their client may be back already."""
     same_address_max = settings.same_address_consumers_max
     if policies.consumers_max > 0 or same_address_max > 0:
-        present = [one for each in subscriptions for one in each.consumers]
+        present = [one for each in subscriptions for one in _connected(each)]
         if 0 < policies.consumers_max <= len(present):
             raise PulsarError(ServerError.CONSUMER_BUSY, "Topic reached max consumers limit")
         host = host_of(consumer.identity.address)
         if 0 < same_address_max <= sum(host_of(one.identity.address) == host for one in present):
             raise PulsarError(ServerError.CONSUMER_BUSY, "Topic reached max same address consumers limit")
     limit = policies.consumers_per_subscription_max
-    if limit > 0 and subscription is not None and len(subscription.consumers) >= limit:
+    if limit > 0 and subscription is not None and len(_connected(subscription)) >= limit:
         raise PulsarError(ServerError.CONSUMER_BUSY, "Subscription reached max consumers limit")
+
+
+def _connected(subscription: HasConsumers) -> list[Consumer]:
+    return [one for one in subscription.consumers if not one.connection.ended]
 
 
 def check_durability(durable: bool, consumer: Consumer) -> None:
