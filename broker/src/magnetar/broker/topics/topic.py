@@ -14,8 +14,8 @@ from magnetar.broker.dispatch.consumer import Consumer
 from magnetar.broker.policies.limiter import RateLimiter, limiter_for
 from magnetar.broker.policies.model import EffectivePolicies
 from magnetar.broker.policies.system_topics import is_compacted
-from magnetar.broker.server_errors import server_error_of
 from magnetar.broker.states import LoadedTopicState
+from magnetar.broker.subscriptions.begin_anew import begin_at
 from magnetar.broker.subscriptions.cursor import SubscriptionCursor
 from magnetar.broker.subscriptions.delayed_in_cache import delays_of
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
@@ -289,8 +289,8 @@ class PersistentTopic(TopicBase):
             await check_compacted(self.ledger)
             self._refuse_when_closing()
             subscription = self.subscriptions.get(name)
+        new = subscription is None
         if consumer.durable:
-            new = subscription is None
             subscription = await self.create_subscription(name, start, properties)
             if self.pending_acks is not None:
                 await self.pending_acks.ready(subscription)
@@ -301,7 +301,12 @@ class PersistentTopic(TopicBase):
             subscription = self.subscriptions[name] = self._subscription(
                 name, reader_cursor(self.ledger, consumer, name, start)
             )
-        subscription.add_consumer(consumer)
+        try:
+            subscription.add_consumer(consumer)
+        except PulsarError:
+            if new:
+                self.let_go_of_unused(name)
+            raise
         return subscription
 
     # --- compaction
@@ -319,11 +324,15 @@ class PersistentTopic(TopicBase):
     def remove_consumer(self, consumer: Consumer, name: str) -> None:
         """The consumer is gone; a non-durable subscription goes with its last one."""
         subscription = self.subscriptions.get(name)
-        if subscription is None:
-            return
-        subscription.remove_consumer(consumer)
-        self.last_active_seconds = self._clock.monotonic_seconds()
-        if not subscription.cursor.durable and subscription.is_idle:
+        if subscription is not None:
+            subscription.remove_consumer(consumer)
+            self.last_active_seconds = self._clock.monotonic_seconds()
+            self.let_go_of_unused(name)
+
+    def let_go_of_unused(self, name: str) -> None:
+        """A subscription that is not durable goes, unless it has a consumer."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and not subscription.cursor.durable and subscription.is_idle:
             del self.subscriptions[name]
             if self.pending_acks is not None:
                 self.pending_acks.forget(name)
@@ -365,17 +374,7 @@ class PersistentTopic(TopicBase):
     ) -> None:
         """Make reading start at a position; connected consumers reconnect and go on from there. `remaining` says what
         of the batch at the position is still to be delivered, as an ack set."""
-        try:
-            if self.pending_acks is not None and subscription.durable:
-                # Or a later replay would acknowledge again what is read again from here on.
-                await self.pending_acks.begin_anew(subscription)
-            await subscription.reset(position)
-        except MagnetarError as error:
-            if isinstance(error, PulsarError):
-                raise
-            raise PulsarError(server_error_of(error), f"Error when resetting subscription: {error}") from error
-        if remaining:
-            subscription.cursor.acknowledge_batch_indexes(position, remaining, 64 * len(remaining))  # Bits of words.
+        await begin_at(subscription, self.pending_acks, position, remaining)
 
     async def position_of_time(self, publish_time_ms: int) -> Position:
         """Where the first entry published at or after a time is; the end when there is none."""
