@@ -1,8 +1,12 @@
-"""Subscriptions that are not durable go with their readers, also with those that were refused."""
+"""Subscriptions that are not durable go with their readers, also with those that were refused, or that do not come back
+after a seek."""
 
 from __future__ import annotations
 
-from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient
+import pytest
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.testing.sessions import MemoryBroker, ProtocolClient, ShiftedClock
+from magnetar.broker.topics.expiry import READER_AWAY_SECONDS
 from magnetar.broker.topics.topic import PersistentTopic
 from magnetar.wire.pulsar.generated import pulsar_api_pb2 as pb
 
@@ -48,3 +52,28 @@ async def test_who_is_refused_takes_nothing_from_the_reader_that_is_there(memory
     )
     assert refusal.name == "ERROR"
     assert len(the_topic(memory_broker).subscriptions["r"].consumers) == 1
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_reader_that_seeks_is_waited_for(*, comes_back: bool) -> None:
+    clock = ShiftedClock()
+    async with MemoryBroker(BrokerSettings(), clock=clock) as broker:
+        client = await broker.connect()
+        await client.producer(TOPIC)
+        ids = await client.publish(3)
+        await client.consumer(TOPIC, "durable", 2)
+        await client.request(Command.CLOSE_CONSUMER, consumer_id=2)
+        await read(client, "r")
+        await client.answer(client.start(Command.SEEK, consumer_id=1, message_id=ids[1]))
+        topic, upkeep = the_topic(broker), broker.service.upkeep
+        clock.advance(READER_AWAY_SECONDS - 1)
+        await upkeep.check_now("absent readers")
+        assert list(topic.subscriptions) == ["durable", "r"]
+        if comes_back:
+            await client.consumer(TOPIC, "r", 3, durable=False, subType=0)
+        clock.advance(2)
+        await upkeep.check_now("absent readers")
+        assert list(topic.subscriptions) == (["durable", "r"] if comes_back else ["durable"])
+        if comes_back:
+            client.send(Command.FLOW, consumer_id=3, messagePermits=10)
+            assert (await client.expect(Command.MESSAGE)).body.message_id.entryId == ids[1].entryId

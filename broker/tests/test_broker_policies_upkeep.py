@@ -349,6 +349,7 @@ async def test_everything_is_swept_by_itself() -> None:
         names = {job.name for job in sweeper.jobs}
         assert names == {
             "rates",
+            "absent readers",
             "message expiry",
             "idle subscriptions",
             "inactive topics",

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
+READER_AWAY_SECONDS: Final = 120.0
+"""How long a subscription that is not durable is kept without a consumer. A seek disconnects its reader, which comes
+back at once, or when it finds the broker: clients try again each minute at the latest, and wait half a minute for an
+answer. One that comes later says itself where it begins. Pulsar keeps it (`removeConsumer` with `isResetCursor`)."""
+
 
 async def last_expired(topic: PersistentTopic, ttl_seconds: int) -> Position | None:
     """The newest entry that is older than this; None when there is none that anybody waits for.
@@ -101,3 +106,12 @@ async def _delete_unused(topic: PersistentTopic, names: list[str]) -> None:
             logger.info("subscription %s of %s is used again: %s", name, topic.name, error.message)
         else:
             logger.info("subscription %s of %s is deleted, nobody used it for long", name, topic.name)
+
+
+def check_readers(topic: PersistentTopic) -> Work | None:
+    """For the periodic check: readers that a seek, or an error, has disconnected, and that did not come back."""
+    now_seconds = topic.clock.monotonic_seconds()
+    for name, one in list(topic.subscriptions.items()):
+        if one.is_idle and now_seconds - one.last_active_seconds > READER_AWAY_SECONDS:
+            topic.let_go_of_unused(name)
+    return None

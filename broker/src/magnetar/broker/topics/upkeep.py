@@ -43,6 +43,9 @@ ROLLOVER_CHECK_SECONDS: Final = 60.0
 OFFLOAD_CHECK_SECONDS: Final = 60.0
 """By how much the offload of a ledger, or the deletion of its other copy, may be late; ages and lags are hours."""
 
+READERS_CHECK_SECONDS: Final = 60.0
+"""By how much the subscription of a reader that does not come back may go late; it is kept for two minutes."""
+
 INACTIVE_TOPICS: Final = "inactive topics"
 
 STORAGE_STATISTICS: Final = "storage statistics"
@@ -157,6 +160,7 @@ class Upkeep:
                 settings.subscription_expiry_check_seconds,
                 _persistent(expiry.check_subscriptions),
             ),
+            Job("absent readers", READERS_CHECK_SECONDS, _persistent(expiry.check_readers)),
             Job(INACTIVE_TOPICS, settings.delete_inactive_topics_check_seconds, self._check_activity),
             Job("compaction", settings.compaction_check_seconds, _persistent(self._compact)),
             Job("deduplication", settings.deduplication_snapshot_check_seconds, _maintain_deduplication),
