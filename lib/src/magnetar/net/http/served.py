@@ -20,6 +20,10 @@ class Content(Protocol):
         """Why it cannot be read."""
         ...
 
+    def feed_eof(self) -> None:
+        """Nothing more of it comes."""
+        ...
+
     def read_nowait(self, n: int = -1) -> bytes:
         """All that was given."""
         ...

@@ -171,12 +171,16 @@ class Watched(asyncio.Protocol):
         self._owner.caught_up(self)
         self._drop()
         self._hold()
-        # aiohttp would wait 10 s for the rest of a body, and nothing counts it by now. A handler goes on to its end.
-        waiting = None if self._handles else task_of(self._inner)
-        self._request = None
+        request, self._request = self._request, None
+        task = task_of(self._inner)
         self._inner.connection_lost(error)
-        if waiting is not None:
-            waiting.cancel()
+        # aiohttp would wait 10 s for the rest of a body whose request is answered, and nothing counts it by now.
+        if request is None:
+            # It has answered before it asked any middleware, and the body is not known here; or there is no body.
+            if task is not None:
+                task.cancel()
+        elif self._answering:
+            request.content.feed_eof()
 
     # --- for the owner
 
@@ -397,11 +401,6 @@ class Watched(asyncio.Protocol):
             self._refuse(transport, BAD_REQUEST, BAD_BODY)
 
     # --- what it holds
-
-    @property
-    def _handles(self) -> bool:
-        """Whether a handler is at work."""
-        return self._request is not None and self._in_turn and not self._answering
 
     @property
     def _body_coming(self) -> bool:
