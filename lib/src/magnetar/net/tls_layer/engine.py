@@ -15,6 +15,7 @@ import threading
 from typing import Final
 
 from magnetar.core.limits import KIB
+from magnetar.net.tls_layer.records import RECORDS_AT_ONCE_MAX, RecordBounds, RecordWalk
 
 RECORD_BYTES_MAX: Final = 16 * KIB
 """What one record says, at most, as TLS has it: one read of OpenSSL gives so much."""
@@ -24,7 +25,7 @@ SEALED_AT_ONCE_BYTES: Final = 256 * KIB
 
 
 READ_BYTES_MAX: Final = 128 * KIB
-"""Bytes of one read from a socket, which are decrypted before anybody else's turn."""
+"""Bytes of one read from a socket. They are decrypted before anybody else's turn, unless they are very many records."""
 
 
 BUSY: Final = "another connection of this thread is at work"
@@ -46,7 +47,10 @@ BUFFERS: Final = SharedBuffers()
 class TlsEngine:
     """One connection's TLS. Belongs to the thread that made it."""
 
-    __slots__ = ("_incoming", "_outgoing", "peer_has_ended", "stands", "tls", "to_send")
+    __slots__ = (
+        *("_bounds", "_incoming", "_outgoing", "_walk"),
+        *("left", "peer_has_ended", "records", "stands", "tls", "to_send"),
+    )
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None) -> None:
         """ValueError for what cannot be a server's name."""
@@ -63,6 +67,12 @@ class TlsEngine:
         """Whether the peer has said that nothing more comes."""
         self.to_send = b""
         """What the peer is to be sent, before anything that is sealed later: see `take`."""
+        self.left = b""
+        """What came, and is more than one turn's records: `receive` goes on with it."""
+        self.records = 0
+        """Records that began in what `receive` took last."""
+        self._walk = RecordWalk()
+        self._bounds = RecordBounds()
 
     def take(self) -> bytes:
         """What is to be sent; it is kept here no longer."""
@@ -70,13 +80,35 @@ class TlsEngine:
         return data
 
     def receive(self, data: bytes | memoryview) -> bytes:
-        """Take what came, and return what it says. A handshake begins and goes on here, too: first with nothing.
-        `ssl.SSLError` when the peer, or what came, is not to be trusted; nothing is to be done after that."""
+        """Take what came, and return what it says; what is too much for one turn is `left`. A handshake begins and goes
+        on here, too: first with nothing. `ssl.SSLError` when the peer, or what came, is not to be trusted, or it is too
+        much that says nothing; nothing is to be done after that."""
         self._begin()
-        tls, incoming = self.tls, self._incoming
+        if self.left:
+            data, self.left = b"".join((self.left, data)), b""
+        size_bytes, self.records = self._walk.step(data, RECORDS_AT_ONCE_MAX)
+        if size_bytes < len(data):
+            self.left = bytes(data[size_bytes:])
+            data = data[:size_bytes]
         said: list[bytes] = []
         try:
-            incoming.write(data)
+            self._incoming.write(data)
+            self._open(said)
+        finally:
+            self._leave_nothing()
+        words = said[0] if len(said) == 1 else b"".join(said)
+        if self.stands:
+            self._bounds.came(self.records, len(said), len(words))
+        else:
+            self._bounds.in_handshake(self.records, size_bytes)
+        if self.peer_has_ended:
+            self.left = b""
+        return words
+
+    def _open(self, said: list[bytes]) -> None:
+        """Each of OpenSSL's reads gives what one record says."""
+        tls, incoming = self.tls, self._incoming
+        try:
             if not self.stands:
                 tls.do_handshake()
                 self.stands = True
@@ -88,14 +120,11 @@ class TlsEngine:
                     break
                 said.append(record)
         except ssl.SSLWantReadError:
-            return b"".join(said)  # A part of a record, or of the handshake: OpenSSL has it.
+            return  # A part of a record, or of the handshake: OpenSSL has it.
         except ssl.SSLZeroReturnError:
             if not self.stands:
                 raise
             self.peer_has_ended = True  # OpenSSL tells it so when this side has ended, too.
-        finally:
-            self._leave_nothing()
-        return said[0] if len(said) == 1 else b"".join(said)
 
     def seal(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypt the beginning, to be sent, and return how much that is. 0: TLS has to receive something first, so all
@@ -114,6 +143,7 @@ class TlsEngine:
             return size_bytes - left_bytes
         finally:
             self._leave_nothing()
+            self._bounds.went(size_bytes - left_bytes)
         return size_bytes
 
     def end(self) -> None:

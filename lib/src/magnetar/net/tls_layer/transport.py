@@ -1,9 +1,10 @@
 """A transport over TLS, over a transport without.
 
 It is the protocol of the one below, and has a protocol above. What came in is decrypted and told in the same turn; what
-is written is encrypted and given to the transport below at once. So nothing waits here, with two exceptions: what was
-decrypted while the protocol above stopped to read in the middle of it, and what is written while TLS has to receive
-something first. How much the peer has not taken, and when that is too much, is the matter of the transport below.
+is written is encrypted and given to the transport below at once. So nothing waits here, with three exceptions: what was
+decrypted while the protocol above stopped to read in the middle of it, what is written while TLS has to receive
+something first, and the rest of a read that brought more records than one turn is for. How much the peer has not
+taken, and when that is too much, is the matter of the transport below.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from magnetar.net.tls_layer.engine import BUFFERS, TlsEngine
 CLOSE_SECONDS_MAX: Final = 30.0
 """How long a peer may take, once either side has ended, for what it was sent, and to say that it has ended, too. As
 event loops have it."""
+
+MANY_RECORDS: Final = 32
+"""After a read with more than these the other connections have their turn. Without that, libuv reads up to 32 times in
+one turn while all that is asked for comes, so up to 1 000 records; full ones are eight a read."""
 
 
 class SecuredState(enum.Enum):
@@ -56,7 +61,7 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_bare", "_buffered", "_engine", "_error", "_handshake", "_loop", "_peer_certificate", "_protocol"),
-        *("_reading", "_state", "_timer", "_unheard", "_unsealed"),
+        *("_reading", "_state", "_timer", "_turn", "_unheard", "_unsealed"),
     )
 
     def __init__(self, bare: asyncio.Transport, protocol: asyncio.Protocol, engine: TlsEngine) -> None:
@@ -73,6 +78,9 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         """Of the handshake; later of the end."""
         self._reading = True
+        """Whether the protocol wants what comes. The transport below reads when it does and no turn is waited for."""
+        self._turn: asyncio.Handle | None = None
+        """In which reading goes on."""
         self._unheard = b""
         """Decrypted; the protocol stopped to read before it."""
         self._unsealed: list[bytes] = []
@@ -87,7 +95,7 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def begin_handshake(self, timeout_seconds: float) -> asyncio.Future[None]:
         """Become the protocol of the transport below. Done when TLS stands; OSError when it does not: whoever waits
-        aborts the transport below then."""
+        aborts the transport below then, in the next turn."""
         self._become(SecuredState.HANDSHAKE)
         handshake = self._handshake = self._loop.create_future()
         self._bare.set_protocol(self)
@@ -137,6 +145,8 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         if engine.to_send:
             self._bare.write(engine.take())
+        if engine.left or engine.records > MANY_RECORDS:
+            self._read_in_next_turn()
         if engine.stands and self._state is SecuredState.HANDSHAKE:
             self._stands()
         if self._unsealed:
@@ -148,7 +158,7 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """asyncio: the peer has ended the connection, with TLS or without. The one below closes itself then, once what
-        was written is sent."""
+        was written is sent. It hears of no end while it does not read, so before that all that came was taken."""
         if self._state is SecuredState.HANDSHAKE:
             self._fail(ConnectionResetError())
         elif self._state is _OPEN:
@@ -162,7 +172,10 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._state is not SecuredState.CLOSED:
             self._become(SecuredState.CLOSED)
         self._stop_timer()
-        self._unheard = b""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        self._unheard = self._engine.left = b""
         self._unsealed.clear()
         protocol, error = self._protocol, self._error or exc
         self._protocol, self._error = NOBODY, None
@@ -201,14 +214,35 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 cast(asyncio.Protocol, protocol).data_received(data)
         self._unheard = bytes(rest) if self._state is _OPEN else b""
 
+    def _read_in_next_turn(self) -> None:
+        self._bare.pause_reading()
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._go_on_reading)
+
     def _go_on_reading(self) -> None:
+        self._turn = None
         if self._unheard and self._state is _OPEN:
             self._tell_unheard()
-        if self._unheard or self._state is not _OPEN:
+        if self._unheard or self._state is SecuredState.CLOSED or self._turn is not None:
             return
         if self._engine.peer_has_ended:
             self._peer_ended()
-        elif self._reading:
+            return
+        if self._engine.left and self._wants_more:
+            self._received(b"")
+        self._read_on()
+
+    @property
+    def _wants_more(self) -> bool:
+        """What comes before and after it is open is for TLS alone."""
+        return self._state is not SecuredState.CLOSED and (self._reading or self._state is not _OPEN)
+
+    def _read_on(self) -> None:
+        if self._turn is not None or not self._wants_more:
+            return
+        if self._engine.left:
+            self._read_in_next_turn()
+        else:
             self._bare.resume_reading()
 
     def _peer_ended(self) -> None:
@@ -283,10 +317,16 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._become(SecuredState.CLOSED)
         self._stop_timer()
         handshake, self._handshake = self._handshake, None
-        if handshake is not None and not handshake.done():
-            handshake.set_exception(error)
         self._error = error.with_traceback(None)  # What it refers to would refer back here.
-        self._bare.abort()
+        if handshake is None or handshake.done():
+            self._bare.abort()
+            return
+        handshake.set_exception(error)
+        if self._engine.to_send:
+            self._bare.write(self._engine.take())  # It tells the peer why.
+            self._bare.close()  # Not for long: see `begin_handshake`. What is aborted in this turn sends nothing.
+        else:
+            self._bare.abort()
 
     def abort(self) -> None:
         """Close at once."""
@@ -300,7 +340,7 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._ending()
             if not self._unsealed:
                 self._say_the_end()
-            self._bare.resume_reading()  # For what the peer says to that.
+            self._read_on()  # For what the peer says to that.
         elif self._state is not SecuredState.CLOSING:
             self.abort()
 
@@ -361,9 +401,9 @@ class SecuredTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         self._reading = True
         if self._unheard:
-            self._loop.call_soon(self._go_on_reading)  # Nobody is told anything while he calls.
+            self._read_in_next_turn()  # Nobody is told anything while he calls.
         elif self._state is _OPEN:
-            self._bare.resume_reading()
+            self._read_on()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Whoever is told of what comes."""
