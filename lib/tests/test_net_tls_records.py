@@ -261,7 +261,7 @@ async def test_why_a_handshake_fails_is_sent_before_the_end() -> None:
         await handshake
 
 
-async def test_tickets_say_nothing_either() -> None:
+def test_tickets_say_nothing_either() -> None:
     """What servers send to clients."""
     there = TlsEngine(many_tickets(SILENT_RECORDS_MAX + 1), server_side=True, server_name=None)
     here = client()
@@ -269,6 +269,53 @@ async def test_tickets_say_nothing_either() -> None:
     wire = there.take()
     with pytest.raises(ssl.SSLError, match="more than 1000 TLS records that say nothing"):
         all_heard(here, wire)
+
+
+def test_what_is_said_to_the_peer_permits_it_more_silent_records() -> None:
+    there = TlsEngine(many_tickets(SILENT_RECORDS_MAX + 1), server_side=True, server_name=None)
+    here = client()
+    shake_hands(here, there)
+    wire = there.take()
+    sealed(here, bytes(10 * BYTES_PER_SILENT_RECORD))  # The last records of the handshake count, too.
+    assert all_heard(here, wire + sealed(there, b"words")) == b"words"
+
+
+def test_nothing_behind_the_peers_end_is_kept() -> None:
+    here, there = server(), client()
+    shake_hands(here, there)
+    there.end()
+    assert here.receive(there.take() + bytes(READ_BYTES_MAX)) == b""
+    assert here.peer_has_ended
+    assert here.left == b""
+
+
+async def test_whoever_resumes_several_times_in_a_turn_has_one_turn() -> None:
+    class Stops(asyncio.BufferedProtocol):
+        def __init__(self) -> None:
+            self.heard_bytes = 0
+            self.room = bytearray(1)
+
+        def get_buffer(self, sizehint: int) -> bytearray:
+            return self.room
+
+        def buffer_updated(self, nbytes: int) -> None:
+            self.heard_bytes += nbytes
+            transport.pause_reading()
+
+    transport, bare, there = secured(Hears())
+    stops = Stops()
+    transport.set_protocol(stops)
+    bare.comes(sealed(there, b"abc"))
+    for _ in range(2):
+        transport.resume_reading()
+        transport.pause_reading()
+    transport.resume_reading()
+    first = transport._turn
+    transport.pause_reading()
+    transport.resume_reading()
+    assert transport._turn is first
+    await asyncio.sleep(0)
+    assert stops.heard_bytes == 2
 
 
 def many_tickets(count: int) -> ssl.SSLContext:
