@@ -48,7 +48,7 @@ TRIED_HERE: Final = {
     "one-asker-for-all": 31,
     "positions-are-not-reached": 5,
     "receipts-are-not-given": 1,
-    "roll-overs-are-not-followed": 0,
+    "roll-overs-are-not-followed": 12,
     "source-is-recovered": 0,
     "the-next-entry-is-told": 57,
     "transactions-are-not-looked-at": 0,
