@@ -82,7 +82,7 @@ HOT_MODULES: Final = (
     "broker/src/magnetar/broker/subscriptions/filtering.py",
     "broker/src/magnetar/broker/subscriptions/hidden.py",
     "broker/src/magnetar/broker/subscriptions/dispatch_turns.py",
-    "broker/src/magnetar/broker/subscriptions/goodbyes.py",
+    "broker/src/magnetar/broker/subscriptions/disconnections.py",
     "broker/src/magnetar/broker/subscriptions/letting_go.py",
     "broker/src/magnetar/broker/subscriptions/pump.py",
     "broker/src/magnetar/broker/policies/publish_buffer.py",

@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.bundles.close_notices import SENT_AT_ONCE, CloseNotices
 from magnetar.broker.dispatch.consumer import Consumer, ConsumerIdentity
 from magnetar.broker.settings.broker import DispatchSettings
-from magnetar.broker.subscriptions.goodbyes import TOLD_AT_ONCE
+from magnetar.broker.subscriptions.disconnections import TOLD_AT_ONCE
 from magnetar.broker.subscriptions.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.testing.sessions import MemoryBroker
@@ -130,9 +130,9 @@ async def test_a_seek_ends_when_all_are_told_and_nothing_is_taken_of_those_that_
     commands: Any = last.connection
     first = topic.ledger.ledgers.first_position()
     seek = client.start(Command.SEEK, consumer_id=0, message_id=pb.MessageIdData(ledgerId=first[0], entryId=0))
-    while subscription.goodbyes is None:
+    while subscription.disconnections is None:
         await asyncio.sleep(0)
-    assert not subscription.goodbyes.over
+    assert not subscription.disconnections.over
     assert commands.requests.consumers[last.consumer_id].consumer is last, "its client has not been told"
     ack = Ack()
     ack.consumer_id, ack.request_id, ack.positions = last.consumer_id, 77, [(first[0], 1)]

@@ -102,14 +102,10 @@ class KeySharedDispatcher:
         """Whether consumers came or went since it was last seen who owns what."""
         return self._stale
 
-    def settle(self) -> None:
-        """See who owns what now, and not when it is needed next."""
-        self._settle()
-
     @property
     def draining(self) -> dict[int, Consumer]:
         """The slots that drain, each with the consumer that holds entries of it."""
-        self._settle()
+        self.settle()
         return self._draining
 
     @property
@@ -165,7 +161,7 @@ class KeySharedDispatcher:
 
     def assign(self, batch: EntryBatch, *, replayed: bool) -> tuple[list[Assignment], EntryBatch]:
         """Each entry to the owner of its slot, if it has room and nothing of the slot has to go first."""
-        self._settle()
+        self.settle()
         remaining: dict[Consumer, int] = {}
         shares: dict[Consumer, EntryBatch] = {}
         left = EntryBatch()
@@ -237,7 +233,7 @@ class KeySharedDispatcher:
 
     def take_replay(self, count_max: int) -> list[Position]:
         """The oldest ones of each consumer that has room."""
-        self._settle()
+        self.settle()
         taken: list[tuple[Position, int]] = []
         for consumer in self.consumers:
             room = consumer.room
@@ -285,8 +281,8 @@ class KeySharedDispatcher:
         self._waiting = 0
         self._in_flight = []
 
-    def _settle(self) -> None:
-        """See who owns what, after consumers came or went."""
+    def settle(self) -> None:
+        """See who owns what, after consumers came or went; each use does so that needs to know."""
         if self._stale:
             self._stale = False
             self._membership_changed()

@@ -12,7 +12,7 @@ from magnetar.broker.dispatch.rates import CounterRate
 from magnetar.broker.dispatch.single_active import tell_active
 from magnetar.broker.policies.limiter import NO_LIMITERS
 from magnetar.broker.states import ConsumerState
-from magnetar.broker.subscriptions.goodbyes import Goodbyes
+from magnetar.broker.subscriptions.disconnections import Disconnections
 from magnetar.broker.subscriptions.statistics import consumer_response, dispatch_statistics
 from magnetar.broker.subscriptions.totals import SubscriptionTotals
 from magnetar.core.clock import CallLater, Clock, SystemClock
@@ -50,7 +50,7 @@ class NonPersistentSubscription:
         self._clock = clock if clock is not None else SystemClock()
         self._settings = settings
         self._dispatcher: Dispatcher | None = None
-        self._goodbyes = Goodbyes(self.totals, call_later)
+        self._disconnections = Disconnections(self.totals, call_later)
 
     @property
     def durable(self) -> bool:
@@ -112,7 +112,7 @@ class NonPersistentSubscription:
     def disconnect_all(self) -> None:
         """Have every client subscribe again. All are closed now; the clients are told in turns."""
         leaving, self._dispatcher = self.consumers, None
-        self._goodbyes.say(leaving)
+        self._disconnections.close(leaving)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The client takes so many more messages."""

@@ -11,8 +11,8 @@ from magnetar.wire.pulsar.errors import PulsarError, ServerError
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.entry_batch import Dispatcher
     from magnetar.broker.subscriptions.cursor import SubscriptionCursor
+    from magnetar.broker.subscriptions.disconnections import Disconnections
     from magnetar.broker.subscriptions.entry_reader import EntryReader
-    from magnetar.broker.subscriptions.goodbyes import Goodbyes
     from magnetar.broker.subscriptions.pump import Pump
     from magnetar.core.ids import Position
 
@@ -22,7 +22,7 @@ class ResettableSubscription(Protocol):
 
     cursor: SubscriptionCursor
     state: SubscriptionState
-    goodbyes: Goodbyes | None
+    disconnections: Disconnections | None
     """Once it had to tell clients that they have to subscribe again."""
 
     def fence(self) -> None:
@@ -53,7 +53,7 @@ async def reset_subscription(
             await reader.wait_until_idle()
         await subscription.cursor.reset(position)
         # Clients take it that a seek is over when their consumers are. That takes some turns.
-        while subscription.goodbyes is not None and not subscription.goodbyes.over:  # noqa: ASYNC110
+        while subscription.disconnections is not None and not subscription.disconnections.over:  # noqa: ASYNC110
             await asyncio.sleep(0)
     finally:
         subscription.unfence()

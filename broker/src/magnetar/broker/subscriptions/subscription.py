@@ -14,8 +14,8 @@ from magnetar.broker.dispatch.single_active import tell_active
 from magnetar.broker.policies.limiter import NO_LIMITERS, limiter_for
 from magnetar.broker.states import SUBSCRIPTION_TRANSITIONS, ConsumerState, SubscriptionState
 from magnetar.broker.subscriptions.delayed_index import TopicDelays
+from magnetar.broker.subscriptions.disconnections import Disconnections
 from magnetar.broker.subscriptions.entry_reader import SubscriptionRuntime
-from magnetar.broker.subscriptions.goodbyes import Goodbyes
 from magnetar.broker.subscriptions.letting_go import LeftBehind, let_go_of_acknowledged
 from magnetar.broker.subscriptions.pump import Pump
 from magnetar.broker.subscriptions.reset import reset_subscription
@@ -53,7 +53,7 @@ class Subscription:
         "_settings",
         "_untold",
         "cursor",
-        "goodbyes",
+        "disconnections",
         "hidden",
         "last_active_seconds",
         "name",
@@ -96,7 +96,7 @@ class Subscription:
         """Consumers that have not been told of the end of a terminated topic."""
         self._limiter: RateLimiter | None = None
         self._dispatcher: Dispatcher | None = None
-        self.goodbyes: Goodbyes | None = None
+        self.disconnections: Disconnections | None = None
         self._left_behind: LeftBehind | None = None
         """There from when a consumer left until nobody is connected."""
         self._limiters: tuple[RateLimiter, ...] = NO_LIMITERS
@@ -235,7 +235,7 @@ class Subscription:
         return self.active_consumer if self.type is SubscriptionType.EXCLUSIVE else None
 
     def disconnect_all(self) -> None:
-        """Have every client subscribe again. All are closed now, and the clients are told in turns (`goodbyes`)."""
+        """Have every client subscribe again. All are closed now; their clients are told in turns."""
         pump, leaving = self._pump, self.consumers
         if pump is None or not leaving:
             return
@@ -244,9 +244,9 @@ class Subscription:
         self._untold = 0
         self.last_active_seconds = self._runtime.clock.monotonic_seconds()
         self._nobody_stays(pump)
-        if self.goodbyes is None:
-            self.goodbyes = Goodbyes(self.totals, self._runtime.call_later)
-        self.goodbyes.say(leaving)
+        if self.disconnections is None:
+            self.disconnections = Disconnections(self.totals, self._runtime.call_later)
+        self.disconnections.close(leaving)
 
     # --- from clients
 

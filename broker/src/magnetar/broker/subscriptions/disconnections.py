@@ -1,4 +1,4 @@
-"""Consumers that the broker dropped together: their clients are told, some of them in each turn of the event loop.
+"""Consumers that the broker disconnects together: some of their clients are told in each turn of the event loop.
 
 Hot: compiled by mypyc (see CONTRIBUTING).
 """
@@ -19,7 +19,7 @@ TOLD_AT_ONCE: Final = 500
 """Consumers whose clients are told in one turn: some ten milliseconds. A subscription may have ten thousand."""
 
 
-class Goodbyes:
+class Disconnections:
     """Those of one subscription. Who is not told yet has been closed all the same, and nothing of it is taken."""
 
     __slots__ = ("_call_later", "_gone", "_totals")
@@ -35,7 +35,7 @@ class Goodbyes:
         """Whether all are told."""
         return not self._gone
 
-    def say(self, consumers: list[Consumer]) -> None:
+    def close(self, consumers: list[Consumer]) -> None:
         """Close these, and have their clients subscribe again."""
         for consumer in consumers:
             consumer.become(ConsumerState.CLOSED)
